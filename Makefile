@@ -1,7 +1,8 @@
 # Every target that needs the environment brings it up to date first; when it is, that takes a fraction of a second.
 #
-#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
+#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.13 that works)
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL, GPU kernels; GPU=0 goes back
+#   TF=2.21                     TensorFlow 2.21 instead of 2.20, on CPUs
 #   NCCL=0                      with GPU=1: Horovod without NCCL, where there is no CUDA toolkit
 #   OPS=0                       without the fused ops, and without Bazel
 #   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
@@ -23,13 +24,13 @@ WORKERS := $(shell expr $$(nproc) + 1)
 # Every process of the tests imports tftrain: compile it once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup train finetune test test-all test-fast lint format wheel lock hooks clean clean-all
+.PHONY: help setup train finetune test test-all test-fast test-gpu lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
-	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" OPS="$(OPS)" sh tools/setup.sh
+	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" TF="$(TF)" OPS="$(OPS)" sh tools/setup.sh
 
 train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT, or ModernBERT) on two ranks, then evaluate it
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags
@@ -54,6 +55,14 @@ test-all: lint ## Run lint and every test
 test-fast: setup ## Run the tests that are neither slow nor nightly
 	$(PYTEST) -m "not slow and not nightly"
 
+# A copy, because Bazel and .venv have one kind of build in a checkout. What was built there stays.
+test-gpu: ## Set up GPU=1 in build/gpu, and look for the GPU kernels of a step; needs nvcc, but no GPU
+	mkdir -p build/gpu
+	find build/gpu -mindepth 1 -maxdepth 1 ! -name .venv ! -name build ! -name 'bazel-*' -exec rm -rf {} +
+	git ls-files -z --cached --others --exclude-standard | tar -c --null --files-from=- | tar -x -C build/gpu
+	$(MAKE) -C build/gpu setup GPU=1
+	cd build/gpu && $(BIN)/python -m pytest -m gpu_build tests/gpu
+
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,9 +79,10 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generat
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml --extra horovod --extra dev --extra onnx
 
 lock: setup ## Write the lock files again from pyproject.toml
-	$(LOCK) --output-file requirements.lock
-	cp requirements.lock requirements-gpu.lock # the same versions in both
-	$(LOCK) --extra gpu --output-file requirements-gpu.lock
+	$(LOCK) --extra tf220 --output-file requirements.lock
+	for other in gpu tf2.21; do cp requirements.lock requirements-$$other.lock; done # the same versions in all
+	$(LOCK) --extra tf220 --extra gpu --output-file requirements-gpu.lock
+	$(LOCK) --extra tf221 --output-file requirements-tf2.21.lock
 
 hooks: setup ## Install the pre-commit hooks into this clone
 	$(BIN)/pre-commit install

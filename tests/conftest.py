@@ -46,6 +46,10 @@ SLOW = (
     "train/test_ramp.py",
     "train/test_step.py",
 )
+BY_HAND = {
+    "gpu_build": "needs the fused ops with their GPU kernels: run it with `make test-gpu`",
+    "quiet": "compares seconds: run it by hand with -m quiet",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +59,14 @@ def log_of_one_rank():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Marks slow files, which mostly compile, and skips what needs a quiet machine; long files come first."""
+    """Marks slow files, which mostly compile, and skips what runs by hand; long files come first."""
     for item in items:
         place = item.path.relative_to(ROOT).as_posix()
         if place.startswith(SLOW) or item.get_closest_marker("multirank"):
             item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("quiet") and "quiet" not in config.option.markexpr:
-            item.add_marker(pytest.mark.skip(reason="compares seconds: run it by hand with -m quiet"))
+        for marker, reason in BY_HAND.items():
+            if item.get_closest_marker(marker) and marker not in config.option.markexpr:
+                item.add_marker(pytest.mark.skip(reason=reason))
     # A long file at the end would keep one worker busy while the other has nothing left.
     items.sort(key=lambda item: (not _starts_ranks(item.path), not item.get_closest_marker("slow")))
 

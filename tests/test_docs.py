@@ -35,7 +35,7 @@ OTHER = {
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
-    "tools/gpu_check.py": {"platform"},
+    "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
 }
 
 

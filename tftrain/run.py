@@ -134,7 +134,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     import tensorflow as tf
 
     from tftrain.ops.library import MissingLibraryError
-    from tftrain.parallel import collectives, start
+    from tftrain.parallel import collectives, start, tensorflow_cluster
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import evaluate, rank_checks, seeds
@@ -160,11 +160,12 @@ def run(config: TrainConfig, launch: Launch) -> int:
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-            ranks = start.start(launch, compute.cpu_threads, *sizes)
+            ranks = start.start(launch, compute.cpu_threads, *sizes, parallel.group_transport)
             watchdog.pending = ranks.pending
             watchdog.stage = ranks.stage if ranks.pipeline_parallel_size > 1 else None
             if launch.size > 1:
-                peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
+                abort = tensorflow_cluster.abort if ranks.tensorflow_kinds else lambda: None
+                peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer, abort)
             rank_checks.before_start(config, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)

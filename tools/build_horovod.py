@@ -1,8 +1,7 @@
 """Builds Horovod from its source archive into a cached wheel and installs it into the running Python's environment.
 
-Horovod publishes no wheels, and its last release (0.28.1) predates TensorFlow 2.14. One of its files, `xla_mpi_ops.cc`,
-no longer compiles. It lets XLA:GPU call Horovod's allreduce inside a compiled function. tftrain does not use it, so the
-script removes it from the list of sources; the rest builds as published.
+Horovod publishes no wheels, and its last release (0.28.1) predates TensorFlow 2.14. docs/cluster.md says what the
+script changes in the archive, and why; the rest builds as published.
 
 A build takes minutes, so the wheel is stored in a cache outside the checkout. The name of its folder contains all that
 the build depends on: Python, TensorFlow, MPI, CUDA, platform. `TFTRAIN_WHEEL_CACHE` names another cache.

@@ -10,6 +10,7 @@ MPI, the host needs the same MPI.
 """
 
 import argparse
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -55,12 +56,20 @@ def build_tftrain(ops: Path | None, to: Path) -> Path:
         shutil.copytree(ROOT / "tftrain", source / "tftrain", ignore=shutil.ignore_patterns("__pycache__"))
         for name in FILES:
             shutil.copy(ROOT / name, source)
+        # The ops fit one TensorFlow.
+        project = source / "pyproject.toml"
+        project.write_text(re.sub(r'"(tensorflow|tensorflow-text|tf-keras)>=[^"]*"', pinned, project.read_text()))
         if ops:
             shutil.copy(ops, source / "tftrain" / "ops")
         pip = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-input", "--quiet"]
         options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", built]
         subprocess.run([*pip, *options, source], check=True)
         return _replace(next(built.glob("*.whl")), to)
+
+
+def pinned(requirement: re.Match) -> str:
+    """Returns a requirement of pyproject.toml with the version that is installed."""
+    return f'"{requirement[1]}=={importlib.metadata.version(requirement[1])}"'
 
 
 def constraints(lock: str) -> str:
@@ -90,8 +99,7 @@ def main() -> int:
         return 1
     version = wheels[0].name.split("-")[1]
     names = [f"tftrain{'[gpu]' if choices.gpu else ''}=={version}", f"horovod=={build_horovod.VERSION}"]
-    lock = ROOT / ("requirements-gpu.lock" if choices.gpu else "requirements.lock")
-    (arguments.to / "constraints.txt").write_text(constraints(lock.read_text()))
+    (arguments.to / "constraints.txt").write_text(constraints(choices.lock.read_text()))
     (arguments.to / "requirements.txt").write_text(REQUIREMENTS.format(requirements="\n".join(names)))
     for wheel in wheels:
         print(f"{wheel}  {wheel.stat().st_size / 1e6:.1f} MB")

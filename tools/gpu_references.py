@@ -1,4 +1,7 @@
-"""The fused ops in fp64 NumPy, and calls of each with awkward shapes, for tools/gpu_check.py."""
+"""The fused ops in fp64 NumPy, and calls of each with awkward shapes, for tools/gpu_check.py.
+
+Those of flash attention are in tools/gpu_flash_references.py.
+"""
 
 import math
 from collections.abc import Iterator
@@ -28,46 +31,8 @@ class Call(NamedTuple):
     what: str
 
 
-class FlashForm(NamedTuple):
-    """Shape, masks and dropout of a call of flash attention; in a batch of several, the last sample has no key."""
-
-    batch: int
-    length: int
-    heads: int
-    head_size: int
-    causal: bool = False
-    sequence_ids: bool = False
-    slopes: bool = False
-    padding: bool = True
-    drop_below: int = 6554
-    window: int = -1
-
-
-# Every head size of the kernels and some between them, lengths that are multiples of tiles, of 8 or of nothing.
-FLASH_FORMS = [
-    FlashForm(2, 1, 3, 64),
-    FlashForm(2, 17, 2, 32, causal=True, slopes=True),
-    FlashForm(2, 128, 2, 64),
-    FlashForm(1, 512, 2, 64, padding=False, drop_below=0),
-    FlashForm(1, 512, 2, 64, causal=True, padding=False),
-    FlashForm(2, 257, 2, 64, causal=True, sequence_ids=True),
-    FlashForm(1, 1032, 1, 64, sequence_ids=True),
-    FlashForm(1, 1032, 1, 128, causal=True, padding=False),
-    FlashForm(2, 257, 1, 80, slopes=True),
-    FlashForm(2, 128, 2, 96, causal=True, sequence_ids=True, slopes=True),
-    FlashForm(2, 257, 1, 128, drop_below=0),
-    FlashForm(1, 200, 2, 8),
-    FlashForm(1, 72, 1, 136, causal=True),
-    FlashForm(2, 130, 1, 256),
-    FlashForm(1, 1032, 2, 64, padding=False, window=64),
-    FlashForm(2, 257, 1, 64, causal=True, sequence_ids=True, window=40),
-]
-# Weights are rounded before the products, so an error is relative to the sum of magnitudes.
-FLASH_UNIT = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
 def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
-    """Yields calls of every op, pass and dtype.
+    """Yields calls of every op but flash attention, of every pass and dtype.
 
     Args:
         types: dtypes by name: float32, float16 and bfloat16.
@@ -95,13 +60,12 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
         for batch, heads, length in [(2, 3, 1), (2, 2, 17), (2, 4, 128), (1, 2, 257), (1, 2, 512), (2, 1, 1032)]:
             for drop_below in (0, 6554):
                 yield from _softmax(random, name, dtype, (batch, heads, length, length), drop_below, causal=True)
-        for form in FLASH_FORMS:
-            yield from _flash(random, name, dtype, form)
         for rows, columns in [(1, 1), (67, 7), (257, 64), (1000, 3072), (5, 1001)]:
             for tanh in (0, 1):
                 yield from _gelu(random, name, dtype, rows, columns, tanh)
                 yield from _geglu(random, name, dtype, rows, columns, tanh)
-            yield from _swiglu(random, name, dtype, rows, columns)
+            for biased in (False, True):
+                yield from _swiglu(random, name, dtype, rows, columns, biased)
         for shape in [(1, 1, 1), (3, 17, 7), (4, 128, 768)]:
             for drop_below in (0, 30000):
                 yield from _dropout_add(random, name, dtype, shape, drop_below)
@@ -134,11 +98,13 @@ def kept(
     return (draws >= dropout["drop_below"]) * 65536 / (65536 - dropout["drop_below"])
 
 
-def _normal(random, dtype, *shape, mean=0.0, deviation=1.0):
+def normal(random, dtype, *shape, mean=0.0, deviation=1.0):
+    """Returns normal numbers of a dtype; those of 16 bits are rounded from fp32."""
     return (mean + deviation * random.standard_normal(shape)).astype(np.float32).astype(dtype)
 
 
-def _wide(*arrays):
+def as_fp64(*arrays):
+    """Returns the arrays in fp64."""
     return [array.astype(np.float64) for array in arrays]
 
 
@@ -148,9 +114,9 @@ def _sums(rows, size=1.0):
 
 def _layer_norm(random, name, dtype, rows, hidden):
     what = f"layer_norm {name} {rows}x{hidden}"
-    x, dy = (_normal(random, dtype, rows, hidden, mean=mean) for mean in (0.5, 0))
-    gamma, beta = _normal(random, np.float32, hidden, mean=1), _normal(random, np.float32, hidden)
-    v, scale, shift, g = _wide(x, gamma, beta, dy)
+    x, dy = (normal(random, dtype, rows, hidden, mean=mean) for mean in (0.5, 0))
+    gamma, beta = normal(random, np.float32, hidden, mean=1), normal(random, np.float32, hidden)
+    v, scale, shift, g = as_fp64(x, gamma, beta, dy)
     mean = v.mean(1, keepdims=True)
     rstd = 1 / np.sqrt(v.var(1, keepdims=True) + 1e-5)
     n = (v - mean) * rstd
@@ -168,9 +134,9 @@ def _layer_norm(random, name, dtype, rows, hidden):
 
 def _rms_norm(random, name, dtype, rows, hidden):
     what = f"rms_norm {name} {rows}x{hidden}"
-    x, dy = (_normal(random, dtype, rows, hidden, mean=mean) for mean in (0.5, 0))
-    gamma = _normal(random, np.float32, hidden, mean=1)
-    v, scale, g = _wide(x, gamma, dy)
+    x, dy = (normal(random, dtype, rows, hidden, mean=mean) for mean in (0.5, 0))
+    gamma = normal(random, np.float32, hidden, mean=1)
+    v, scale, g = as_fp64(x, gamma, dy)
     rstd = 1 / np.sqrt(np.square(v).mean(1, keepdims=True) + 1e-5)
     n, gs = v * rstd, g * scale
     outputs = [(n * scale, dtype, FORWARD[name]), (rstd[:, 0], np.float32, FORWARD["float32"])]
@@ -190,11 +156,11 @@ def _softmax(random, name, dtype, shape, drop_below, causal=False):
     position = np.array([7, 40], np.int64)
     attributes = {"scale": 0.3, "causal": causal, **dropout, "first_head": 1, "total_heads": heads + 2}
     attributes["dropouts"] = int(drop_below > 0)
-    scores, ddropped = _normal(random, dtype, *shape, deviation=3), _normal(random, dtype, *shape)
+    scores, ddropped = normal(random, dtype, *shape, deviation=3), normal(random, dtype, *shape)
     key_mask = (random.random((batch, keys)) < 0.8).astype(np.int32)
     key_mask[-1] = 0 if batch > 1 else 1
     attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, queries, keys))
-    s, dd = _wide(scores, ddropped)
+    s, dd = as_fp64(scores, ddropped)
     if causal:
         behind = np.triu(np.ones((queries, keys), bool), 1)
         attended = attended & ~behind
@@ -219,62 +185,6 @@ def _softmax(random, name, dtype, shape, drop_below, causal=False):
     yield Call("TftrainAttentionSoftmaxGrad", [ddropped, stored, position], attributes, outputs, what + " backward")
 
 
-def _flash(random, name, dtype, form):
-    batch, length, heads, size = form.batch, form.length, form.heads, form.head_size
-    masks = [mask for mask in ("causal", "sequence_ids", "slopes", "padding") if getattr(form, mask)]
-    what = f"flash_attention {name} {batch}x{length}x{heads}x{size} {' '.join(masks)} drop_below {form.drop_below}"
-    what += f" window {form.window}" if form.window >= 0 else ""
-    scale, position = 1 / math.sqrt(size), np.array([7, 40], np.int64)
-    dropout = {"drop_below": form.drop_below, "seed": 1234567890123, "site": 77}
-    attributes = {"scale": scale, "causal": form.causal, **dropout, "first_head": 1, "total_heads": heads + 2}
-    attributes |= {"window": form.window, "sequence_id_lists": int(form.sequence_ids), "slope_lists": int(form.slopes)}
-    tensors = [_normal(random, dtype, batch, length, heads, size) for _ in range(4)]
-    q, k, v, dcontext = (array.transpose(0, 2, 1, 3) for array in _wide(*tensors))  # [b, heads, S, size]
-    key_mask = np.ones((batch, length), np.int32)
-    if form.padding:
-        key_mask = (random.random((batch, length)) < 0.8).astype(np.int32)
-        key_mask[:, 3 * length // 4 :] = 0
-        key_mask[-1] = 0 if batch > 1 else key_mask[-1]
-    sequence_ids = np.sort(random.integers(-1, 5, (batch, length))).astype(np.int32)
-    slopes = (0.5 ** np.arange(5, heads + 5)).astype(np.float32)
-    places = np.arange(length)
-    attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, length, length))
-    if form.causal:
-        attended = attended & (places <= places[:, None])
-    if form.window >= 0:
-        attended = attended & (abs(places - places[:, None]) <= form.window)
-    if form.sequence_ids:
-        attended = attended & (sequence_ids[:, None, :, None] == sequence_ids[:, None, None])
-    s = np.float64(np.float32(scale)) * (q @ k.transpose(0, 1, 3, 2))
-    if form.slopes:
-        s = s + slopes.astype(np.float64)[:, None, None] * (places - places[:, None])
-    s = np.where(attended, s, -np.inf)
-    top = s.max(-1, keepdims=True)
-    e = np.exp(s - np.where(np.isinf(top), 0, top))
-    sums = e.sum(-1, keepdims=True)
-    p = e / np.maximum(sums, 1e-300)
-    elements = np.arange(length * length, (1 + heads) * length * length).reshape(heads, length, length)
-    factors = kept(dropout, position, batch, elements, (heads + 2) * length * length)
-    context = (p * factors) @ v
-    with np.errstate(divide="ignore"):
-        log_sum_exp = (top + np.log(sums))[..., 0]
-    unit, lists = FLASH_UNIT[name], [*[sequence_ids] * form.sequence_ids, *[slopes] * form.slopes]
-
-    def as_stored(array):
-        return array.transpose(0, 2, 1, 3)
-
-    outputs = [(as_stored(context), dtype, (unit, unit)), (log_sum_exp, np.float32, (1e-6, 5e-6))]
-    inputs = [*tensors[:3], key_mask, position, *lists]
-    yield Call("TftrainFlashAttention", inputs, attributes, outputs, what)
-    stored = as_stored(context).astype(np.float32).astype(dtype)
-    g = factors * (dcontext @ v.transpose(0, 1, 3, 2))
-    dscores = np.float64(np.float32(scale)) * p * (g - (p * g).sum(-1, keepdims=True))
-    gradients = [dscores @ k, dscores.transpose(0, 1, 3, 2) @ q, (p * factors).transpose(0, 1, 3, 2) @ dcontext]
-    outputs = [(as_stored(array), dtype, (2 * unit, 6 * unit)) for array in gradients]
-    inputs = [tensors[3], *tensors[:3], stored, log_sum_exp.astype(np.float32), key_mask, position, *lists]
-    yield Call("TftrainFlashAttentionGrad", inputs, attributes, outputs, what + " backward")
-
-
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
@@ -289,9 +199,9 @@ def _gelu_of(z, tanh):
 
 def _gelu(random, name, dtype, rows, columns, tanh):
     what = f"gelu {'tanh' if tanh else 'erf'} {name} {rows}x{columns}"
-    x, dy = _normal(random, dtype, rows, columns, deviation=2), _normal(random, dtype, rows, columns)
-    bias = _normal(random, np.float32, columns)
-    wide, g, b = _wide(x, dy, bias)
+    x, dy = normal(random, dtype, rows, columns, deviation=2), normal(random, dtype, rows, columns)
+    bias = normal(random, np.float32, columns)
+    wide, g, b = as_fp64(x, dy, bias)
     y, slope = _gelu_of(wide + b, tanh)
     yield Call("TftrainGelu", [x, bias], {"approximate": tanh}, [(y, dtype, FORWARD[name])], what)
     yield Call(
@@ -303,9 +213,9 @@ def _gelu(random, name, dtype, rows, columns, tanh):
 
 def _geglu(random, name, dtype, rows, columns, tanh):
     what = f"geglu {'tanh' if tanh else 'erf'} {name} {rows}x{columns}"
-    gate, up, dy = (_normal(random, dtype, rows, columns) for _ in range(3))
-    biases = [_normal(random, np.float32, columns) for _ in range(2)]
-    z, linear, g, gate_bias, up_bias = _wide(gate, up, dy, *biases)
+    gate, up, dy = (normal(random, dtype, rows, columns) for _ in range(3))
+    biases = [normal(random, np.float32, columns) for _ in range(2)]
+    z, linear, g, gate_bias, up_bias = as_fp64(gate, up, dy, *biases)
     y, slope = _gelu_of(z + gate_bias, tanh)
     linear += up_bias
     yield Call("TftrainGeglu", [gate, up, *biases], {"approximate": tanh}, [(y * linear, dtype, FORWARD[name])], what)
@@ -315,17 +225,19 @@ def _geglu(random, name, dtype, rows, columns, tanh):
     yield Call("TftrainGegluGrad", [dy, gate, up, *biases], {"approximate": tanh}, outputs, what + " backward")
 
 
-def _swiglu(random, name, dtype, rows, columns):
-    what = f"swiglu {name} {rows}x{columns}"
-    gate, up, dy = (_normal(random, dtype, rows, columns, deviation=2) for _ in range(3))
-    z, linear, g = _wide(gate, up, dy)
+def _swiglu(random, name, dtype, rows, columns, biased):
+    what = f"swiglu {name} {rows}x{columns}" + " with biases" * biased
+    gate, up, dy = (normal(random, dtype, rows, columns, deviation=2) for _ in range(3))
+    biases = [normal(random, np.float32, columns) for _ in range(2 * biased)]
+    z, linear, g, *shifts = as_fp64(gate, up, dy, *biases)
+    if biased:
+        z, linear = z + shifts[0], linear + shifts[1]
     below = 1 / (1 + np.exp(-z))
-    yield Call("TftrainSwiglu", [gate, up], {}, [(z * below * linear, dtype, FORWARD[name])], what)
-    outputs = [
-        (g * linear * below * (1 + z * (1 - below)), dtype, GRADIENT[name]),
-        (g * z * below, dtype, GRADIENT[name]),
-    ]
-    yield Call("TftrainSwigluGrad", [dy, gate, up], {}, outputs, what + " backward")
+    yield Call("TftrainSwiglu", [gate, up, *biases], {}, [(z * below * linear, dtype, FORWARD[name])], what)
+    gradients = g * linear * below * (1 + z * (1 - below)), g * z * below
+    outputs = [(array, dtype, GRADIENT[name]) for array in gradients]
+    outputs += [(array.sum(0), np.float32, _sums(rows, 8)) for array in gradients] if biased else []
+    yield Call("TftrainSwigluGrad", [dy, gate, up, *biases], {}, outputs, what + " backward")
 
 
 FIRST_ROW = 3  # of those that a rank has of each sample, under sequence parallelism
@@ -336,9 +248,9 @@ def _dropout_add(random, name, dtype, shape, drop_below):
     what = f"bias_dropout_add {name} {shape}" + (" with dropout" if drop_below else "")
     dropout = {"drop_below": drop_below, "seed": -5, "site": 65535}
     position = np.array([3, 1 << 33], np.int64)
-    x, residual = _normal(random, dtype, *shape), _normal(random, dtype, *shape)
-    bias = _normal(random, np.float32, hidden)
-    wide, b, r = _wide(x, bias, residual)
+    x, residual = normal(random, dtype, *shape), normal(random, dtype, *shape)
+    bias = normal(random, np.float32, hidden)
+    wide, b, r = as_fp64(x, bias, residual)
     attributes = {**dropout, "first_row": FIRST_ROW, "total_rows": FIRST_ROW + rows + 1}
     elements = FIRST_ROW * hidden + np.arange(rows * hidden).reshape(rows, hidden)
     factors = kept(dropout, position, samples, elements, attributes["total_rows"] * hidden)
@@ -353,13 +265,13 @@ def _updates(random, sizes, factor):
     """A flat bucket of segments, and norms of separate tensors."""
     what = f"of {len(sizes)} tensors, factor {factor}"
     total = sum(sizes)
-    g, m, w = (_normal(random, np.float32, total) for _ in range(3))
-    v = np.square(_normal(random, np.float32, total))
+    g, m, w = (normal(random, np.float32, total) for _ in range(3))
+    v = np.square(normal(random, np.float32, total))
     scalars = np.array([factor, 1e-3, 0.9, 0.999, 0.9 - 1, 1e-3, 5, 500], np.float32)
     decays = np.where(np.arange(len(sizes)) % 3, 0.01, 0).astype(np.float32)
     rates = (1e-3 * (1 + np.arange(len(sizes)))).astype(np.float32)
     attributes = {"epsilon": 1e-6, "tensors": 1, "segments": list(sizes)}
-    at, gw, mw, vw, ww = _wide(scalars, g, m, v, w)
+    at, gw, mw, vw, ww = as_fp64(scalars, g, m, v, w)
     split = np.cumsum(sizes)[:-1]
     each = np.repeat(np.arange(len(sizes)), sizes)
     exact, near = (1e-5, 1e-7), (1e-5, 1e-12)

@@ -32,27 +32,24 @@ def time_counterpart(op: str, which: str, dtype: str, shape: str) -> float | Non
     return seconds
 
 
-def time_attention(
-    backend: str, which: str, dtype: str, batch: int, length: int, heads: int, head_size: int, causal: bool, rate: float
-) -> float | None:
+def time_attention(backend: str, which: str, dtype: str, form) -> float | None:
     """Returns the seconds of scaled_dot_product_attention, or None if the backend does not take the call.
 
     Args:
         backend: "flash" or "cudnn".
         which: "forward" or "backward".
         dtype: of the tensors.
-        batch, length, heads, head_size: the shape of query, key and value.
-        causal: whether a query attends to no later key.
-        rate: of the dropout.
+        form: of tools/gpu_forms.py.
     """
     torch.manual_seed(0)
     chosen = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
-    inputs = [_random(batch, length, heads, head_size, dtype=TYPES[dtype]) for _ in range(3)]
+    heads = [form.heads, *[form.key_heads or form.heads] * 2]
+    inputs = [_random(form.batch, form.length, each, form.head_size, dtype=TYPES[dtype]) for each in heads]
+    options = {"dropout_p": form.rate, "is_causal": form.causal, "enable_gqa": form.key_heads > 0}
 
     def run(*tensors):
         with sdpa_kernel(chosen):
-            by_heads = [tensor.transpose(1, 2) for tensor in tensors]
-            return F.scaled_dot_product_attention(*by_heads, dropout_p=rate, is_causal=causal)
+            return F.scaled_dot_product_attention(*[tensor.transpose(1, 2) for tensor in tensors], **options)
 
     try:
         return _function(run, inputs, which)

@@ -37,7 +37,8 @@ UV_PIN = ROOT / "tools" / "uv.txt"
 OPS_LIBRARY = ROOT / "build" / "custom_ops" / "libtftrain_ops.so"
 OPS_SOURCES = ("custom_ops", "tools/bazel", "tools/bazel_rules", "WORKSPACE", ".bazelrc")
 TAIL_LINES = 30
-
+# The first one by default. Each has lock files; only the first one's include CUDA packages.
+TENSORFLOWS = ("2.20", "2.21")
 
 # A library with GPU kernels has the code of CUDA's runtime in it.
 CUDA_MARK = b"__cudaRegisterFatBinary"
@@ -72,31 +73,46 @@ class Choices:
         gpu: TensorFlow with its CUDA packages, and the GPU kernels of the fused ops.
         nccl: Horovod with NCCL; only for GPUs.
         ops: the fused ops.
+        tf: TensorFlow's version, one of TENSORFLOWS.
     """
 
     gpu: bool = False
     nccl: bool = False
     ops: bool = True
+    tf: str = TENSORFLOWS[0]
+
+    @property
+    def lock(self) -> Path:
+        """The lock file of the packages."""
+        return ROOT / f"requirements{'-gpu' * self.gpu}{f'-tf{self.tf}' * (self.tf != TENSORFLOWS[0])}.lock"
+
+    @property
+    def kind(self) -> str:
+        """The kind of environment, in words: those after the first one are not the defaults."""
+        return " ".join(["gpu" if self.gpu else "cpu"] + [self.tf] * (self.tf != TENSORFLOWS[0]))
 
     @classmethod
-    def of_stamps(cls, gpu: str | None = None, nccl: str | None = None, ops: str | None = None) -> "Choices":
-        """Returns the choices; "1", "0" or None for one that is not given."""
+    def of_stamps(
+        cls, gpu: str | None = None, nccl: str | None = None, ops: str | None = None, tf: str | None = None
+    ) -> "Choices":
+        """Returns the choices; "1", "0" or a version, or None for one that is not given."""
         kind, without = (
             (STAMPS / name).read_text() if (STAMPS / name).exists() else "" for name in ("kind", "without")
         )
-        is_gpu = kind == "gpu" if gpu is None else gpu == "1"
+        was_gpu, tf_before = kind.startswith("gpu"), [*kind.split()[1:], TENSORFLOWS[0]][0]
+        is_gpu = was_gpu if gpu is None else gpu == "1"
         # Another kind of environment has made no choice yet.
-        before = without.split() if is_gpu and kind == "gpu" else []
+        before = without.split() if is_gpu and was_gpu else []
         is_with = {
             name: name not in before if given is None else given == "1"
             for name, given in (("nccl", nccl), ("ops", ops))
         }
-        return cls(is_gpu, is_gpu and is_with["nccl"], is_with["ops"])
+        return cls(is_gpu, is_gpu and is_with["nccl"], is_with["ops"], tf or tf_before)
 
     def write(self) -> None:
         """Stores the choices for the next set-up."""
         STAMPS.mkdir(parents=True, exist_ok=True)
-        (STAMPS / "kind").write_text("gpu" if self.gpu else "cpu")
+        (STAMPS / "kind").write_text(self.kind)
         (STAMPS / "without").write_text(" ".join(["nccl"] * (not self.nccl) + ["ops"] * (not self.ops)))
 
 
@@ -215,11 +231,10 @@ def prepare_venv(recreate_for_other_python: bool, choices: Choices) -> None:
     """
     present = venv_python()
     kind = STAMPS / "kind"
-    wanted_kind = "gpu" if choices.gpu else "cpu"
     # The stamp is missing where an earlier run was stopped half-way.
     unusable = present is None or not (STAMPS / "venv").exists()
     other_python = recreate_for_other_python and present != describe_python()
-    other_kind = kind.exists() and kind.read_text() != wanted_kind
+    other_kind = kind.exists() and kind.read_text() != choices.kind
     if unusable or other_python or other_kind:
         if sys.prefix == str(VENV):
             # This Python is about to be deleted: go on with the one that it was made from.
@@ -275,8 +290,7 @@ def has_cuda(library: Path) -> bool:
 
 def plan_steps(choices: Choices) -> list[Step]:
     """Lists the steps that fill an existing environment, in order."""
-    lock = ROOT / ("requirements-gpu.lock" if choices.gpu else "requirements.lock")
-    packages_key = digest(lock, UV_PIN, venv_python())
+    packages_key = digest(choices.lock, UV_PIN, venv_python())
     horovod_key = digest(BUILD_HOROVOD, packages_key, horovod_features.of_machine(choices.nccl).key)
     project = ROOT / "pyproject.toml"
     pip_install = (PYTHON, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:")
@@ -285,11 +299,11 @@ def plan_steps(choices: Choices) -> list[Step]:
     return [
         Step(
             "packages",
-            lambda: f"installing the packages of {lock.name}",
+            lambda: f"installing the packages of {choices.lock.name}",
             packages_key,
             (
                 (*pip_install, "--requirement", UV_PIN),
-                (*uv_install, "--require-hashes", "--no-deps", "--requirement", lock),
+                (*uv_install, "--require-hashes", "--no-deps", "--requirement", choices.lock),
             ),
         ),
         Step(
@@ -318,6 +332,7 @@ def parse_arguments() -> argparse.Namespace:
         "Without it, whatever .venv is already, and 0 for a new one.",
     )
     parser.add_argument("--nccl", choices=("0", "1"), help="0: Horovod without NCCL, on GPUs too")
+    parser.add_argument("--tf", choices=TENSORFLOWS, help="TensorFlow's version; 2.21 on CPUs alone")
     parser.add_argument("--ops", choices=("0", "1"), help="0: leave out the fused ops and Bazel")
     parser.add_argument(
         "--recreate-for-other-python",
@@ -340,7 +355,9 @@ def main() -> int:
         except BlockingIOError:
             say("waiting for another set-up of this checkout to end")
             fcntl.flock(held, fcntl.LOCK_EX)
-        choices = Choices.of_stamps(arguments.gpu, arguments.nccl, arguments.ops)
+        choices = Choices.of_stamps(arguments.gpu, arguments.nccl, arguments.ops, arguments.tf)
+        if not choices.lock.exists():
+            raise SetupError(f"TF={choices.tf} has no lock file for GPUs; GPU=1 takes TF={TENSORFLOWS[0]}")
         if choices.gpu and (refusal := cuda_toolkit.refusal(os.environ, choices.nccl, choices.ops)):
             raise SetupError(refusal)
         prepare_venv(arguments.recreate_for_other_python, choices)

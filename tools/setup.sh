@@ -3,7 +3,7 @@
 # and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
 #
 # PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment, NCCL=0 leaves NCCL out of it; see
-# setup.py. OPS=0 leaves out the fused ops, and Bazel with them. What is not given is as in the last set-up.
+# setup.py. TF=2.21 chooses TensorFlow's version. OPS=0 leaves out the fused ops, and Bazel with them. What is not given is as in the last set-up.
 # CHROMIUM=1 adds Chromium, in which a test looks at the reports of tftrain.bench.
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ fail() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 probe() {
     "$1" -c '
 import importlib.util, sys
-if (3, 10) <= sys.version_info[:2] <= (3, 12):
+if (3, 10) <= sys.version_info[:2] <= (3, 13):
     complete = importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv")
     print("%d.%d" % sys.version_info[:2], "venv" if complete else "no-venv")
 ' 2>/dev/null </dev/null || true
@@ -25,7 +25,7 @@ if (3, 10) <= sys.version_info[:2] <= (3, 12):
 # Sets `python` to the first complete Python, or else `incomplete` to the version of the first that lacks only its venv module.
 find_python() {
     python='' incomplete=''
-    for candidate in ${PYTHON:-python3 python3.12 python3.11 python3.10}; do
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
         found=$(probe "$candidate")
         case $found in
             *" venv") python=$candidate; return ;;
@@ -63,7 +63,7 @@ else
         if [ -n "$incomplete" ]; then
             missing="python$incomplete-venv"
         elif [ -n "${PYTHON:-}" ]; then
-            fail "PYTHON=$PYTHON is not a working Python 3.10, 3.11 or 3.12."
+            fail "PYTHON=$PYTHON is not a working Python 3.10 to 3.13."
         else
             missing="python3 python3-venv"
         fi
@@ -93,7 +93,7 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086  # a list of words
     install_packages $missing
     [ -n "$python" ] || find_python
-    [ -n "$python" ] || fail "no Python 3.10, 3.11 or 3.12 with its venv module after installing:$missing. Name one with PYTHON=/path/to/python3.x"
+    [ -n "$python" ] || fail "no Python 3.10 to 3.13 with its venv module after installing:$missing. Name one with PYTHON=/path/to/python3.x"
 fi
 
-exec "$python" tools/setup.py ${OPS:+--ops="$OPS"} ${NCCL:+--nccl="$NCCL"} ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}
+exec "$python" tools/setup.py ${TF:+--tf="$TF"} ${OPS:+--ops="$OPS"} ${NCCL:+--nccl="$NCCL"} ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}

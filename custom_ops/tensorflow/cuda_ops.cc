@@ -3,8 +3,7 @@
 
 #include "custom_ops/interface/all_ops.h"
 #include "custom_ops/tensorflow/op_kernel.h"
-#include "xla/ffi/api/ffi.h"
-#include "xla/ffi/ffi_api.h"
+#include "custom_ops/tensorflow/xla_ffi.h"
 #include "xla/stream_executor/stream.h"
 
 namespace tftrain {

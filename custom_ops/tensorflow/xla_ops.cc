@@ -9,10 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "custom_ops/interface/all_ops.h"
 #include "custom_ops/tensorflow/convert.h"
+#include "custom_ops/tensorflow/xla_ffi.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
-#include "xla/ffi/api/ffi.h"
-#include "xla/ffi/ffi_api.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 

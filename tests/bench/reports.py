@@ -78,6 +78,7 @@ TEXT = {
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
     "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
+    "transports": {row.name: row.settings for row in TABLES["transports"].rows},
     "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},
     "packing": {
         row.name: {"packing": row.settings["packing"], "max_sequences_per_pack": row.settings["most"],

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.bad_inputs import programs
 from tests.formats.models import DATA, outputs
+from tests.tf_models import tf_models
 from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
@@ -145,8 +146,8 @@ def shared(name):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_tf_models_restores_what_is_written_for_it(capsys, tmp_path, whole):
-    from official.modeling import activations
-    from official.nlp.modeling import layers, models, networks
+    activations = tf_models("official.modeling.activations")
+    layers, models, networks = (tf_models(f"official.nlp.modeling.{name}") for name in ("layers", "models", "networks"))
 
     architecture = "BertPretrainerV2" if whole else "BertEncoderV2"
     converted(

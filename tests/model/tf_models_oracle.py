@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
-from official.nlp.modeling import layers, losses, models, networks
 
+from tests.tf_models import tf_models
 from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertPretrainer
+
+layers, losses, models, networks = (
+    tf_models(f"official.nlp.modeling.{name}") for name in ("layers", "losses", "models", "networks")
+)
 
 
 class OracleOutputs(NamedTuple):

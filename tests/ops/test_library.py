@@ -8,6 +8,15 @@ from tftrain.ops import library as module
 from tftrain.ops.library import MissingLibraryError, library
 
 
+def handlers():
+    """Returns the library, and the function that handles each op without its suffix: `_host` or `_cuda`."""
+    path = next(path for path in module.candidates() if path.exists())
+    found = ctypes.CDLL(str(path))
+    found.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
+    names = [name.decode() for name in itertools.takewhile(bool, found.tftrain_ops())]
+    return found, dict(zip(names[::2], names[1::2], strict=True))
+
+
 def test_it_is_loaded_once():
     assert library() is library()
 
@@ -27,11 +36,8 @@ def test_a_library_for_another_tensorflow_is_an_error_that_says_so(monkeypatch, 
 
 
 def test_it_lists_every_op_with_the_function_that_handles_it():
-    path = next(path for path in module.candidates() if path.exists())
-    handlers = ctypes.CDLL(str(path))
-    handlers.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
-    names = [name.decode() for name in itertools.takewhile(bool, handlers.tftrain_ops())]
+    found, symbols = handlers()
     ops = {name for name in dir(library()) if re.fullmatch(r"Tftrain[A-Z]\w+", name)}
     # XLA has calls of cuDNN of its own, and counts no collectives.
-    assert set(names[::2]) == {op for op in ops if "Cudnn" not in op and op != "TftrainCount"}
-    assert all(hasattr(handlers, f"{symbol}_host") for symbol in names[1::2])
+    assert set(symbols) == {op for op in ops if "Cudnn" not in op and op != "TftrainCount"}
+    assert all(hasattr(found, f"{symbol}_host") for symbol in symbols.values())

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from official.modeling.optimization.lamb import LAMB
 
 from tests.checkpoint import states
+from tests.tf_models import tf_models
 from tftrain.config.train import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules
@@ -166,7 +166,7 @@ def test_ten_updates_equal_the_lamb_of_tf_models(weight_decay, clip, rule):
     optimizer, variables = make(config)
     twins = [tf.Variable(value, name=name) for name, value in initial_weights().items()]
     excluded = [f"{ending}$" for ending in EXCLUDED]
-    oracle = LAMB(
+    oracle = tf_models("official.modeling.optimization.lamb").LAMB(
         learning_rate=0.0,
         weight_decay_rate=weight_decay,
         exclude_from_weight_decay=excluded,

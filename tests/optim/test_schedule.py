@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from official.modeling.optimization import lr_schedule
 
+from tests.tf_models import tf_models
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import OptimizerConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
@@ -18,6 +18,7 @@ def rates(config, max_steps, steps):
 
 @pytest.mark.parametrize(("warmup", "power", "end"), [(10, 1.0, 0.0), (0, 1.0, 1e-5), (37, 2.0, 0.0), (1, 0.5, 1e-4)])
 def test_equals_the_schedule_of_tf_models(warmup, power, end):
+    lr_schedule = tf_models("official.modeling.optimization.lr_schedule")
     config = OptimizerConfig(learning_rate=2e-3, end_learning_rate=end, warmup_steps=warmup, decay_power=power)
     decay = lr_schedule.PolynomialDecayWithOffset(
         offset=warmup, initial_learning_rate=2e-3, end_learning_rate=end, decay_steps=100 - warmup, power=power

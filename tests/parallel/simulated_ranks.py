@@ -22,8 +22,6 @@ class SimulatedRanks:
         received: by rank, the number of elements of each tensor that it received from an all-to-all.
     """
 
-    Sum, Max = "sum", "max"
-
     def __init__(self, size: int, order: Sequence[int] | None = None):
         """Makes `size` ranks; by default an all-reduce adds in the order of the ranks."""
         self.size, self.order = size, order or range(size)
@@ -54,26 +52,27 @@ class SimulatedRanks:
 
     def together(self, group, kind, name, tensors, operation):
         """Takes the place of `collectives._together`."""
-        return operation(self, tensors, name=name)
+        return operation(self, tensors)
 
-    def alltoall(self, tensor, splits, name):
-        """Returns what the ranks send to this one, and how much from each."""
+    def all_to_all(self, tensor, splits):
+        """Returns what the ranks send to this one."""
         rank = self._rank.value
         parts = [np.split(np.asarray(given), np.cumsum(split)[:-1])[rank] for given, split in self._all(tensor, splits)]
         received = np.concatenate(parts)
         self.received[rank].append(received.size)
-        return tf.constant(received), tf.constant([len(part) for part in parts])
+        return tf.constant(received)
 
-    def _allreduce(self, tensor, op, name):
+    def all_reduce(self, tensor, operation):
+        """Returns the sum or the maximum."""
         every = [np.asarray(given) for (given,) in self._all(tensor)]
         total = every[self.order[0]]
         for rank in self.order[1:]:
-            total = total + every[rank] if op == self.Sum else np.maximum(total, every[rank])
+            total = total + every[rank] if operation == "sum" else np.maximum(total, every[rank])
         return tf.constant(total)
 
-    def broadcast(self, tensor, root_rank, name):
-        """Returns the tensor of one rank."""
-        return self._all(tensor)[root_rank][0]
+    def broadcast(self, tensor):
+        """Returns the tensor of the first rank."""
+        return self._all(tensor)[0][0]
 
     def _all(self, *given):
         """Returns what every rank has given."""

@@ -35,6 +35,13 @@ def test_a_lost_rank_is_told_from_other_errors(words, lost):
     assert collectives.is_peer_failure(tf.errors.UnknownError(None, None, words)) == lost
 
 
+@pytest.mark.parametrize(
+    ("kind", "lost"), [(tf.errors.UnavailableError, True), (tf.errors.InvalidArgumentError, False)]
+)
+def test_of_tensorflows_collectives_the_class_of_the_error_tells(kind, lost):
+    assert collectives.is_peer_failure(kind(None, None, "Collective ops is aborted by: Socket closed")) == lost
+
+
 @pytest.mark.multirank
 def test_two_ranks():
     output = run_ranks(2, ["-m", "tests.parallel.two_ranks"])

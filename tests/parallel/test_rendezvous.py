@@ -66,6 +66,26 @@ def test_nobody_goes_on_before_the_last_has_come(store):
     assert sorted(came) == [0, 1, 2]
 
 
+def test_every_rank_learns_the_values_of_all(store):
+    found = {}
+
+    def come(rank, value):
+        found[rank] = await_all(Launch(rank, 3), store, 20, value=value)
+
+    def all_come(start):
+        threads = [threading.Thread(target=come, args=(rank, f"{start}{rank}")) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    all_come("first")
+    assert found == {rank: ["first0", "first1", "first2"] for rank in range(3)}
+    come(1, "second1")  # Of another start, whose rank 0 is not there yet.
+    assert found[1] is None
+    assert await_all(Launch(0, 3), {}) is None
+
+
 def test_one_that_never_comes_is_not_awaited_for_ever(store):
     begin = time.monotonic()
     await_all(Launch(0, 2), store, 0.5)

@@ -80,7 +80,7 @@ for odd, name, width in ((1, "other", 5), (0, "last", 6)):
 step = Step("last", 5)
 found = graph_collectives.collectives_of(step.traced(batch, requests))
 assert found == {
-    0: ["GroupedAllreduce world.looped.0 of float32(3,)", "GroupedAllreduce world.last.0 of float32(5,)"]
+    "world": ["GroupedAllreduce world.looped.0 of float32(3,)", "GroupedAllreduce world.last.0 of float32(5,)"]
 }, found
 rank_checks.before_first_step(step, batch, requests, mesh)
 # Each of two rounds adds the ones of two ranks; two ranks then add that.

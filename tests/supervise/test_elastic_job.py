@@ -97,6 +97,23 @@ def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_r
 
 @pytest.mark.nightly
 @pytest.mark.multirank
+def test_tensor_parallel_ranks_start_again_with_tensorflows_transport(tmp_path):
+    """A killed child comes back at another address."""
+    hosts, output_dir = Hosts(tmp_path, "localhost", "127.0.0.1"), tmp_path / "run"
+    given = [*RUN, "--tensor_parallel_size=2", "--group_transport=tensorflow", f"--output_dir={output_dir}"]
+    with job(hosts, 2, *given, least=2) as launched:
+        launched.wait_for("step_00000005", seconds=SECONDS)
+        (child,) = psutil.Process(supervisor_on("127.0.0.1", launched.processes[0])).children()
+        child.kill()
+        launched.wait_for("continuing after step", seconds=SECONDS)
+        assert launched.codes([0], SECONDS) == [0], launched.output()
+        assert launched.output().count("transport tensorflow") == 2
+    run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
+    assert losses(output_dir) == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
 def test_fine_tuning_that_loses_a_host_ends_with_the_scores_and_predictions_of_one_rank(data, tmp_path):
     """Some evaluations come again, since they are not at the steps of the checkpoints."""
     steps = ["--max_steps=200", "--eval_every=15", "--checkpoint_every=40"]

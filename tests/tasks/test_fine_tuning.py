@@ -6,10 +6,10 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from official.nlp.tools import squad_evaluate_v2_0
 
 from tests.distributed import run_ranks
 from tests.labelled import files
+from tests.tf_models import tf_models
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config import flags
@@ -179,7 +179,7 @@ def test_scores_of_answers_are_those_of_the_official_script(data, alone):
     (path,) = [flag.partition("=")[2] for flag in data["question_answering"] if flag.startswith("--eval_file")]
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     with open(path) as file:
-        theirs = squad_evaluate_v2_0.evaluate(
+        theirs = tf_models("official.nlp.tools.squad_evaluate_v2_0").evaluate(
             json.load(file)["data"], {each["id"]: each["prediction"] for each in lines}
         )
     best = json.loads((folder / "best.json").read_text())["evaluations"]

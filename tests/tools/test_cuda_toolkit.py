@@ -121,6 +121,21 @@ def test_a_gpu_environment_keeps_its_choices(stamps):
     assert Choices.of_stamps("0") == Choices(False, False, True)
 
 
+def test_a_version_of_tensorflow_is_a_kind_of_environment_with_a_lock_of_its_own(stamps, tmp_path):
+    Choices.of_stamps(tf="2.21").write()
+    assert Choices.of_stamps() == Choices(tf="2.21")
+    assert Choices.of_stamps().kind != Choices().kind
+    assert Choices.of_stamps().lock == tmp_path / "requirements-tf2.21.lock"
+    assert Choices.of_stamps(tf="2.20") == Choices()
+
+
+def test_tensorflow_2_21_is_not_set_up_for_gpus():
+    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1", "--tf=2.21"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "[setup] error: TF=2.21 has no lock file for GPUs; GPU=1 takes TF=2.20\n"
+
+
 def test_the_ops_are_built_with_gpu_kernels_by_the_toolkit_that_fits(stamps, tmp_path, monkeypatch):
     machine(tmp_path, {"cuda": "12.8"})
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))

@@ -8,6 +8,7 @@ The one-rank run is made in the same process, from the same seed and global batc
 import dataclasses
 import functools
 import itertools
+import os
 import random
 import sys
 import time
@@ -31,6 +32,7 @@ from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 RANKS, STEPS, SAMPLES, ACCUMULATE = 4, 12, 16, 4
+TRANSPORT = "GROUP_TRANSPORT"  # an environment variable; tensorflow only for cases with one mesh
 END = 7  # the end token of a decoder's documents
 LAMB = "reference_lamb"
 FUSED = dict.fromkeys(FLAGS, "fused")
@@ -352,7 +354,7 @@ def main(names):
         if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(found[name]):
             if mesh is not None:
                 hvd.shutdown()
-            mesh = start(launch, 1, *sizes(found[name]))
+            mesh = start(launch, 1, *sizes(found[name]), os.environ.get(TRANSPORT, "horovod"))
         begin = time.perf_counter()
         compare(name, found[name], mesh)
         if mesh.is_chief:

@@ -41,7 +41,7 @@ CASES = (
 CYCLES = ("auto", "0.2", "1", "5", "20")
 MODEL = (
     *("--synthetic_data", "--vocab_size=1000", "--max_seq_length=64", "--num_hidden_layers=4", "--hidden_size=256"),
-    *("--num_attention_heads=4", "--micro_batch_size=4", "--check_memory=false"),
+    *("--num_attention_heads=4", "--micro_batch_size=4", "--check_memory=false", "--group_transport=horovod"),
 )
 
 # Ranks write to one file: a line may begin with digits of another.

@@ -13,6 +13,8 @@ from tftrain.bench.profile import PROFILE
 from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks import RANKS
 from tftrain.bench.table import Table
+from tftrain.bench.transports import TRANSPORTS
 
-OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE, ATTENTION, PACKING)
+OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, TRANSPORTS, PIPELINE, ATTENTION)
+OWN += (PACKING,)
 TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, flag
 
+GROUP_TRANSPORTS = ("auto", "horovod", "tensorflow")
 PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 
 
@@ -124,6 +125,10 @@ class ParallelConfig:
     """Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the
     output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several model
     chunks, chunk c of stage s is number c * stages + s of the list."""
+    group_transport: str = flag("auto", choices=GROUP_TRANSPORTS)
+    """What sums and gathers over tensor parallel ranks, and sends between pipeline stages; gradients are always summed
+    over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. auto: tensorflow on
+    CPUs, but horovod under MPI."""
     backward_segments: int | None = flag(None, minimum=1)
     """Parts of the model whose backward passes run one after the other, so that the gradients of one are summed over
     the ranks while the next ones are computed. By default one for every 32 MB of gradients, at most 8, if XLA compiles
@@ -166,6 +171,9 @@ class ParallelConfig:
                 "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
             found.append(Problem("split_grad_accum", True, expected))
+        if self.group_transport == "tensorflow" and size == stages == 1:
+            expected = "remove this flag, or add tensor_parallel_size or pipeline_parallel_size"
+            found.append(Problem("group_transport", "tensorflow", expected))
         for name, width in widths.items():
             if size > 0 and width % size:
                 found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))

@@ -106,13 +106,13 @@ class TokenEmbedding(tf.Module):
         Returns:
             [b * S, H], in the table's dtype, equal on every rank; under sequence parallelism, of this rank's tokens.
         """
-        local, is_local = self._local(ids)
+        local, is_local = self._local(tf.reshape(ids, [-1]))  # Of int32 numbers, a GPU reshapes only those of the host.
         if rows is not None:
             x = tf.reshape(rows, [-1, rows.shape[-1]])
         else:
             # A table in 8 bits can only be gathered from, and is not trained.
             pick = lookup if isinstance(self.table, tf.Variable) else tf.gather
-            x = pick(self.table, tf.reshape(local, [-1]))
+            x = pick(self.table, local)
         if is_local is None:
             return x
         x = tf.where(tf.reshape(is_local, [-1, 1]), x, tf.zeros([], x.dtype))

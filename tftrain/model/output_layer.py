@@ -26,7 +26,7 @@ class RowSums(NamedTuple):
 
     Attributes:
         best: the largest logit of this rank's words, in the wide dtype.
-        winner: int32, the lowest class that has it.
+        winner: int64, the lowest class that has it; a GPU compares int32 on the host.
         powers: sum of exp(logit - best).
         label: logit of the label; 0 if the word is on another rank.
     """
@@ -84,7 +84,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
 
     def entropies(logits, labels):
-        winner = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        winner = tf.argmax(logits, axis=-1)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), winner
 
     def dlogits(logits, labels, upstream):
@@ -93,12 +93,12 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
             entropy, _ = entropies(logits, labels)
         return tape.gradient(entropy, logits, upstream)
 
-    entropy, winner = chunks.map(entropies, (chunks.wide, tf.int32))
+    entropy, winner = chunks.map(entropies, (chunks.wide, tf.int64))
 
     def gradient(upstream, _correct):
         return chunks.gradients(dlogits, upstream)
 
-    return (entropy, tf.cast(winner == labels, chunks.wide)), gradient
+    return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
 
 
 def _cross_entropy_over_ranks(chunks, labels, first, group, place):
@@ -107,7 +107,7 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
 
     def row_sums(logits, labels):
         best = tf.reduce_max(logits, axis=-1)
-        winner = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        winner = tf.argmax(logits, axis=-1)
         is_local = (labels >= 0) & (labels < words)
         label = tf.gather(logits, tf.where(is_local, labels, 0), axis=1, batch_dims=1)
         powers = tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1)
@@ -118,9 +118,9 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
         chosen = tf.one_hot(labels, words, dtype=wide)  # zeros for words of other ranks
         return (probabilities - chosen) * upstream[:, tf.newaxis]
 
-    sums = RowSums(*chunks.map(row_sums, (wide, tf.int32, wide, wide)))
+    sums = RowSums(*chunks.map(row_sums, (wide, tf.int64, wide, wide)))
     best = collectives.all_reduce(group, sums.best, f"{place}/best", "max")
-    lower_wins = tf.cast((sums.best == best) & (first + sums.winner < labels), wide)
+    lower_wins = tf.cast((sums.best == best) & (first + sums.winner < tf.cast(labels, tf.int64)), wide)
     local = tf.stack([sums.powers * tf.exp(sums.best - best), sums.label, lower_wins])
     powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials

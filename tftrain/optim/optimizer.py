@@ -9,6 +9,7 @@ over them: all norms of the update, and a mark for each tensor that is not finit
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
@@ -134,8 +135,8 @@ class Optimizer(tf.Module):
         self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, found_inf))
         self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
-        # On a GPU, a maximum of int32 would wait on the host for all gradients.
-        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self._names) + 1.0), -1.0))
+        # On a GPU, a maximum of int32 would wait on the host for all gradients, and a range is made on the host.
+        culprit = tf.reduce_max(tf.where(marks > 0, np.arange(len(self._names) + 1, dtype=np.float32), -1.0))
         loss_scale.update(found_inf)
         return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
 

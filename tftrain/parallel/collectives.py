@@ -1,9 +1,10 @@
-"""Horovod's collectives, each a plain function of a group and tensors.
+"""Collectives, each a plain function of a group and tensors.
 
-In a group of one rank every function returns its input, so callers need no special case. Horovod matches collectives by
-name across ranks: a `name` is unique in the graph and equal on every rank, and the group's is put before it. The
-tensors of a sum, a maximum or a broadcast have the same shape on every rank. Collectives must stay out of XLA-compiled
-functions, and their results must be used; otherwise tf.function prunes them, perhaps on some ranks only.
+In a group of one rank every function returns its input, so callers need no special case. The group's transport, Horovod
+or TensorFlow, matches collectives by name across ranks: a `name` is unique in the graph and equal on every rank, and
+the group's is put before it. The tensors of a sum, a maximum or a broadcast have the same shape on every rank.
+Collectives must stay out of XLA-compiled functions, and their results must be used; otherwise tf.function prunes them,
+perhaps on some ranks only.
 """
 
 import math
@@ -13,19 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.host import devices
+from tftrain.parallel.horovod_transport import HorovodTransport
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
+from tftrain.parallel.tensorflow_transport import TensorFlowTransport
 
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
     """Returns the "sum" or "max" of a tensor over the ranks: fp32, fp16 or fp64; dimensions may be unknown."""
     if group.size == 1:
         return tensor
-
-    def reduce(hvd, given, **options):
-        return hvd._allreduce(given[0], op={"sum": hvd.Sum, "max": hvd.Max}[operation], **options)
-
-    return _together(group, "all-reduce", name, [tensor], reduce)
+    return _together(group, "all-reduce", name, [tensor], lambda by, given: by.all_reduce(given[0], operation))
 
 
 def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -44,11 +43,7 @@ def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) ->
     """Sums several tensors over the ranks, in one operation: fp32, fp16 or fp64 and of any shapes."""
     if group.size == 1:
         return list(tensors)
-
-    def reduce(hvd, given, **options):
-        return hvd._grouped_allreduce(given, op=hvd.Sum, **options)
-
-    return _together(group, "all-reduce", name, tensors, reduce)
+    return _together(group, "all-reduce", name, tensors, lambda by, given: by.grouped_all_reduce(given))
 
 
 def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
@@ -72,11 +67,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         part = reduce_scatter_sum(group, tensor, even, f"{name}.even_parts")
         return tf.cast(_move(group, part, even, bounds, name), tf.float32)
     if has_nccl() and np.all(sizes == own):
-
-        def scatter(hvd, given, **options):
-            return hvd._reducescatter(given[0], op=hvd.Sum, **options)
-
-        part = _together(group, "reduce-scatter", name, [tensor], scatter)
+        part = _together(group, "reduce-scatter", name, [tensor], lambda by, given: by.reduce_scatter(given[0]))
         return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
 
     # Gloo's reduce-scatter may overwrite memory that it is still sending: with buckets of some MB, a sum is sometimes
@@ -105,29 +96,20 @@ def sum_of_parts(group: Group, parts: tf.Tensor, name: str) -> tf.Tensor:
 def send(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Sends a tensor to the other rank of a group of two, which calls `receive` with the same name.
 
-    Horovod has no send: this is an all-to-all in which only one rank has something to send, which NCCL runs as a send
-    and a receive. The tensor has any shape, and a dtype that Horovod sends, or bfloat16.
+    The tensor has any shape, and a dtype that Horovod sends, or bfloat16.
 
     Returns:
-        An empty tensor, which is there once the tensor is sent. If it is not used, see `prevent_pruning`.
+        A tensor that is there once this one is sent. If it is not used, see `prevent_pruning`.
     """
     flat = tf.reshape(as_sendable(tensor), [-1])
-    return _transfer(group, flat, [0 if rank == group.rank else flat.shape[0] for rank in range(group.size)], name)
+    return _together(group, "transfer", name, [flat], lambda by, given: by.send(given[0]))
 
 
 def receive(group: Group, shape: Sequence[int], dtype: tf.DType, name: str) -> tf.Tensor:
     """Receives a tensor of this shape and dtype from the other rank of a group of two, see `send`."""
-    wire = as_sendable(tf.zeros([0], dtype))
-    flat = tf.ensure_shape(_transfer(group, wire, [0] * group.size, name), [math.prod(shape)])
+    empty, length = as_sendable(tf.zeros([0], dtype)), math.prod(shape)
+    flat = _together(group, "transfer", name, [empty], lambda by, given: by.receive(given[0], length))
     return tf.reshape(tf.bitcast(flat, dtype), shape)
-
-
-def _transfer(group, flat, splits, name):
-    def exchange(hvd, given, **options):
-        return hvd.alltoall(given[0], splits=given[1], **options)
-
-    received, _ = _together(group, "transfer", name, [flat, tf.convert_to_tensor(splits, tf.int32)], exchange)
-    return received
 
 
 def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:
@@ -146,22 +128,14 @@ def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Concatenates `tensor`, shape [rows, ...], over a group's ranks along its first dimension, in rank order."""
     if group.size == 1:
         return tensor
-
-    def gather(hvd, given, **options):
-        return hvd.allgather(given[0], **options)
-
-    return _together(group, "all-gather", name, [tensor], gather)
+    return _together(group, "all-gather", name, [tensor], lambda by, given: by.all_gather(given[0]))
 
 
 def broadcast(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the tensor of the group's first rank, bit for bit, on every rank; any dtype that Horovod sends."""
     if group.size == 1:
         return tensor
-
-    def send(hvd, given, **options):
-        return hvd.broadcast(given[0], root_rank=group.ranks[0], **options)
-
-    return _together(group, "broadcast", name, [tensor], send)
+    return _together(group, "broadcast", name, [tensor], lambda by, given: by.broadcast(given[0]))
 
 
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
@@ -199,7 +173,10 @@ def gather_texts(group: Group, text: str, name: str) -> list[str]:
 def is_peer_failure(error: BaseException) -> bool:
     """Returns whether a collective failed because another rank has ended or can't be reached."""
     # The message is Horovod's or Gloo's. Gloo's names its source file, when a connection breaks during a transfer.
-    return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))
+    if any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport")):
+        return True
+    # When one of TensorFlow's collectives fails, all do, on the other ranks too; other reasons have other classes.
+    return isinstance(error, tf.errors.UnavailableError) and "Collective ops is aborted" in str(error)
 
 
 def has_nccl() -> bool:
@@ -228,24 +205,16 @@ def _move(group, part, before, after, name):
 
 def _all_to_all(group, tensor, splits, name):
     """Sends `splits[r]` rows of a tensor to rank r; returns what this rank receives, in the order of the ranks."""
-
-    def exchange(hvd, given, **options):
-        return hvd.alltoall(given[0], splits=tf.constant(splits, tf.int32), **options)
-
-    return _together(group, "all-to-all", name, [tensor], exchange)[0]
+    return _together(group, "all-to-all", name, [tensor], lambda by, given: by.all_to_all(given[0], splits))
 
 
 def _together(group, kind, name, tensors, operation):
-    """Runs one of Horovod's operations, and records when this rank begins and ends it.
+    """Runs one operation of the group's transport, and records when this rank begins and ends it.
 
     Args:
-        operation: called with Horovod's module, the tensors and Horovod's options; returns the result.
+        operation: called with the transport and the tensors; returns the result.
     """
-    from horovod.tensorflow import mpi_ops
-
-    # Without a slash: Horovod drops what is before the last one together with the name scope.
-    options = {"name": f"{group.name}.{name}".replace("/", "."), "ignore_name_scope": True}
-    if group.process_set is not None:
-        options["process_set"] = group.process_set
-    collective = Collective(kind, options["name"], group.ranks)
-    return group.pending.around(collective, tensors, lambda given: operation(mpi_ops, given, **options))
+    # Without a slash: in a graph, only what is after the last one is independent of the scope.
+    name = f"{group.name}.{name}".replace("/", ".")
+    transport = (TensorFlowTransport if group.by_tensorflow else HorovodTransport)(group, name)
+    return group.pending.around(Collective(kind, name, group.ranks), tensors, lambda given: operation(transport, given))

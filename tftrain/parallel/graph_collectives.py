@@ -1,39 +1,58 @@
 """The collectives of a traced function, in the order of its graph.
 
-Horovod matches collectives by name. If one rank has no collective of a name, or another shape, the others wait for
-ever. The graph of a traced function shows all its collectives before it runs.
+Collectives are matched by name. If one rank has no collective of a name, or another shape, the others wait for ever.
+The graph of a traced function shows all its collectives before it runs.
 """
 
+import re
 from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tftrain.parallel.mesh import MeshError
 
-def collectives_of(function) -> dict[int, list[str]]:
+
+def collectives_of(function) -> dict[str, list[str]]:
     """Returns the collectives of a concrete function and of all functions that it calls.
 
     Returns:
-        For each of Horovod's process set ids (0: all ranks), the kind, name, input dtypes and input shapes of each
-        collective.
+        For each kind of group, and "link", the kind, name, dtypes and shapes of each collective.
+
+    Raises:
+        MeshError: TensorFlow would take two collectives for the same.
     """
-    found: dict[int, list[str]] = {}
-    for op in _operations(function.graph, function.graph, {}):
-        # Horovod drops the name scope, which depends on other traces.
-        # In an all-gather, or a transfer to another rank, each rank may have a different number of rows.
+    found: dict[str, list[str]] = {}
+    names: dict[tuple[int, int], str] = {}
+    for op in operations(function.graph):
+        if not op.type.startswith(("Horovod", "Collective")):
+            continue
+        # The name scope depends on other traces.
+        name, tensors = op.name.rpartition("/")[2], op.inputs
+        if op.type.startswith("Collective"):
+            inputs = dict(zip((arg.name for arg in op.op_def.input_arg), op.inputs, strict=False))
+            numbers = tuple(int(tf.get_static_value(inputs[key])) for key in ("group_key", "instance_key"))
+            if (other := names.setdefault(numbers, name)) != name:
+                raise MeshError(f"{other} and {name} have the same number; use --group_transport=horovod")
+            # Of a transfer, one rank has the input and the other the output.
+            tensors = [inputs.get("input", op.outputs[0])]
+        # In Horovod's all-gather, or a transfer to another rank, each rank may have a different number of rows.
         free = 1 if op.type in ("HorovodAllgather", "HorovodAlltoall") else 0
-        given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in op.inputs)
-        words = f"{op.type.removeprefix('Horovod')} {op.name.rpartition('/')[2]} of {given}"
-        found.setdefault(op.node_def.attr["process_set_id"].i, []).append(words)
+        given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in tensors)
+        kind = re.sub("^(Horovod|Collective)|(Send|Recv)?V2$", "", op.type)
+        found.setdefault(name.partition(".")[0], []).append(f"{kind} {name} of {given}")
     return found
 
 
+def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yields the operations of a traced function's graph and of all functions that it calls."""
+    return _operations(graph, graph, {})
+
+
 def _operations(graph: tf.Graph, root: tf.Graph, function_attributes: dict[str, list[str]]) -> Iterator[tf.Operation]:
-    """Yields Horovod's operations; `function_attributes` remembers which attributes of a type are functions."""
+    """Does what `operations` says; `function_attributes` remembers which attributes of a type are functions."""
     for op in graph.get_operations():
+        yield op
         kind = op.type
-        if kind.startswith("Horovod"):
-            yield op
-            continue
         if kind not in function_attributes:
             attributes = op.op_def.attr if op.op_def else []
             function_attributes[kind] = [each.name for each in attributes if each.type in ("func", "list(func)")]

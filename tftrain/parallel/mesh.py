@@ -27,6 +27,7 @@ class Group:
     process_set: Any = field(default=None, compare=False, repr=False)
     # `PendingCollectives` of this process; None in a group of one.
     pending: Any = field(default=None, compare=False, repr=False)
+    by_tensorflow: bool = False  # whether TensorFlow's own collectives are its transport; else Horovod's
 
     @property
     def size(self) -> int:
@@ -56,6 +57,7 @@ class Mesh:
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     # `PendingCollectives` of this process, for all groups; None if it runs alone.
     pending: Any = field(default=None, compare=False, repr=False)
+    tensorflow_kinds: tuple[str, ...] = ()  # the kinds of groups whose transport is TensorFlow
 
     @property
     def groups(self) -> dict[str, list[tuple[int, ...]]]:
@@ -99,7 +101,7 @@ class Mesh:
         """Returns this rank and the one at the same place in another, neighbouring stage."""
         other = self.group("pipeline").ranks[other_stage]
         ranks = (min(self.rank, other), max(self.rank, other))
-        return Group("link", ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.pending)
+        return self._group("link", ranks)
 
     @property
     def pipeline(self) -> Group:
@@ -109,7 +111,11 @@ class Mesh:
     def group(self, kind: str) -> Group:
         """Returns this rank's group of a kind, see `groups`."""
         ranks = next(ranks for ranks in self.groups[kind] if self.rank in ranks)
-        return Group(kind, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.pending)
+        return self._group(kind, ranks)
+
+    def _group(self, kind, ranks):
+        place, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
+        return Group(kind, ranks, place, self.process_sets.get(ranks), self.pending, by_tensorflow)
 
     @property
     def world(self) -> Group:

@@ -10,6 +10,7 @@ longer they have waited.
 """
 
 import http.client
+import json
 import os
 import random
 import time
@@ -100,8 +101,13 @@ def value_of_rank_0(
     return value if answer is None else answer
 
 
-def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS, connect=Store) -> None:
+def await_all(
+    launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS, connect=Store, value: str = "yes"
+) -> list[str] | None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
+
+    Returns:
+        The value of each rank; None if there is no store, or it does not answer, or a rank has not come.
 
     Gloo waits 30 seconds for the last rank and then aborts every process. A host that reads TensorFlow from a slow disk
     needs longer. The launcher handles ranks that have died. Rank 0 asks for every rank and tells the others when all
@@ -109,15 +115,17 @@ def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECON
     """
     address = address_of_store(environ)
     if not address:
-        return
+        return None
     store, last = connect(address), time.monotonic() + seconds
     try:
-        store.put(f"present_{launch.rank}", "yes", seconds)
+        store.put(f"present_{launch.rank}", value, seconds)
         if launch.rank != 0:
-            store.wait("all_present", seconds, launch.size - 1)
-            return
-        for rank in range(1, launch.size):
-            store.wait(f"present_{rank}", last - time.monotonic())
-        store.put("all_present", "yes", seconds)
+            values = json.loads(store.wait("all_present", seconds, launch.size - 1) or "[]")
+        else:
+            others = (store.wait(f"present_{rank}", last - time.monotonic()) for rank in range(1, launch.size))
+            values = [value, *others]
+            store.put("all_present", json.dumps(values), seconds)
     except STORE_ERRORS:
-        pass  # As above.
+        return None  # As above.
+    # The store may still have the values of an earlier start.
+    return values if len(values) == launch.size and None not in values and values[launch.rank] == value else None

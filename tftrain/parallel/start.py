@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tftrain.host import devices
+from tftrain.parallel import tensorflow_cluster
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
@@ -31,26 +32,74 @@ GPU_CYCLE_MS = 0.1
 CACHED_TENSORS = 16384
 
 
-def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1) -> Mesh:
+class TransportError(MeshError):
+    """The ranks can't have the transport that a flag asks for; every rank raises it with the same message."""
+
+    on_all_ranks = True
+
+
+def start(
+    launch: Launch,
+    cpu_threads: int = 0,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    group_transport: str = "horovod",
+) -> Mesh:
     """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
     Args:
         cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
         tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
+        group_transport: of tensor parallel ranks and between pipeline stages: auto, horovod or tensorflow.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
-            another tensor_parallel_size; or Horovod's stall check is disabled.
+            another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have the transport.
     """
     mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size)
+    kinds = tensorflow_kinds(mesh, group_transport, os.environ, gpu=bool(devices.gpus()))
+    reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
-        mesh = _connect(launch, mesh)
+        mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
     _choose_device(mesh, cpu_threads)
-    return mesh
+    if reserved:
+        if addresses is None:
+            raise MeshError(
+                "rank 0 did not send the addresses of all ranks through the launcher's store; start again, or use "
+                "--group_transport=horovod"
+            )
+        tensorflow_cluster.join(mesh.rank, addresses, reserved)
+    return dataclasses.replace(mesh, tensorflow_kinds=kinds)
 
 
-def _connect(launch: Launch, mesh: Mesh) -> Mesh:
-    """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
+def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str], gpu: bool) -> tuple[str, ...]:
+    """Returns the kinds of groups whose transport is TensorFlow. auto: those for which it is faster on CPUs.
+
+    On GPUs, TensorFlow's collectives begin in the order of each rank's program, in which the transfers of two stages
+    have different orders: there these stay with Horovod.
+
+    Raises:
+        TransportError: it was asked for, and there is no store through which the ranks could exchange addresses.
+    """
+    sizes = {"tensor": mesh.tensor_parallel_size, "link": 1 if gpu else mesh.pipeline_parallel_size}
+    has_store = address_of_store(environ) is not None
+    if group_transport == "horovod" or (group_transport == "auto" and (gpu or not has_store)):
+        return ()
+    kinds = tuple(kind for kind, size in sizes.items() if size > 1)
+    if kinds and not has_store:
+        raise TransportError(
+            "--group_transport=tensorflow: expected auto or horovod, because under MPI the ranks can't exchange the "
+            "addresses for TensorFlow's collectives; or start them with `tftrain.launch`"
+        )
+    return kinds
+
+
+def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] | None]:
+    """Starts Horovod with one process set for each group that is neither all ranks nor a single one.
+
+    Returns:
+        The mesh; and the addresses of all ranks, None if this one does not learn them.
+    """
     os.environ.update(stall_limits(os.environ))
     os.environ.update(speed_settings(os.environ, launch, len(os.sched_getaffinity(0)), gpu=bool(devices.gpus())))
     try:
@@ -70,7 +119,7 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     groups = itertools.chain(*mesh.groups.values(), mesh.links)
     # The set of all ranks always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
-    await_all(launch)
+    addresses = await_all(launch, value=address)
     hvd.init(process_sets=list(sets.values()))
     if hvd.size() != launch.size:
         raise MeshError(
@@ -78,7 +127,7 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
             "under mpirun, Horovod must be built with MPI: run `make setup` again"
         )
     place = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
-    return dataclasses.replace(mesh, **place, process_sets=sets, pending=PendingCollectives())
+    return dataclasses.replace(mesh, **place, process_sets=sets, pending=PendingCollectives()), addresses
 
 
 def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False) -> dict[str, str]:

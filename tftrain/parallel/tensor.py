@@ -188,5 +188,6 @@ def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
 def _sum(group, x, name):
     # Horovod cannot send bf16. It can send fp16, but then each addition would round, whereas the matrix product of one
     # rank rounds once. A partial sum of scaled gradients could also overflow although the full sum does not.
-    wire = tf.float64 if x.dtype == tf.float64 else tf.float32
+    # TensorFlow's transport sends 16 bits and adds in fp32.
+    wire = x.dtype if group.by_tensorflow or x.dtype == tf.float64 else tf.float32
     return tf.cast(collectives.all_reduce(group, tf.cast(x, wire), name), x.dtype)

@@ -1,7 +1,7 @@
 """The built-in corpus: English documentation inside installed Python packages, with nothing to download.
 
-The packages are a fixed list. `requirements.lock` pins one version of each for every Python that tftrain supports. So
-the corpus is the same on every machine and does not depend on other installed packages.
+The packages are a fixed list for each TensorFlow. Its lock file pins one version of each for every Python that tftrain
+supports. So the corpus is the same on every machine and does not depend on other installed packages.
 
 The text has two sources: the docstrings of every module and the documentation files (.rst, .md, .txt). Docstrings come
 from the module's syntax tree, so no module is imported. A hash of the file name orders the files, so a capped corpus is
@@ -24,13 +24,15 @@ from tftrain.prepare.prose import paragraphs
 
 logger = logging.getLogger(__name__)
 
-# Packages with much documentation. requirements.lock has the same version of each for every supported Python.
+# Packages with much documentation. A lock file has the same version of each for every supported Python.
 _NAMES = """
-    absl-py click cmake cython fsspec google-auth grpcio h5py joblib packaging protobuf psutil pyparsing pytest requests
-    rich setuptools tensorboard tensorflow tensorflow-datasets tensorflow-model-optimization tensorflow-text tf-keras
-    tf-models-official tf-slim urllib3 werkzeug
+    absl-py click cmake fsspec grpcio h5py joblib packaging protobuf psutil pyparsing pytest requests rich setuptools
+    tensorboard tensorflow tensorflow-text tf-keras urllib3 werkzeug
 """
-PACKAGES = tuple(_NAMES.split())
+# tf-models-official has no release for TensorFlow 2.21, whose lock file lacks what it brings.
+_OF_TF_MODELS = """
+    cython google-auth tensorflow-datasets tensorflow-model-optimization tf-models-official tf-slim
+"""
 _SKIPPED_FOLDERS = re.compile(r"__pycache__|tests?|testing|testdata|_?vendor|node_modules|licenses")
 _SKIPPED_FILES = re.compile(
     r"licen[cs]e|copying|notice|authors|third.?party|requirements|entry_points|top_level|sources|_pb2|cmakelists",
@@ -39,14 +41,21 @@ _SKIPPED_FILES = re.compile(
 _MAX_FILE = 4 << 20
 
 
-def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
+def packages_for(tensorflow: str) -> list[str]:
+    """Returns the names of the corpus's packages with a version of TensorFlow."""
+    return sorted((_NAMES + _OF_TF_MODELS * tensorflow.startswith("2.20.")).split())
+
+
+def list_files(packages: Iterable[str] | None = None) -> list[str]:
     """Returns the paths of the Python and documentation files of the packages, in corpus order, and logs the packages.
+
+    By default, they are those of `packages_for` the TensorFlow that is installed.
 
     Raises:
         DataError: a package or one of its files is not installed. The message names all such packages.
     """
     versions, missing, paths = [], [], {}
-    for package in packages:
+    for package in packages_for(importlib.metadata.version("tensorflow")) if packages is None else packages:
         try:
             distribution = importlib.metadata.distribution(package)
             files = _package_files(distribution)
@@ -58,7 +67,7 @@ def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
     if missing:
         raise DataError(
             f"--builtin_corpus: {', '.join(missing)}: not completely installed; the corpus is made of all packages of "
-            "its list; run `make setup`, which installs requirements.lock"
+            "its list; run `make setup`, which installs a lock file"
         )
     logger.info(f"built-in corpus: documentation of {', '.join(versions)}")
     return [paths[name] for name in sorted(paths, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))]

@@ -259,7 +259,7 @@ def _division_words(run: Run) -> tuple[str, ...]:
         chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
         words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
         words.append(f"layers of the model chunks {','.join(map(str, division_of(run.config)))}")
-    return tuple(words)
+    return (*words, f"transport {'tensorflow' if mesh.tensorflow_kinds else 'horovod'}")
 
 
 def _ramp_words(ramp: Ramp) -> tuple[str, ...]:

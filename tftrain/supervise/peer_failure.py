@@ -19,6 +19,8 @@ VOID_FUNCTION = ctypes.CFUNCTYPE(None)
 TICK_SECONDS = 0.25
 # During this time, a collective may still report the failure and end the process, and a save may finish.
 FORGOTTEN_SECONDS = 10
+# After this time, TensorFlow's own collectives are aborted, which may not learn by themselves that a rank is gone.
+ABORT_SECONDS = 5
 
 
 def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
@@ -43,28 +45,47 @@ def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
     previous = set_terminate(handler)
 
 
-def on_forgotten_collective(is_waiting: Callable[[], bool], end_process: Callable[[], None]) -> None:
+def on_forgotten_collective(
+    is_waiting: Callable[[], bool], end_process: Callable[[], None], abort: Callable[[], None] = lambda: None
+) -> None:
     """Starts a thread that calls a function if Horovod has ended and this rank still waits for a collective.
 
-    Call it while Horovod runs. The watchdog's thread can't do this: asking Horovod for its state blocks while it
-    destroys process sets.
+    Call it while Horovod runs. `abort` is called first; it ends the collectives of other transports with an error.
     """
     import horovod.tensorflow as hvd
 
     ranks_of_set, ranks = hvd.mpi_ops._basics.MPI_LIB_CTYPES.horovod_process_set_ranks, (ctypes.c_int * hvd.size())()
 
-    def has_ended() -> bool:
-        # Process set 0, of all ranks, is destroyed last.
-        return ranks_of_set(0, ranks) != 0
+    answers = [True]  # whether Horovod ran, each time that it was asked
 
-    watch = (has_ended, is_waiting, end_process)
+    def ask() -> None:
+        # Process set 0, of all ranks, is destroyed last. While sets are destroyed, the question is not answered: if a
+        # rank does not answer either, for as long as Gloo waits.
+        while answers[-1]:
+            answers.append(ranks_of_set(0, ranks) == 0)
+            time.sleep(TICK_SECONDS / 2)
+
+    def has_ended() -> bool:
+        is_answered = len(answers) > 1
+        del answers[:-1]
+        return not (is_answered and answers[-1])
+
+    watch = (has_ended, is_waiting, end_process, abort)
+    threading.Thread(target=ask, name="state of Horovod", daemon=True).start()
     threading.Thread(target=_watch, args=watch, name="forgotten collectives", daemon=True).start()
 
 
-def _watch(has_ended: Callable[[], bool], is_waiting: Callable[[], bool], end_process: Callable[[], None]) -> None:
+def _watch(
+    has_ended: Callable[[], bool],
+    is_waiting: Callable[[], bool],
+    end_process: Callable[[], None],
+    abort: Callable[[], None],
+) -> None:
     # It counts its own ticks, so that the time in which a process was stopped does not count.
     ticks = 0
     while ticks < FORGOTTEN_SECONDS / TICK_SECONDS:
         time.sleep(TICK_SECONDS)
         ticks = ticks + 1 if has_ended() and is_waiting() else 0
+        if ticks == ABORT_SECONDS / TICK_SECONDS:
+            abort()
     end_process()

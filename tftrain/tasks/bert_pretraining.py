@@ -124,7 +124,7 @@ def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
     nsp_logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
     nsp_weights = _example_weights(terms, batch)
     nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
-    nsp_correct = tf.argmax(nsp_logits, axis=-1, output_type=nsp_labels.dtype) == nsp_labels
+    nsp_correct = tf.argmax(nsp_logits, axis=-1) == tf.cast(nsp_labels, tf.int64)
     return LossSums(
         **masked_sums(terms, batch),
         nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),

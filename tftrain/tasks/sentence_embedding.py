@@ -62,7 +62,7 @@ class SentenceEmbedding(FineTuning):
             scores = tf.where(weights[None, :] > 0, scores, scores.dtype.min / 2)
         own = tf.range(tf.shape(scores)[0])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
-        return entropy, tf.equal(tf.argmax(scores, axis=-1, output_type=tf.int32), own)
+        return entropy, tf.equal(tf.argmax(scores, axis=-1), tf.cast(own, tf.int64))
 
     def _embeddings(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the normalized means of hidden states [2 b, S, H]: [b, 2, H]."""

@@ -42,7 +42,7 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
 
 
 def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
-    """Traces the step, which was not called yet, and compares the collectives that each process set is about to do.
+    """Traces the step, which was not called yet, and compares the collectives that each group is about to do.
 
     Args:
         batch: this rank's share of the first global batch.
@@ -54,15 +54,11 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     if mesh.size == 1:
         return
     found = graph_collectives.collectives_of(step.traced(batch, requests))
-    # Kinds of groups with the same ranks share one process set: each set is compared once, under its first kind.
-    kinds = {}
-    for kind, groups in mesh.groups.items():
-        kinds.setdefault(tuple(groups), kind)
-    facts = {}
-    for kind in kinds.values():
-        group = mesh.group(kind)
-        number = 0 if group.size == mesh.size else getattr(group.process_set, "process_set_id", None)
-        # Transfers after the rest, and sorted: two stages add them to their graphs in different orders.
-        ordered = sorted(found.get(number, []), key=lambda words: words if " link." in words else "")
-        facts[kind] = {f"collective {index} of the {kind} group": words for index, words in enumerate(ordered)}
+    if mesh.pipeline.size == 2:
+        # Sorted: two stages add their transfers to their graphs in different orders.
+        found["pipeline"] = [*found.get("pipeline", []), *sorted(found.get("link", []))]
+    facts = {
+        kind: {f"collective {index} of the {kind} group": words for index, words in enumerate(found.get(kind, []))}
+        for kind in mesh.groups
+    }
     rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)

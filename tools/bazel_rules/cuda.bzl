@@ -36,6 +36,7 @@ def cuda_library(name, src, hdrs, deps):
     native.cc_library(
         name = name,
         srcs = [name + ".o"],
+        alwayslink = True,  # of the kernels of a folder, one may call another
         linkstatic = True,
         target_compatible_with = _WITH_CUDA,
         deps = deps,

@@ -1,0 +1,146 @@
+"""Collectives by TensorFlow do what they do by Horovod: results, gradients, and the end of a run that loses a rank."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.distributed import run_ranks, started_ranks
+from tests.supervise.test_watchdog import ENDLESS
+from tftrain.config.parallel import ParallelConfig
+from tftrain.host.exit_codes import ExitCode
+from tftrain.parallel import collectives, graph_collectives, start, tensorflow_cluster, tensorflow_transport
+from tftrain.parallel.mesh import Group, Mesh, MeshError
+from tftrain.parallel.pending_collectives import PendingCollectives
+from tftrain.parallel.start import TransportError
+
+STORE = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+
+
+def kinds(transport, environ, gpu=False, tensor=2, pipeline=2):
+    mesh = Mesh(size=8, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+    return start.tensorflow_kinds(mesh, transport, environ, gpu)
+
+
+def test_who_has_which_transport():
+    both = ("tensor", "link")
+    assert kinds("auto", STORE) == kinds("tensorflow", STORE) == both
+    assert kinds("tensorflow", STORE, tensor=1) == ("link",)
+    assert kinds("tensorflow", STORE, gpu=True) == ("tensor",)
+    for none in (("horovod", STORE), ("auto", STORE, True), ("auto", {}), ("auto", STORE, False, 1, 1)):
+        assert kinds(*none) == ()
+    mesh = Mesh(size=8, tensor_parallel_size=2, pipeline_parallel_size=2, tensorflow_kinds=both)
+    assert mesh.tensor.by_tensorflow
+    assert mesh.link(1).by_tensorflow
+    assert not any(mesh.group(kind).by_tensorflow for kind in mesh.groups if kind != "tensor")
+
+
+def test_what_has_no_transport_is_refused_with_the_flag():
+    with pytest.raises(TransportError, match=r"--group_transport=tensorflow: expected auto or horovod.*MPI"):
+        kinds("tensorflow", {})
+    (problem,) = ParallelConfig(group_transport="tensorflow").problems(4, {})
+    assert problem.flag == "group_transport"
+    assert "add tensor_parallel_size" in str(problem)
+    assert ParallelConfig(group_transport="tensorflow", pipeline_parallel_size=2).problems(4, {}) == []
+
+
+@pytest.mark.parametrize("size", [2, 10, 11, 101, 1024])
+def test_names_of_devices_are_in_the_order_of_the_ranks(size):
+    numbers = [tensorflow_cluster.task(rank, size) for rank in range(size)]
+    assert numbers == sorted(numbers, key=str) == list(range(numbers[0], numbers[0] + size))
+
+
+def test_the_ranks_are_reached_without_a_proxy():
+    addresses = ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"]
+    assert tensorflow_cluster.without_proxy(addresses, {}) == "10.0.0.1,10.0.0.2"
+    assert tensorflow_cluster.without_proxy(addresses[2:], {"no_proxy": "a,b"}) == "a,b,10.0.0.2"
+
+
+@pytest.fixture
+def group():
+    return Group("tensor", (0, 1), 0, None, PendingCollectives(), by_tensorflow=True)
+
+
+def test_a_collective_that_tensorflow_does_not_have_is_refused(group):
+    with pytest.raises(ValueError, match=r"tensor.uneven: .*equal parts, given \[2, 1\]"):
+        tf.function(lambda x: collectives._all_to_all(group, x, [2, 1], "uneven")).get_concrete_function(tf.zeros([3]))
+    with pytest.raises(ValueError, match=r"tensor\.vague: expected a known shape"):
+        traced(group, "vague", shape=[None, 3])
+
+
+def traced(group, *names, shape=(2, 3)):
+    def step(x):
+        for name in names:
+            x = collectives.all_reduce(group, x, name)
+        return x
+
+    return tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec(shape))
+
+
+def test_collectives_of_a_graph_are_listed_like_horovods(group):
+    found = graph_collectives.collectives_of(traced(group, "a/b", "c"))
+    assert found == {"tensor": ["Gather tensor.a.b of float32(1, 2, 3)", "Gather tensor.c of float32(1, 2, 3)"]}
+
+
+def test_two_collectives_with_one_number_are_refused(group, monkeypatch):
+    monkeypatch.setattr(tensorflow_transport, "number", lambda _: 7)
+    with pytest.raises(MeshError, match=r"tensor\.a and tensor.b have the same number.*--group_transport=horovod"):
+        graph_collectives.collectives_of(traced(group, "a", "b"))
+
+
+@pytest.mark.multirank
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_both_transports_agree(ranks):
+    output = run_ranks(ranks, ["-m", "tests.parallel.transport_ranks"])
+    assert output.count("TensorFlow's transport agrees with Horovod's") == ranks
+
+
+LAYOUTS = {
+    "tp2": ["--tensor_parallel_size=2"],
+    "tp2 bf16 sequence": ["--tensor_parallel_size=2", "--sequence_parallel", "--precision=bf16"],
+    "pp2": ["--pipeline_parallel_size=2", "--grad_accum_steps=2"],
+}
+
+
+@pytest.mark.multirank
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_are_equal(tmp_path, layout):
+    found = []
+    for transport in ("horovod", "tensorflow"):
+        given = [*ENDLESS, *LAYOUTS[layout], "--max_steps=4", f"--group_transport={transport}", "--log_every=1"]
+        run_ranks(2, [*given, f"--output_dir={tmp_path / transport}"])
+        lines = (tmp_path / transport / "metrics.jsonl").read_text().splitlines()
+        found.append([row["loss"] for row in map(json.loads, lines) if "loss" in row])
+    assert len(found[0]) == 4
+    np.testing.assert_allclose(*found, rtol=1e-7)
+
+
+@pytest.mark.multirank
+def test_a_rank_that_no_longer_answers_ends_the_others_when_horovod_has_ended(tmp_path):
+    """As an unplugged host, a stopped rank breaks no connection."""
+    given = [*ENDLESS, *LAYOUTS["tp2"], "--group_transport=tensorflow", f"--output_dir={tmp_path}"]
+    with started_ranks(2, given, environ={"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}) as ranks:
+        ranks.wait_for("samples/s")
+        ranks.processes[1].send_signal(signal.SIGSTOP)
+        assert ranks.codes([0], 40) == [ExitCode.PEER_ENDED]
+        assert "rank 0: another rank ended or can't be reached" in ranks.output(0)
+
+
+@pytest.mark.multirank
+@pytest.mark.parametrize("layout", ["tp2", "pp2"])
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stands_still_ends_the_others(tmp_path, fault, layout):
+    given = [*ENDLESS, *LAYOUTS[layout], "--group_transport=tensorflow", "--step_timeout_seconds=10"]
+    with started_ranks(2, [*given, f"--output_dir={tmp_path}"]) as ranks:
+        ranks.wait_for("samples/s")
+        ranks.processes[1].send_signal(fault)
+        expected = ExitCode.PEER_ENDED if fault == signal.SIGKILL else ExitCode.STALLED
+        assert ranks.codes([0], 28) == [expected]
+        assert "Traceback" not in ranks.output(0)
+        if fault == signal.SIGSTOP:
+            assert "begun and not ended" in ranks.output(0)
+            ranks.processes[1].send_signal(signal.SIGCONT)
+            (code,) = ranks.codes([1], 60)
+            assert code in (ExitCode.PEER_ENDED, ExitCode.STALLED)

@@ -1,0 +1,114 @@
+"""tools/gpu_check.py without a GPU: its flags, the order of its parts, their pages and their time."""
+
+import itertools
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tools import gpu_check, gpu_forms
+from tools.gpu_check import Page
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--minutes=0"], "--minutes=0.0: expected minutes above 0"),
+        (["--dtypes=float32,int8"], "--dtypes: expected some of bfloat16, float16, float32, given int8"),
+        (["--library=nowhere.so"], "--library=nowhere.so: no such file"),
+        (["--platform=cpu", "--part=fast"], "--platform=cpu: expected --part=build or --part=right"),
+        (["--part=slow"], "--part"),
+    ],
+)
+def test_wrong_flags_are_named(flags, expected, capsys):
+    with pytest.raises(SystemExit):
+        gpu_check.parse(flags)
+    assert expected in capsys.readouterr().err
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that are run; of the parts, `right` fails."""
+    seen = []
+
+    def run(command):
+        seen.append(command)
+        return SimpleNamespace(returncode=int("--part=right" in command))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return seen
+
+
+def test_parts_run_in_order_though_one_fails(commands, tmp_path):
+    assert gpu_check.main([f"--tensorflow_python={tmp_path}", f"--output={tmp_path}"]) == 1
+    parts = ["build", "right", "fast", "attention", "step"]
+    assert [command[2:] for command in commands] == [
+        [f"--part={part}", f"--tensorflow_python={tmp_path}", f"--output={tmp_path}"] for part in parts
+    ]
+    assert [str(command[0]) for command in commands] == [*[sys.executable] * 4, str(tmp_path)]
+
+
+def test_a_library_that_was_built_elsewhere_is_taken(commands, tmp_path):
+    library = tmp_path / "libtftrain_ffi.so"
+    library.touch()
+    gpu_check.main([f"--library={library}"])
+    assert [command[2] for command in commands] == [f"--part={part}" for part in gpu_check.PARTS[1:]]
+    assert all(f"--library={library}" in command for command in commands)
+
+
+def page(folder, now=lambda: 0.0):
+    return Page(folder / "new" / "part.md", "Title", ["op", "us"], "python x", 100, "a GPU", now=now)
+
+
+def test_a_page_has_its_command_and_its_device_and_grows_row_by_row(tmp_path):
+    given = page(tmp_path)
+    given.add(["a|b", 1.5])
+    first = given.path.read_text()
+    given.add(["c"])
+    expected = "# Title\n\n`python x` on a GPU:\n\n| op | us |\n| --- | --- |\n| a\\|b | 1.5 |\n"
+    assert first == expected
+    assert given.path.read_text() == expected + "| c |  |\n"
+    assert not given.failed
+
+
+def test_a_row_that_fails_is_in_the_table_and_the_others_go_on(tmp_path, capsys):
+    given = page(tmp_path)
+    given.fill([("one", lambda: 1 / 0), ("two", lambda: None), ("three", lambda: ["three", 3])])
+    assert given.rows == [["one", "failed: division by zero"], ["three", 3]]
+    assert given.failed
+    assert "one: division by zero" in capsys.readouterr().err
+
+
+def test_no_row_begins_at_the_end_of_the_time(tmp_path):
+    clock = itertools.count(0, 20)
+    given = page(tmp_path, now=lambda: next(clock))
+    given.fill([(name, lambda name=name: [name]) for name in "abcdef"])
+    assert given.rows == [["a"], ["b"], ["c"], ["d"]]  # at 20, 40, 60 and 80 seconds of 100
+    assert given.path.read_text().endswith("\n\nLeft out for lack of time, 2 rows: e, f.\n")
+
+
+def test_the_system_ends_a_part_that_hangs(tmp_path):
+    command = [sys.executable, gpu_check.__file__, "--part=step", "--minutes=0.001", f"--output={tmp_path}"]
+    assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode == -signal.SIGALRM
+
+
+def test_a_part_says_what_it_lacks(monkeypatch, capsys):
+    monkeypatch.setattr(signal, "alarm", lambda seconds: None)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert gpu_check.main(["--part=right", "--platform=cpu"]) == 1
+    assert "gpu_check: right: import of jax halted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [-1, 0, 3, 12])
+def test_operations_are_those_of_the_pairs_that_the_masks_leave(causal, window):
+    form = gpu_forms.Form(2, 13, 3, 8, causal=causal, window=window)
+    pairs = [
+        (query, key)
+        for query, key in itertools.product(range(13), repeat=2)
+        if (not causal or key <= query) and (window < 0 or abs(key - query) <= window)
+    ]
+    assert form.operations("forward") == 2 * 3 * len(pairs) * 4 * 8
+    assert form.operations("backward") == 2.5 * form.operations("forward")

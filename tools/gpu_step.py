@@ -1,0 +1,53 @@
+"""Part step of tools/gpu_check.py: a training step of BERT large on one GPU, as `tftrain.run` takes it."""
+
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_page import PartError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+LARGE = "--flagfile=configs/large.flags --synthetic_data --max_seq_length=512 --micro_batch_size=32 --precision=bf16"
+FUSED = "--flagfile=configs/fused.flags"
+PLAIN = "--ln_impl=reference --attn_softmax_impl=reference --gelu_impl=reference --dropout_add_impl=reference"
+# In the order in which they inform.
+ROWS = {
+    "fused": FUSED,
+    "flash": f"{FUSED} --attn_impl=flash",
+    "cudnn": f"{FUSED} --attn_impl=cudnn --attention_probs_dropout_prob=0",
+    "plain": f"{PLAIN} --optimizer=reference_lamb",
+    "fused, graph mode": f"{FUSED} --jit_compile=false",
+}
+WARM_UP, STEPS = 5, 20
+COLUMNS = ["row", "flags", "ms a step", "samples/s", "TFLOP/s", "MFU", "peak GB", "first loss", "last loss"]
+
+
+def measure(make_page: Callable):
+    """Trains for some steps with the flags of each row, and returns the page; see `Page` of tools/gpu_check.py."""
+    try:
+        from tftrain.bench.training import run
+        from tftrain.host import devices
+
+        found = devices.has_gpu()
+    except ImportError as error:
+        raise PartError(f"step: {error}; it needs the environment of `make setup GPU=1`") from error
+    if not found:
+        raise PartError("step: TensorFlow finds no GPU; `make setup GPU=1` installs what it needs")
+    page = make_page("A training step of BERT large", COLUMNS)
+    page.device = f"{devices.device_name()}, each row with {LARGE}"
+
+    def row(name):
+        given = [*LARGE.split(), "--grad_accum_steps=1", *ROWS[name].split()]
+        rows, _ = run.train(given, 1, WARM_UP + STEPS, page.left - 5)
+        rows = [each for each in rows if "step_time_s" in each]
+        seconds, samples, rate, share = (
+            statistics.median(each[key] or 0 for each in rows[WARM_UP:])
+            for key in ("step_time_s", "samples_per_sec", "tflops_per_device", "mfu")
+        )
+        numbers = [f"{1000 * seconds:.1f}", f"{samples:.0f}", f"{rate:.0f}", f"{share:.0%}"]
+        losses = [f"{each['loss']:.3f}" for each in (rows[0], rows[-1])]
+        return [name, ROWS[name], *numbers, f"{rows[-1]['peak_memory_gb']:.1f}", *losses]
+
+    page.fill((name, lambda name=name: row(name)) for name in ROWS)
+    return page
