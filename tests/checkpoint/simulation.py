@@ -7,6 +7,7 @@ counters of a run, about eight numbers in the first file, are left out.
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -277,9 +278,10 @@ def shard_key(held: Piece) -> tuple[int, str]:
 
 
 class _Requests:
-    """A store that counts requests and answers at once."""
+    """A store that counts requests and answers at once, also for ranks that have not come yet."""
 
-    def __init__(self):
+    def __init__(self, ranks: int):
+        self._ranks = ranks
         self.count = 0
 
     def put(self, name: str, value: str, seconds: float) -> None:
@@ -287,14 +289,14 @@ class _Requests:
 
     def wait(self, name: str, seconds: float, ranks: int = 1) -> str:
         self.count += 1
-        return "yes"
+        return json.dumps(["yes"] * self._ranks) if name == "all_present" else "yes"
 
 
 def requests(ranks: int) -> int:
     """Returns the requests to the launcher's store until all ranks start Horovod, if no rank has to wait."""
-    store, environ = _Requests(), {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "host", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+    store, environ = _Requests(ranks), {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "host", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
     for rank in range(ranks):
         launch = Launch(rank, ranks)
         rendezvous.value_of_rank_0(launch, "tensor_parallel_size", "1", environ, connect=lambda _: store)
-        rendezvous.await_all(launch, environ, connect=lambda _: store)
+        assert rendezvous.await_all(launch, environ, connect=lambda _: store) == ["yes"] * ranks
     return store.count
