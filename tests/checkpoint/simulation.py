@@ -22,11 +22,12 @@ from tftrain.checkpoint.placement import Block, Placement, Tensor, series_of
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
 from tftrain.config import data_sizes
+from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
 from tftrain.optim.state_layout import Bucket, StateLayout, bucket_kinds, bucket_loads, layout
 from tftrain.parallel import rendezvous
-from tftrain.parallel.buckets import BUCKET_BYTES, pack
+from tftrain.parallel.buckets import pack
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import inventory
 from tftrain.plan.workload import from_config

@@ -7,8 +7,8 @@ from tests.checkpoint.simulation import Simulation, requests
 from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.config import flags
+from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
-from tftrain.parallel.buckets import BUCKET_BYTES
 
 SMALL = ("--num_hidden_layers=2", "--hidden_size=24", "--num_attention_heads=4", "--vocab_size=67", "--synthetic_data")
 XXLARGE = ("--flagfile=configs/xxlarge_48.flags", "--precision=bf16", "--split_opt_state")

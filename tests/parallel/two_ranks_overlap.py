@@ -12,7 +12,8 @@ from tests.train.test_step import batches
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
 from tftrain.model.embedding import Embedding
-from tftrain.parallel import buckets
+from tftrain.optim import state_split
+from tftrain.parallel import gradient_reduction
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
 from tftrain.run_state import Run
@@ -29,7 +30,7 @@ SEGMENTS = (
     "--backward_segments=2 --jit_compile=true --split_grad_accum",
 )
 
-buckets.BUCKET_BYTES = 4000  # So that a small model has many.
+gradient_reduction.BUCKET_BYTES = state_split.BUCKET_BYTES = 4000  # So that a small model has many.
 mesh = start(launch_from_environment(), cpu_threads=2)
 seen: list[bool] = []
 before: int | None = None

@@ -56,6 +56,11 @@ def drawn(rng):
     )
 
 
+def accepts(config: PlanConfig):
+    """Returns whether the trainer takes a division, as the search asks."""
+    return lambda division: of_division(division, config) is not None
+
+
 def answers(rng):
     """Yields the configurations of a search's first lines, or of the levers of what does not fit, and their plans."""
     given, name = drawn(rng)
@@ -65,8 +70,7 @@ def answers(rng):
         work, ramp, fixed = search_request(config, cluster)
     except ConfigError:
         return
-    accepts = lambda division: of_division(division, config) is not None  # noqa: E731
-    found = search(work, cluster, CONSTANTS, config.max_nodes, 3, ramp, fixed, 0.06, accepts)
+    found = search(work, cluster, CONSTANTS, config.max_nodes, 3, ramp, fixed, 0.06, accepts(config))
     yield from ((of_division(plan.work, config), plan) for plan in found.fastest)
     small = dataclasses.replace(cluster, memory_gb=rng.choice([2.0, 4.0, 8.0]))
     try:
@@ -112,8 +116,7 @@ def test_answers_train(tmp_path):
             work, ramp, fixed = search_request(config, machine)
         except ConfigError:
             continue
-        accepts = lambda division, config=config: of_division(division, config) is not None  # noqa: E731
-        found = search(work, machine, constants, 1, 1, ramp, fixed, 0.0, accepts)
+        found = search(work, machine, constants, 1, 1, ramp, fixed, 0.0, accepts(config))
         if not found.fastest:  # The flags fix what these ranks can't be.
             continue
         (plan,) = found.fastest

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
-from tftrain.bench.training.run import train
+from tftrain.bench.training.run import step_seconds, train
 from tftrain.bench.worker import MeasureError
 
 STEPS, WARM_UP = 10, 4
@@ -61,9 +61,8 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     metrics, _ = train(flags, ranks, WARM_UP + steps, environ=environ, forked_from=2)
     traced = {**environ, "HOROVOD_LOG_LEVEL": "trace"}
     _, output = train(flags, ranks, WARM_UP + steps, environ=traced, forked_from=2)
-    seconds = [each["step_time_s"] for each in metrics if "step_time_s" in each and each["step"] > WARM_UP]
     found = summary(output.splitlines(), WARM_UP + steps, WARM_UP)
-    return [{**row.settings, "step_ms": 1e3 * statistics.median(seconds), **found}]
+    return [{**row.settings, "step_ms": 1e3 * statistics.median(step_seconds(metrics, WARM_UP)), **found}]
 
 
 class Event(NamedTuple):

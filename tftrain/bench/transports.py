@@ -8,7 +8,7 @@ import statistics
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
-from tftrain.bench.training.run import train
+from tftrain.bench.training.run import step_seconds, train
 
 STEPS, WARM_UP = 20, 4
 NAMES = ("horovod", "tensorflow")
@@ -40,9 +40,7 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
         for name in NAMES:
             given = [*flags, f"--group_transport={name}"]
             metrics, _ = train(given, ranks, WARM_UP + steps, forked_from=2)
-            seconds[name] += [
-                each["step_time_s"] for each in metrics if "step_time_s" in each and each["step"] > WARM_UP
-            ]
+            seconds[name] += step_seconds(metrics, WARM_UP)
     found = {f"{name}_ms": 1e3 * statistics.median(each) for name, each in seconds.items()}
     return [{**row.settings, **found, "ratio": found["tensorflow_ms"] / found["horovod_ms"]}]
 

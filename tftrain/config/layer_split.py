@@ -7,6 +7,7 @@ import math
 import re
 
 from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.parallel import BUCKET_BYTES
 
 
 def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers", head: float = 0.0) -> tuple[int, ...]:
@@ -34,11 +35,11 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
 
 
 def most_segments(layers: int, weights: float) -> int:
-    """Returns into how many segments backward is divided: one for 32 MB of fp32 gradients, which are a bucket.
+    """Returns into how many segments backward is divided: one for each bucket of fp32 gradients.
 
     There are at most 8, because XLA compiles each.
     """
-    return max(1, min(layers, math.ceil(4 * weights / 2**25), 8))
+    return max(1, min(layers, math.ceil(4 * weights / BUCKET_BYTES), 8))
 
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:

@@ -10,6 +10,9 @@ from tftrain.config.fields import ConfigError, Problem, flag
 
 GROUP_TRANSPORTS = ("auto", "horovod", "tensorflow")
 PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+# Gradients are summed in buckets, each as soon as all its gradients exist. Buckets are small enough that the first is
+# sent while backward still computes the last, and large enough that the network runs at its full rate.
+BUCKET_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,12 @@ A line that can't be written is dropped: a full disk under standard output, or a
 end hours of training, whose files have all figures. The first such line gives a warning on standard error.
 """
 
+import contextlib
 import logging
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from typing import TextIO
 
 from tqdm import tqdm
@@ -127,3 +130,26 @@ def detach(name: str) -> int:
         return nowhere
     os.close(nowhere)
     return before
+
+
+@contextlib.contextmanager
+def native_log_on_failure() -> Iterator[None]:
+    """Shows what is written to standard error inside a `with` statement only if that fails.
+
+    Parts of TensorFlow greet there at every call, whatever TF_CPP_MIN_LOG_LEVEL says.
+    """
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            sys.stderr.flush()
+            held_back.seek(0)
+            os.write(before, held_back.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)

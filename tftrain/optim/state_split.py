@@ -4,8 +4,9 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import tensorflow as tf
 
+from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.optim.state_layout import Bucket, Slice, layout
-from tftrain.parallel import buckets, collectives
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
 
@@ -29,7 +30,7 @@ class StateSplit:
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, buckets.BUCKET_BYTES // 4, loads)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads)
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:

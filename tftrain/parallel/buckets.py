@@ -2,10 +2,6 @@
 
 from collections.abc import Sequence
 
-# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
-# still computes the last, and large enough that the network runs at its full rate.
-BUCKET_BYTES = 32 * 2**20
-
 
 def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
     """Packs items, in order, into few groups of about `limit`. Returns indices.

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows, add_up
@@ -99,7 +100,7 @@ class GradientReduction:
         """Returns the gradients, those at `places` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)
         sizes = [gradients[place].shape.num_elements() for place in places]
-        for number, bucket in enumerate(buckets.pack([4 * size for size in sizes], buckets.BUCKET_BYTES)):
+        for number, bucket in enumerate(buckets.pack([4 * size for size in sizes], BUCKET_BYTES)):
             sent = [tf.cast(gradients[places[item]], tf.float32) for item in bucket]
             flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in sent], axis=0)
             flat = collective(self._tensor, flat, f"{name}.{number}")
@@ -122,7 +123,7 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
         return list(tensors)
     summed: list[tf.Tensor] = []
     bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
-    for index, bucket in enumerate(buckets.pack(bytes_of_each, buckets.BUCKET_BYTES)):
+    for index, bucket in enumerate(buckets.pack(bytes_of_each, BUCKET_BYTES)):
         sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
         if wire_dtype == tf.float16 and not collectives.has_nccl():
             summed += _sum_in_fp32(group, sent, f"{name}.{index}")

@@ -4,16 +4,15 @@ Every process serves the others on a port of its own. The addresses are exchange
 Horovod starts, because TensorFlow must know them before it runs its first op.
 """
 
-import contextlib
 import os
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 
+from tftrain.host import log
 from tftrain.host.environment import route_to
 from tftrain.parallel.rendezvous import WAIT_SECONDS, address_of_store
 
@@ -67,26 +66,9 @@ def join(rank: int, addresses: Sequence[str], reserved: socket.socket) -> None:
     context.context().configure_collective_ops(collective_leader=f"/job:{JOB}/replica:0/task:{first}")
     server.default_session_config.CopyFrom(context.context().config)
     context.context().enable_collective_ops(server)
-    with _stderr_on_error():
+    with log.native_log_on_failure():  # The server reports its port.
         context.ensure_initialized()
     reserved.close()
-
-
-@contextlib.contextmanager
-def _stderr_on_error() -> Iterator[None]:
-    """Writes what appears on standard error only if an error is raised, because the server reports its port there."""
-    own = os.dup(2)
-    with tempfile.TemporaryFile() as held_back:
-        os.dup2(held_back.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            held_back.seek(0)
-            os.write(own, held_back.read())
-            raise
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
 
 
 def abort() -> None:

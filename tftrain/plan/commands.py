@@ -6,7 +6,7 @@ from typing import Any
 from tftrain.config import length_choice
 from tftrain.config.fields import changed, flag_name, sections
 from tftrain.config.train import TrainConfig
-from tftrain.plan.config import NOT_NEEDED, PlanConfig
+from tftrain.plan.config import PlanConfig, run_problems
 from tftrain.plan.workload import Workload
 
 Changes = dict[str, Any]
@@ -34,7 +34,7 @@ def changes_of(work: Workload, config: PlanConfig) -> Changes:
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
     """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
     found = changed(config, changes_of(work, config)).train
-    return None if [each for each in found.problems(work.ranks) if each.flag not in NOT_NEEDED] else found
+    return None if run_problems(found, work.ranks) else found
 
 
 def command(config: TrainConfig, ranks: int) -> str:

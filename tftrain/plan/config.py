@@ -89,8 +89,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
-    found += _of_trainer(config)
+    found = run_problems(train, devices) + _of_trainer(config)
     if tp < 1 or pp < 1:
         raise ConfigError(found)
     if devices % (tp * pp):
@@ -105,6 +104,11 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
         raise ConfigError(found)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
     return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
+
+
+def run_problems(train: TrainConfig, ranks: int) -> list[Problem]:
+    """Returns why the trainer refuses a run on so many ranks, apart from flags that a plan does without."""
+    return [problem for problem in train.problems(ranks) if problem.flag not in NOT_NEEDED]
 
 
 def _of_trainer(config: PlanConfig) -> list[Problem]:
@@ -125,8 +129,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tupl
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    found = dataclasses.replace(config.train, batch=any_batch).problems(ranks)
-    found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
+    found = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
     found += _of_trainer(config)
     if batch.global_batch_size is None:
         found.append(Problem("global_batch_size", None, "expected the samples of an update"))

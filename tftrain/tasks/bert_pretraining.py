@@ -17,7 +17,7 @@ from tftrain.input.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean, Task
+from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 
 class LossSums(NamedTuple):
@@ -124,7 +124,7 @@ def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
     nsp_logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
     nsp_weights = _example_weights(terms, batch)
     nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
-    nsp_correct = tf.argmax(nsp_logits, axis=-1) == tf.cast(nsp_labels, tf.int64)
+    nsp_correct = is_best(nsp_logits, nsp_labels)
     return LossSums(
         **masked_sums(terms, batch),
         nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),

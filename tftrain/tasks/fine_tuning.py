@@ -13,7 +13,7 @@ from tftrain.labelled import scorers, splits, squad_answers
 from tftrain.labelled.scorers import Scorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean, Task
+from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True)
 ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in_evaluation=False)
@@ -95,7 +95,7 @@ class Classification(FineTuning):
         """Returns the cross-entropy and whether the best class is right, [b]."""
         labels = batch["labels"]
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
-        return entropy, tf.equal(tf.argmax(outputs, axis=-1), tf.cast(labels, tf.int64))
+        return entropy, is_best(outputs, labels)
 
     def scorer(self, source: ExampleSource) -> Scorer:
         """Returns accuracy, F1 and Matthews' correlation."""
@@ -141,7 +141,7 @@ class TokenClassification(FineTuning):
         """Returns the cross-entropy and whether the best class is right, [b, S]."""
         labels = batch["labels"]
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), outputs)
-        return entropy, tf.equal(tf.argmax(outputs, axis=-1), tf.cast(labels, tf.int64))
+        return entropy, is_best(outputs, labels)
 
     def weights(self, batch: Batch) -> tf.Tensor:
         """Returns 1 for the first token of each word, [b, S]."""
@@ -174,8 +174,7 @@ class QuestionAnswering(FineTuning):
         labels, mask = batch["labels"], batch["input_mask"]
         logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]
         entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), axis=-1)
-        best = tf.argmax(logits, axis=-1)
-        return entropy, tf.reduce_all(tf.equal(best, tf.cast(labels, tf.int64)), axis=-1)
+        return entropy, tf.reduce_all(is_best(logits, labels), axis=-1)
 
     @property
     def output_shape(self) -> tuple[int, ...]:

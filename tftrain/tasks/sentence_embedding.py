@@ -15,7 +15,7 @@ from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning
-from tftrain.tasks.task import Batch
+from tftrain.tasks.task import Batch, is_best
 
 FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows")  # that both texts have
 
@@ -62,7 +62,7 @@ class SentenceEmbedding(FineTuning):
             scores = tf.where(weights[None, :] > 0, scores, scores.dtype.min / 2)
         own = tf.range(tf.shape(scores)[0])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
-        return entropy, tf.equal(tf.argmax(scores, axis=-1), tf.cast(own, tf.int64))
+        return entropy, is_best(scores, own)
 
     def _embeddings(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the normalized means of hidden states [2 b, S, H]: [b, 2, H]."""

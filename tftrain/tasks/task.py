@@ -246,3 +246,8 @@ class Task(abc.ABC):
             for mean in cls.means
         }
         return values | {"loss": math.fsum(values[mean.name] for mean in cls.means if mean.is_loss)}
+
+
+def is_best(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Whether a label, int32, has the largest logit of the last axis; in int64, as a GPU compares int32 on the host."""
+    return tf.equal(tf.argmax(logits, axis=-1), tf.cast(labels, tf.int64))

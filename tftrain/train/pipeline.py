@@ -88,6 +88,7 @@ class StageGraph:
         dtype: tf.DType | None = tf.float32,
         clock: StageClock | None = None,
         end: int | None = None,
+        inputs: tf.Tensor | None = None,
     ):
         """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
@@ -96,9 +97,9 @@ class StageGraph:
             batch, position: the batch, and its position in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added; None: their own.
             end: index after the batch's last sample in the global batch; None: the batch is this rank's whole share.
+            inputs: of the first part, see `Stage.forward`.
 
         Attributes:
-            inputs: of the first part, see `Stage.forward`; None unless a caller sets them.
             of_inputs: their gradient, once the graph has run.
             outputs: predictions of each micro-batch, in an evaluation on the last stage.
         """
@@ -116,7 +117,7 @@ class StageGraph:
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
         self.outputs: list[tf.Tensor] = []
-        self.inputs = self.of_inputs = None
+        self._inputs, self.of_inputs = inputs, None
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -142,7 +143,7 @@ class StageGraph:
 
     def _forward(self, action):
         stage, inputs = self._stage, self._input(action)
-        inputs = self.inputs if inputs is None else inputs
+        inputs = self._inputs if inputs is None else inputs
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
         first_sample = tf.constant(self._first_sample + action.micro_batch * self._samples, tf.int64)
         with self._measured(action, inputs) as ended:

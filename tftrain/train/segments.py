@@ -50,12 +50,11 @@ class SegmentedGradients:
 
     def _last_micro_batch(self, batch: Batch, samples: int, position: Position) -> Gradients:
         """Returns the gradients of the last micro-batch of this rank's `samples`."""
-        run, rows = self._run, None
-        last_sample = run.mesh.data.share(samples * run.mesh.data.size)[1]
-        graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, end=last_sample)
-        if self._accumulation.sends_rows:
-            rows = run.task.model.token_embedding.rows(batch["input_ids"])
-            graph.inputs = rows.values
+        run = self._run
+        end = run.mesh.data.share(samples * run.mesh.data.size)[1]
+        rows = run.task.model.token_embedding.rows(batch["input_ids"]) if self._accumulation.sends_rows else None
+        inputs = rows.values if rows else None
+        graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, end=end, inputs=inputs)
         found = graph.run()
         if rows:
             rows = SparseRows(rows.ids, tf.reshape(graph.of_inputs, [rows.ids.shape[0], -1]))

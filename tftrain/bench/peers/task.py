@@ -11,7 +11,11 @@ import numpy as np
 
 VOCAB = 30522
 # Layers, width, heads and width of the feed-forward layer of each family: BERT base, and a small ModernBERT.
-SIZES = {"bert": (12, 768, 12, 3072), "modernbert": (6, 512, 8, 768)}
+_NAMES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+SIZES = {
+    family: dict(zip(_NAMES, sizes, strict=True))
+    for family, sizes in {"bert": (12, 768, 12, 3072), "modernbert": (6, 512, 8, 768)}.items()
+}
 DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
 # The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.

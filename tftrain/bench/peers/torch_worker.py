@@ -50,8 +50,7 @@ def make_model(family: str):
     """Returns the model of a family with its published dropout and, of ModernBERT, its fastest form on CPUs."""
     import transformers
 
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    sizes = dict(zip(names, task.SIZES[family], strict=True))
+    sizes = task.SIZES[family]
     if family == "modernbert":
         settings = {"vocab_size": task.VOCAB, "sparse_prediction": True, "attn_implementation": "sdpa"}
         ids = dict.fromkeys((f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")), 0)

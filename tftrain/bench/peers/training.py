@@ -12,8 +12,6 @@ from tftrain.bench.peers import task, text
 from tftrain.bench.worker import serve
 from tftrain.config.train import TrainConfig
 
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-
 
 def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
@@ -36,7 +34,7 @@ def configuration(precision: str, threads: int, extra_flags: str, size: task.Tas
     """
     flags = (
         *("--synthetic_data", f"--vocab_size={task.VOCAB}", "--output_dir=unused", f"--model_family={size.family}"),
-        *(f"--{name}={value}" for name, value in zip(SIZES, task.SIZES[size.family], strict=True)),
+        *(f"--{name}={value}" for name, value in task.SIZES[size.family].items()),
         f"--max_position_embeddings={max(512, size.length)}",
         *(f"--micro_batch_size={size.rows}", f"--max_seq_length={size.length}"),
         *(f"--max_predictions_per_seq={size.predictions}", f"--precision={precision}", f"--cpu_threads={threads}"),

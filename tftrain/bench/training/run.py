@@ -79,6 +79,11 @@ def train(
         return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()], output
 
 
+def step_seconds(metrics: Sequence[Mapping[str, Any]], warm_up: int) -> list[float]:
+    """Returns the seconds of each step after the first `warm_up`, from the rows of metrics.jsonl."""
+    return [row["step_time_s"] for row in metrics if "step_time_s" in row and row["step"] > warm_up]
+
+
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
     """Returns the figures of a run from what `train` returns; the first `warm_up` steps do not count.
 

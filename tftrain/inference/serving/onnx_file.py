@@ -1,16 +1,12 @@
 """ONNX files of signatures on token ids, by tf2onnx."""
 
-import contextlib
 import logging
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
 from tftrain.formats.errors import FormatError
+from tftrain.host import log
 from tftrain.inference.serving.signatures import Signature
 
 OPSET = 17
@@ -28,7 +24,7 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     function = tf.function(signature.function, input_signature=signature.inputs, autograph=False)
-    with _native_log_on_failure():
+    with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for each in (*model.graph.input, *model.graph.output):
         for axis, dimension in enumerate(each.type.tensor_type.shape.dim):
@@ -36,28 +32,6 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
                 dimension.dim_param = _AXES[axis]
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
-
-
-@contextlib.contextmanager
-def _native_log_on_failure() -> Iterator[None]:
-    """Shows what is written to standard error inside a `with` statement only if that fails.
-
-    TensorFlow's optimizer, which tf2onnx calls, greets there at every call, whatever TF_CPP_MIN_LOG_LEVEL says.
-    """
-    sys.stderr.flush()
-    before = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            file.seek(0)
-            os.write(before, file.read())
-            raise
-        finally:
-            sys.stderr.flush()
-            os.dup2(before, 2)
-            os.close(before)
 
 
 def load(path: Path):
