@@ -1,12 +1,15 @@
 """The first stage of a preparation: distributes the corpus to chunks of documents on disk, the inputs of the shards.
 
-So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number selects
-the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next sentences are
-drawn from this sample. A chunk does not depend on which worker reads which file: each worker appends to its own files,
-and `Spool.read` sorts the documents. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie beside them.
+So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number, or its
+id, selects the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next
+sentences are drawn from this sample. A chunk does not depend on which worker reads which file, nor on the format and
+the number of the files: each worker appends to its own files, and `Spool.read` sorts the documents. For that, all files
+are read twice, first to count documents and bytes. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie
+beside them.
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -18,9 +21,9 @@ from typing import NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import builtin_corpus
-from tftrain.prepare.corpus import read_documents
+from tftrain.prepare import builtin_corpus, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, find_duplicates, read_duplicates
+from tftrain.prepare.sources import Part
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -28,7 +31,6 @@ logger = logging.getLogger(__name__)
 _BUFFERED_BYTES = 16 << 20
 _DOCUMENTS = "documents-"
 _MB = 1_000_000
-_GZIP_RATIO = 3
 _TASK_BYTES = 4 * _MB
 _BUILTIN_FILES_AT_ONCE = 100
 # A small corpus has several chunks too, so that several workers share the work.
@@ -71,25 +73,25 @@ class Spool:
         """Returns the folder of a chunk. It does not exist if the chunk has no documents."""
         return os.path.join(self.folder, f"{chunk.split}-{chunk.number}")
 
-    def assign(self, file: int, document: int) -> Chunk:
-        """Returns the chunk of a document, from the number of its file and its number in the file."""
-        digest = hashlib.blake2b(f"{self.seed} {file} {document}".encode(), digest_size=16).digest()
+    def assign(self, key: str) -> Chunk:
+        """Returns the chunk of a document, from what tells it from others."""
+        digest = hashlib.blake2b(f"{self.seed} {key}".encode(), digest_size=16).digest()
         share, choice = int.from_bytes(digest[:8], "little") / 2**64, int.from_bytes(digest[8:], "little")
         if share < self.eval_fraction:
             return Chunk("eval", choice % self.eval_chunks)
         return Chunk("train", choice % self.train_chunks)
 
-    def add(self, numbered: Iterable[tuple[int, int, list[str]]]) -> dict[str, int]:
+    def add(self, numbered: Iterable[tuple[int, int, list[str], str | None]]) -> dict[str, int]:
         """Appends documents to their chunks, and returns the number of documents added to each split.
 
         Args:
-            numbered: the file's number, the document's number in the file, and the document's paragraphs.
+            numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
         rows = Rows(self.index) if self.index else None
         counts, buffered = {"train": 0, "eval": 0}, 0
-        for file, number, paragraphs in numbered:
-            chunk = self.assign(file, number)
+        for file, number, paragraphs, identity in numbered:
+            chunk = self.assign(f"{file} {number}" if identity is None else identity)
             if rows:
                 rows.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
             line = json.dumps([file, number, paragraphs], ensure_ascii=False)
@@ -130,19 +132,47 @@ class Spool:
             rows.flush()
 
 
-def spool_files(spool: Spool, paths: list[str], first: int, separator: str) -> dict[str, int]:
-    """Adds consecutive input files, of which the first one has the number `first`, to the spool; see `Spool.add`."""
+class Contents(NamedTuple):
+    """What parts of files hold: the number of documents, empty ones too, and the bytes of their text."""
+
+    documents: int
+    bytes: int
+    bad_rows: int
+    fault: str | None  # of the first bad row
+
+
+def count_parts(parts: list[Part], config: PrepareConfig) -> Contents:
+    """Counts what parts of files hold."""
+    documents, size, bad_rows, first = 0, 0, 0, None
+    for part in parts:
+        for document in sources.read(part, config):
+            documents += 1
+            size += sum(len(paragraph.encode()) + 1 for paragraph in document.paragraphs)
+            bad_rows += document.fault is not None
+            first = first or document.fault
+    return Contents(documents, size, bad_rows, first)
+
+
+def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
+    """Adds the documents of consecutive parts to the spool, see `Spool.add`; `first` documents are before them."""
+    documents = itertools.chain.from_iterable(sources.read(part, config) for part in parts)
     return spool.add(
-        (file, number, document)
-        for file, path in enumerate(paths, first)
-        for number, document in enumerate(read_documents(path, separator))
+        (number, 0, document.paragraphs, document.id)
+        for number, document in enumerate(documents, first)
+        if document.paragraphs
     )
 
 
-def read_corpus(
-    config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int
-) -> tuple[Spool, int]:
-    """Reads all documents into chunks, and finds the duplicate paragraphs. Returns the spool and the documents' number.
+class Corpus(NamedTuple):
+    """The documents in chunks, their number, and the number of the rows that were left out."""
+
+    spool: Spool
+    documents: int
+    bad_rows: int
+
+
+def read_corpus(config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int) -> Corpus:
+    """Reads all documents into chunks, and finds the duplicate paragraphs.
 
     A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are read
     again with another hash and a larger share.
@@ -153,22 +183,27 @@ def read_corpus(
         smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
 
     Raises:
-        DataError: there is no document, or a split that is wanted stays empty.
+        DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
+    groups, contents = [], []
     if config.builtin_corpus:
         documents = _builtin_documents(config, workers)
         total = sum(len(paragraph.encode()) + 1 for document in documents for paragraph in document)
         logger.info(f"built-in corpus: {len(documents)} documents, {total / _MB:.1f} MB of text")
     else:
-        documents, total = None, sum(map(_text_size, inputs))
+        sources.check_names(inputs, config)
+        groups = list(_groups(inputs))
+        contents = list(workers.run("count documents", count_parts, [(group, config) for group in groups]))
+        documents, total = None, sum(each.bytes for each in contents)
+    firsts = [0, *itertools.accumulate(each.documents for each in contents)]
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, total, attempt, smallest_chunk)
         if documents is None:
-            tasks = list(_file_tasks(spool, inputs, config.document_separator))
-            parts = workers.run("read documents", spool_files, tasks)
+            tasks = [(spool, group, first, config) for group, first in zip(groups, firsts, strict=False)]
+            added = workers.run("read documents", spool_parts, tasks)
         else:
-            parts = [spool.add((0, number, document) for number, document in enumerate(documents))]
-        counts = sum(map(Counter, parts), Counter())
+            added = [spool.add((0, number, document, None) for number, document in enumerate(documents))]
+        counts = sum(map(Counter, added), Counter())
         if not counts:
             raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text")
         if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
@@ -183,7 +218,11 @@ def read_corpus(
             )
     if spool.index:
         _find_duplicates(spool, workers)
-    return spool, counts.total()
+    bad_rows = sum(each.bad_rows for each in contents)
+    if bad_rows:
+        first = next(each.fault for each in contents if each.fault)
+        logger.warning(f"--skip_bad_rows: {bad_rows:,} rows left out, the first: {first}")
+    return Corpus(spool, counts.total(), bad_rows)
 
 
 def source(config: PrepareConfig) -> str:
@@ -197,10 +236,6 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
     extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
     limit = config.builtin_corpus_mb * _MB or float("inf")
     return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
-
-
-def _text_size(path: str) -> int:
-    return os.path.getsize(path) * (_GZIP_RATIO if path.endswith(".gz") else 1)
 
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
@@ -227,11 +262,14 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
         logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
 
 
-def _file_tasks(spool: Spool, paths: list[str], separator: str) -> Iterator[tuple[Spool, list[str], int, str]]:
-    """Groups consecutive files into arguments of `spool_files` for texts of similar size."""
-    begin, size = 0, 0
-    for end, path in enumerate(paths, 1):
-        size += _text_size(path)
-        if size >= _TASK_BYTES or end == len(paths):
-            yield spool, paths[begin:end], begin, separator
-            begin, size = end, 0
+def _groups(paths: list[str]) -> Iterator[list[Part]]:
+    """Yields consecutive parts of files in groups of similar size."""
+    group, size = [], 0
+    for part in sources.parts(paths):
+        group.append(part)
+        size += part.bytes
+        if size >= _TASK_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

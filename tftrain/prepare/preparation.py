@@ -19,9 +19,17 @@ from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
 from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.input.vocabulary import write_vocabulary
-from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, shards, tokenizer_choice
+from tftrain.prepare import (
+    accounting,
+    accounting_report,
+    corpus_chunks,
+    output_folder,
+    shards,
+    sources,
+    tokenizer_choice,
+)
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.corpus_chunks import Spool
+from tftrain.prepare.corpus_chunks import Corpus
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
@@ -44,15 +52,16 @@ def prepare(config: PrepareConfig) -> Manifest:
     inputs, unreadable = [], 0
     if not config.builtin_corpus:
         inputs, unreadable = list_files(config.input_files, config.skip_unreadable)
+        sources.check_names(inputs, config)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
     os.makedirs(work)
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
-            spool, documents = corpus_chunks.read_corpus(config, work, inputs, workers, objective.smallest_chunk())
-            tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
-            new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
+            corpus = corpus_chunks.read_corpus(config, work, inputs, workers, objective.smallest_chunk())
+            tokenizer = tokenizer or tokenizer_choice.learn(objective, corpus.spool, workers)
+            new_manifest = _write(objective, work, corpus, tokenizer, workers)
         if config.skip_unreadable:
             new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=unreadable)
         output_folder.publish(work, new_manifest)
@@ -63,11 +72,9 @@ def prepare(config: PrepareConfig) -> Manifest:
             os.rmdir(config.output_dir)
 
 
-def _write(
-    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
-) -> Manifest:
+def _write(objective: Objective, work: str, corpus: Corpus, tokenizer: Tokenizer, workers: Workers) -> Manifest:
     """Writes the shards and the vocabulary. Returns the manifest without writing it."""
-    config = objective.config
+    config, spool = objective.config, corpus.spool
     tasks = [
         (spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
         for chunk in spool.chunks()
@@ -76,7 +83,7 @@ def _write(
     for warning in objective.warnings([result.documents for result in results]):
         logger.warning(warning)
     results_of = {"train": results[: spool.train_chunks], "eval": results[spool.train_chunks :]}
-    tokens = _account(objective, results_of)
+    tokens = _account(objective, results_of, corpus.bad_rows)
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, shards_of_split in splits.items():
         nonempty = [(number, result) for number, result in enumerate(results_of[split]) if result.examples]
@@ -105,12 +112,13 @@ def _write(
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=objective.predictions(),
-        documents=documents,
+        documents=corpus.documents,
         tokens_read=tokens.tokens_read,
         tokens_in_examples=tokens.tokens_in_examples,
         tokens_dropped=dict(tokens.tokens_dropped),
         unk_share=tokens.unk_share,
         max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
+        bad_rows=corpus.bad_rows if config.skip_bad_rows else None,
         next_sentence=None if config.next_sentence else False,
         seed=config.seed,
         splits=splits,
@@ -137,9 +145,11 @@ def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
     return path
 
 
-def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> Accounting:
+def _account(objective: Objective, results_of: dict[str, list[Accounting]], bad_rows: int) -> Accounting:
     """Logs and returns the accounting of the text, given the shards'; raises DataError if a split has no example."""
     whole, config = accounting.total(results_of["train"] + results_of["eval"]), objective.config
+    if config.skip_bad_rows:
+        logger.info(accounting.row("bad rows left out", bad_rows))
     for line in accounting_report.table(whole, objective):
         logger.info(line)
     accounting_report.check(whole, objective)

@@ -1,0 +1,150 @@
+"""Reads the documents of one input file: opens and decompresses it, and chooses a reader by the ending of its name.
+
+A large Parquet file is divided into its row groups, so that several workers read it. Every other file is read as a whole.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import BinaryIO, NamedTuple
+
+from tftrain.config.prepare import PrepareConfig
+from tftrain.host import addresses
+from tftrain.input.errors import DataError
+from tftrain.prepare import archives, compression, corpus, tables
+from tftrain.prepare.tables import Columns, Row
+
+# JSON Lines are also published as .json.
+_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_ARCHIVES = (".tar", ".tgz", ".zip")
+# Files of other endings are text.
+_REFUSED = (".7z", ".avro", ".br", ".doc", ".docx", ".epub", ".feather", ".h5", ".lz4", ".npy", ".npz", ".odt", ".orc")
+_REFUSED += (".pdf", ".pickle", ".pkl", ".rar", ".sqlite", ".tfrecord", ".xls", ".xlsx")
+_READ = (
+    "text, .jsonl, .csv, .tsv, .parquet and .arrow, each plain or as .gz, .zst, .bz2 or .xz, and .tar and .zip of them"
+)
+_DIVIDED_BYTES = 8 << 20
+
+
+class Part(NamedTuple):
+    """What one worker reads of a file: the whole, or a row group; and about how many bytes of text that is."""
+
+    path: str
+    bytes: int = 0
+    row_group: int | None = None
+
+
+class Document(NamedTuple):
+    """A document's paragraphs, none if it is empty or has a fault, and its id, if the file has one."""
+
+    paragraphs: list[str]
+    id: str | None = None
+    fault: str | None = None
+
+
+def parts(paths: Iterable[str]) -> Iterator[Part]:
+    """Yields the parts of files, in order; raises DataError if a file can't be read."""
+    for path in paths:
+        with _errors_named(path):
+            size = addresses.size(path)
+            if path.endswith(".parquet") and size > _DIVIDED_BYTES:
+                import pyarrow.parquet
+
+                with addresses.open_file(path) as file:
+                    metadata = pyarrow.parquet.ParquetFile(file).metadata
+                for group in range(metadata.num_row_groups):
+                    yield Part(path, metadata.row_group(group).total_byte_size, group)
+            else:
+                compressed = path.endswith((*compression.ENDINGS, ".parquet", ".tgz", ".zip"))
+                yield Part(path, size * 3 if compressed else size)
+
+
+def check_names(paths: Iterable[str], config: PrepareConfig) -> None:
+    """Raises DataError for a file whose format can't be read, and for flags of columns if no file can have any."""
+    endings = {_ending(path): path for path in paths}
+    for ending, path in endings.items():
+        if ending in _REFUSED:
+            raise DataError(f"{path}: files of {ending} can't be read; expected {_READ}")
+    for flag, value in (("text_column", config.text_column), ("id_column", config.id_column)):
+        if value != getattr(PrepareConfig, flag) and not endings.keys() & {*_TABLES, *_ARCHIVES}:
+            raise DataError(f"--{flag}={value}: only text in --input_files, which has no columns; remove this flag")
+
+
+def read(part: Part, config: PrepareConfig) -> Iterator[Document]:
+    """Yields the documents of a part of a file, empty ones too.
+
+    Raises:
+        DataError: the file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
+    """
+    with _errors_named(part.path), addresses.open_file(part.path) as stream:
+        for document in _documents(stream, part.path, config, part.row_group, seekable=True):
+            if document.fault and not config.skip_bad_rows:
+                raise DataError(f"{document.fault}; mend it, or leave such rows out with --skip_bad_rows")
+            yield document
+
+
+def _documents(
+    stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None, seekable: bool = False
+) -> Iterator[Document]:
+    content = compression.decompressed(stream, name)
+    ending, seekable = _ending(name), seekable and content is stream and stream.seekable()
+    with contextlib.ExitStack() as stack:
+        if ending in (".parquet", ".arrow", ".zip") and not seekable:
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(content, copy, 1 << 20)
+            content = copy
+            content.seek(0)
+        if ending in _ARCHIVES:
+            members = archives.zip_members if ending == ".zip" else archives.tar_members
+            for member, file in members(content, name):
+                yield from _documents(file, member, config)
+        elif ending in _TABLES:
+            columns = Columns(config.text_column, config.id_column)
+            for row in _rows(content, name, ending, columns, row_group):
+                yield Document(corpus.paragraphs(row.text, config.document_separator), row.id, row.fault)
+        elif ending in _REFUSED:
+            raise DataError(f"{name}: files of {ending} can't be read; expected {_READ}")
+        elif config.id_column:
+            raise DataError(f"{name}: --id_column={config.id_column}: text has no columns; leave the file out")
+        else:
+            yield from map(Document, corpus.read_documents(content, name, config.document_separator))
+
+
+def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group: int | None) -> Iterator[Row]:
+    if ending in (".csv", ".tsv"):
+        return tables.delimited_rows(stream, name, columns, "," if ending == ".csv" else "\t")
+    if ending in (".parquet", ".arrow"):
+        from tftrain.prepare import arrow_tables
+
+        read_rows = (
+            arrow_tables.arrow_rows if ending == ".arrow" else partial(arrow_tables.parquet_rows, row_group=row_group)
+        )
+        return read_rows(stream, name, columns)
+    return tables.json_rows(stream, name, columns)
+
+
+def _ending(name: str) -> str:
+    name = name.lower()
+    while name.endswith(compression.ENDINGS):
+        name = os.path.splitext(name)[0]
+    return os.path.splitext(name)[1]
+
+
+@contextlib.contextmanager
+def _errors_named(path: str) -> Iterator[None]:
+    """Turns an error of reading a file into a DataError that names it."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror:
+            raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error
+        raise DataError(f"{path}: a damaged file ({error}); copy it again") from error
+    except ValueError as error:
+        import pyarrow
+
+        if not isinstance(error, pyarrow.ArrowException):
+            raise
+        raise DataError(f"{path}: a damaged file ({error}); copy it again") from error
