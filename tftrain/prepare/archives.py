@@ -3,10 +3,13 @@
 import io
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from tftrain.input.errors import DataError
+# What reading an archive or a member raises, also zipfile if it does not know the compression.
+ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_ENCRYPTED = 1
 
 
 class _CheckedTarInfo(tarfile.TarInfo):
@@ -27,26 +30,23 @@ class _CheckedTarInfo(tarfile.TarInfo):
 
 def tar_members(stream: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
     """Yields name and content of each file in a tar archive, which is read once from its beginning to its end."""
-    try:
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_CheckedTarInfo) as archive:
-            for member in archive:
-                archive.members = []  # It would grow with every member.
-                if member.isreg() and not _is_hidden(member.name):
-                    yield f"{name}/{member.name}", archive.extractfile(member)
-    except tarfile.TarError as error:
-        raise DataError(f"{name}: a damaged tar archive, or one that is cut short ({error}); copy it again") from error
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_CheckedTarInfo) as archive:
+        archive.fileobj.seekable = lambda: False  # tarfile's stream lacks this method, which io needs.
+        for member in archive:
+            archive.members = []  # It would grow with every member.
+            if member.isreg() and not _is_hidden(member.name):
+                yield f"{name}/{member.name}", archive.extractfile(member)
 
 
 def zip_members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
     """Yields name and content of each file in a zip archive; the archive must be seekable."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                if not member.is_dir() and not _is_hidden(member.filename):
-                    with archive.open(member) as content:
-                        yield f"{name}/{member.filename}", io.BufferedReader(content)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{name}: a damaged zip archive, or one that can't be read ({error}); copy it again") from error
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if not member.is_dir() and not _is_hidden(member.filename):
+                if member.flag_bits & _ENCRYPTED:
+                    raise zipfile.BadZipFile(f"{member.filename} is encrypted")
+                with archive.open(member) as content:
+                    yield f"{name}/{member.filename}", io.BufferedReader(content)
 
 
 def _is_hidden(name: str) -> bool:

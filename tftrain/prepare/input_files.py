@@ -1,4 +1,4 @@
-"""The files that `--input_files` names: files, folders, globs and addresses, separated by commas or in several flags."""
+"""The files that `--input_files` names: files, folders, globs and addresses, with commas or in several flags."""
 
 import errno
 import glob
@@ -23,8 +23,8 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
 
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
     folder, a glob or an address. A folder means all regular files below it, through links too; files and folders whose
-    names begin with a dot are left out, and what `datasets` saves beside its files. A name that exists is never split at
-    its commas and never read as a glob.
+    names begin with a dot are left out, and what `datasets` saves beside its files. A name that exists is never split
+    at its commas and never read as a glob.
 
     Raises:
         MissingFileError: a name matches no file.

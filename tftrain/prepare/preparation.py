@@ -25,7 +25,6 @@ from tftrain.prepare import (
     corpus_chunks,
     output_folder,
     shards,
-    sources,
     tokenizer_choice,
 )
 from tftrain.prepare.accounting import Accounting
@@ -52,7 +51,6 @@ def prepare(config: PrepareConfig) -> Manifest:
     inputs, unreadable = [], 0
     if not config.builtin_corpus:
         inputs, unreadable = list_files(config.input_files, config.skip_unreadable)
-        sources.check_names(inputs, config)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Reads the documents of one input file: opens and decompresses it, and chooses a reader by the ending of its name.
 
-A large Parquet file is divided into its row groups, so that several workers read it. Every other file is read as a whole.
+Several workers read a large Parquet file, each some of its row groups. Every other file is read by one worker.
 """
 
 import contextlib
@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
@@ -27,6 +26,7 @@ _READ = (
     "text, .jsonl, .csv, .tsv, .parquet and .arrow, each plain or as .gz, .zst, .bz2 or .xz, and .tar and .zip of them"
 )
 _DIVIDED_BYTES = 8 << 20
+_DAMAGED = "damaged, cut short or of another format than its name says"
 
 
 class Part(NamedTuple):
@@ -119,10 +119,9 @@ def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group:
     if ending in (".parquet", ".arrow"):
         from tftrain.prepare import arrow_tables
 
-        read_rows = (
-            arrow_tables.arrow_rows if ending == ".arrow" else partial(arrow_tables.parquet_rows, row_group=row_group)
-        )
-        return read_rows(stream, name, columns)
+        if ending == ".arrow":
+            return arrow_tables.arrow_rows(stream, name, columns)
+        return arrow_tables.parquet_rows(stream, name, columns, row_group)
     return tables.json_rows(stream, name, columns)
 
 
@@ -141,10 +140,8 @@ def _errors_named(path: str) -> Iterator[None]:
     except OSError as error:
         if error.strerror:
             raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error
-        raise DataError(f"{path}: a damaged file ({error}); copy it again") from error
-    except ValueError as error:
-        import pyarrow
-
-        if not isinstance(error, pyarrow.ArrowException):
+        raise DataError(f"{path}: {_DAMAGED} ({error}); copy it again") from error
+    except (*archives.ERRORS, ValueError) as error:
+        if isinstance(error, ValueError) and not type(error).__module__.startswith("pyarrow"):
             raise
-        raise DataError(f"{path}: a damaged file ({error}); copy it again") from error
+        raise DataError(f"{path}: {_DAMAGED} ({error}); copy it again") from error
