@@ -23,13 +23,14 @@ from tftrain.prepare.preparation import prepare
 class Proxy(http.server.BaseHTTPRequestHandler):
     """Passes requests to another server. `faults` has one entry for each of the next requests that get a fault."""
 
-    target, faults, seconds, requests = ("", 0), [], 0.0, []
+    protocol_version = "HTTP/1.1"
+    target, faults, seconds = ("", 0), [], 0.0
 
     def do_GET(self):
-        self.requests.append((self.command, self.path, self.headers.get("Range")))
         length = int(self.headers.get("Content-Length") or 0)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
         connection = http.client.HTTPConnection(*self.target)
-        connection.request(self.command, self.path, self.rfile.read(length), dict(self.headers))
+        connection.request(self.command, self.path, self.rfile.read(length), headers)
         answer = connection.getresponse()
         body = answer.read()
         fault = self.faults.pop(0) if self.faults and self.command == "GET" else None
@@ -40,16 +41,17 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return
         if fault == "reset":
-            self.connection.close()
+            self.close_connection = True
             return
         self.send_response(answer.status)
         for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+            if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
                 self.send_header(name, value)
+        self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
-        self.close_connection = fault == "cut"
+        self.close_connection = self.close_connection or fault == "cut"
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
@@ -104,7 +106,7 @@ def proxy(monkeypatch):
     with contextlib.ExitStack() as stack:
 
         def start(address):
-            handler = type("Handler", (Proxy,), {"target": address, "faults": [], "requests": []})
+            handler = type("Handler", (Proxy,), {"target": address, "faults": []})
             return handler, stack.enter_context(serving(handler))
 
         yield start
@@ -141,10 +143,8 @@ def s3(s3_server, proxy, monkeypatch):
 
 
 def documents_at(*values):
-    for path in list_files(values)[0]:
-        for part in sources.parts([path]):
-            for document in sources.read(part, PrepareConfig()):
-                yield "\n".join(document.paragraphs)
+    for document in sources.read(sources.parts(list_files(values)[0]), PrepareConfig()):
+        yield "\n".join(document.paragraphs)
 
 
 def test_memory_and_file_addresses(tmp_path):
@@ -187,9 +187,10 @@ def test_http_faults_are_retried(tmp_path, handler, proxy, fault):
             faulty.faults[:] = [fault, fault]
             assert file.read() == content
             assert not faulty.faults
-        with addresses.open_file(url) as file, pytest.raises(OSError, match=r"\(tried 4 times\)") as raised:
+        with addresses.open_file(url) as file:
             faulty.faults[:] = [fault] * 1000
-            file.read()
+            with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised:
+                file.read()
         assert raised.value.filename == url
 
 
@@ -229,14 +230,14 @@ def test_s3_that_does_not_recover_is_named(s3):
     type(fsspec.filesystem("s3")).retries, before = 2, type(system).retries
     try:
         with pytest.raises(DataError, match=r"^s3://bucket/one/a.jsonl: .*\(tried 4 times\)"):
-            list(sources.read(part, PrepareConfig()))
+            list(sources.read([part], PrepareConfig()))
     finally:
         type(system).retries = before
 
 
 def test_s3_of_others_is_named(s3, monkeypatch):
     handler, _ = s3
-    with pytest.raises(MissingFileError, match="^--input_files=s3://bucket/none/: no file matches"):
+    with pytest.raises(MissingFileError, match=r"^--input_files=s3://bucket/none/: no file matches"):
         list_files(["s3://bucket/none/"])
 
     def forbidden(self):
@@ -246,7 +247,7 @@ def test_s3_of_others_is_named(s3, monkeypatch):
 
     monkeypatch.setattr(handler, "do_GET", forbidden)
     monkeypatch.setattr(handler, "do_HEAD", forbidden)
-    with pytest.raises(DataError, match="^--input_files=s3://bucket/a.txt: Forbidden; expected an address that can be"):
+    with pytest.raises(DataError, match=r"^--input_files=s3://bucket/a.txt: Forbidden; expected an address"):
         list_files(["s3://bucket/a.txt"])
 
 

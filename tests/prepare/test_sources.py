@@ -126,9 +126,7 @@ def forms(documents):
 
 def documents_of(folder, **changes):
     config = PrepareConfig(**changes)
-    for path in list_files([str(folder)])[0]:
-        for part in sources.parts([path]):
-            yield from sources.read(part, config)
+    return sources.read(sources.parts(list_files([str(folder)])[0]), config)
 
 
 @pytest.mark.parametrize("form", forms(DOCUMENTS))
@@ -173,7 +171,7 @@ def test_a_large_parquet_file_is_divided_into_row_groups(tmp_path, monkeypatch):
     parts = list(sources.parts([str(tmp_path / "a.parquet")]))
     assert [part.row_group for part in parts] == [0, 1, 2, 3, 4]
     config = PrepareConfig()
-    assert [document for part in parts for document in sources.read(part, config)] == list(sources.read(whole, config))
+    assert list(sources.read(parts, config)) == list(sources.read([whole], config))
 
 
 def test_a_row_is_a_document_whatever_is_in_it(tmp_path):
@@ -233,7 +231,7 @@ def test_skipped_rows_are_in_manifest_and_log(prepare_config, tmp_path, caplog):
     made = prepare(prepare_config(tmp_path / "out", input_files=path, skip_bad_rows=True))
     assert (read_manifest(made.folder).bad_rows, made.documents) == (2, 30)
     assert (
-        f"--skip_bad_rows: 2 rows left out, the first: {path}: line 16: no column text; the row has none"
+        f"--skip_bad_rows: rows are left out, the first: {path}: line 16: no column text; the row has none"
         in caplog.messages
     )
     assert "bad rows left out                              2" in caplog.messages
@@ -251,9 +249,9 @@ def test_an_id_decides_the_split_not_the_place(prepare_config, tmp_path):
         config = prepare_config(
             tmp_path / f"out{number}", input_files=str(path), text_column="body", id_column="name", heldout_window=0
         )
-        corpus = corpus_chunks.read_corpus(config, str(tmp_path), [str(path)], corpus_chunks.Workers(1), 0)
-        chunks = [chunk for chunk in corpus.spool.chunks() if chunk.split == "eval"]
-        held_out.append({tuple(each.paragraphs) for chunk in chunks for each in corpus.spool.read(chunk)})
+        spool, *_ = corpus_chunks.read_corpus(config, str(tmp_path), [str(path)], corpus_chunks.Workers(1), 0)
+        chunks = [chunk for chunk in spool.chunks() if chunk.split == "eval"]
+        held_out.append({tuple(each.paragraphs) for chunk in chunks for each in spool.read(chunk)})
     assert held_out[0] == held_out[1]
     assert 1 <= len(held_out[0]) <= 20
 
@@ -275,7 +273,7 @@ REFUSED = [
     ("a.tar", tar({"a.txt": b"word", "b.txt": b"word"}).replace(b"b.txt", b"c.txt"), "damaged, cut short or of"),
     ("a.tar", b"text", "damaged, cut short or of"),
     ("a.zip", zipped({"a.txt": b"word"})[:-9], "damaged, cut short or of"),
-    ("a.parquet", parquet(["a"]).replace(b"text", b"body"), "--text_column=text: the file has the columns id, body; expected"),
+    ("a.parquet", parquet(["a"]).replace(b"text", b"body"), "--text_column=text: the file has the columns id, body"),
     ("a.csv", b"id,body\n1,a\n", "--text_column=text: the file has the columns id, body; expected one with this name"),
     ("a.csv", b"text,text\na,a\n", "--text_column=text: the file has the column text more than once"),
     ("a.tar", tar({"b.csv": b"body\na\n"}), "/b.csv: --text_column=text: the file has the columns body"),

@@ -9,7 +9,6 @@ beside them.
 """
 
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -132,47 +131,29 @@ class Spool:
             rows.flush()
 
 
-class Contents(NamedTuple):
-    """What parts of files hold: the number of documents, empty ones too, and the bytes of their text."""
-
-    documents: int
-    bytes: int
-    bad_rows: int
-    fault: str | None  # of the first bad row
-
-
-def count_parts(parts: list[Part], config: PrepareConfig) -> Contents:
-    """Counts what parts of files hold."""
+def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None]:
+    """Returns numbers of documents (also empty ones), of bytes and of bad rows, and the fault of the first bad row."""
     documents, size, bad_rows, first = 0, 0, 0, None
-    for part in parts:
-        for document in sources.read(part, config):
-            documents += 1
-            size += sum(len(paragraph.encode()) + 1 for paragraph in document.paragraphs)
-            bad_rows += document.fault is not None
-            first = first or document.fault
-    return Contents(documents, size, bad_rows, first)
+    for document in sources.read(parts, config):
+        documents += 1
+        size += sum(len(paragraph.encode()) + 1 for paragraph in document.paragraphs)
+        bad_rows += document.fault is not None
+        first = first or document.fault
+    return documents, size, bad_rows, first
 
 
 def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
     """Adds the documents of consecutive parts to the spool, see `Spool.add`; `first` documents are before them."""
-    documents = itertools.chain.from_iterable(sources.read(part, config) for part in parts)
-    return spool.add(
-        (number, 0, document.paragraphs, document.id)
-        for number, document in enumerate(documents, first)
-        if document.paragraphs
-    )
+    documents = enumerate(sources.read(parts, config), first)
+    return spool.add((number, 0, each.paragraphs, each.id) for number, each in documents if each.paragraphs)
 
 
-class Corpus(NamedTuple):
-    """The documents in chunks, their number, and the number of the rows that were left out."""
-
-    spool: Spool
-    documents: int
-    bad_rows: int
-
-
-def read_corpus(config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int) -> Corpus:
+def read_corpus(
+    config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int
+) -> tuple[Spool, int, int]:
     """Reads all documents into chunks, and finds the duplicate paragraphs.
+
+    Returns the spool, the number of documents, and that of the bad rows that were left out.
 
     A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are read
     again with another hash and a larger share.
@@ -185,21 +166,24 @@ def read_corpus(config: PrepareConfig, work: str, inputs: list[str], workers: Wo
     Raises:
         DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
-    groups, contents = [], []
+    groups, firsts, bad_rows = [], [], 0
     if config.builtin_corpus:
         documents = _builtin_documents(config, workers)
         total = sum(len(paragraph.encode()) + 1 for document in documents for paragraph in document)
         logger.info(f"built-in corpus: {len(documents)} documents, {total / _MB:.1f} MB of text")
     else:
-        sources.check_names(inputs, config)
-        groups = list(_groups(inputs))
-        contents = list(workers.run("count documents", count_parts, [(group, config) for group in groups]))
-        documents, total = None, sum(each.bytes for each in contents)
-    firsts = [0, *itertools.accumulate(each.documents for each in contents)]
+        groups, documents, total = list(_groups(inputs)), None, 0
+        for counted, size, bad, fault in workers.run(
+            "count documents", count_parts, [(each, config) for each in groups]
+        ):
+            if bad and not bad_rows:
+                logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
+            firsts.append(sum(firsts[-1:]) + counted)
+            total, bad_rows = total + size, bad_rows + bad
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, total, attempt, smallest_chunk)
         if documents is None:
-            tasks = [(spool, group, first, config) for group, first in zip(groups, firsts, strict=False)]
+            tasks = [(spool, group, first, config) for group, first in zip(groups, [0, *firsts], strict=False)]
             added = workers.run("read documents", spool_parts, tasks)
         else:
             added = [spool.add((0, number, document, None) for number, document in enumerate(documents))]
@@ -218,11 +202,7 @@ def read_corpus(config: PrepareConfig, work: str, inputs: list[str], workers: Wo
             )
     if spool.index:
         _find_duplicates(spool, workers)
-    bad_rows = sum(each.bad_rows for each in contents)
-    if bad_rows:
-        first = next(each.fault for each in contents if each.fault)
-        logger.warning(f"--skip_bad_rows: {bad_rows:,} rows left out, the first: {first}")
-    return Corpus(spool, counts.total(), bad_rows)
+    return spool, counts.total(), bad_rows
 
 
 def source(config: PrepareConfig) -> str:

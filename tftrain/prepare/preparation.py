@@ -28,7 +28,7 @@ from tftrain.prepare import (
     tokenizer_choice,
 )
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.corpus_chunks import Corpus
+from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
@@ -57,11 +57,15 @@ def prepare(config: PrepareConfig) -> Manifest:
     os.makedirs(work)
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
-            corpus = corpus_chunks.read_corpus(config, work, inputs, workers, objective.smallest_chunk())
-            tokenizer = tokenizer or tokenizer_choice.learn(objective, corpus.spool, workers)
-            new_manifest = _write(objective, work, corpus, tokenizer, workers)
+            smallest = objective.smallest_chunk()
+            spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
+            tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
+            new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:
             new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=unreadable)
+        if config.skip_bad_rows:
+            logger.info(accounting.row("bad rows left out", bad_rows))
+            new_manifest = msgspec.structs.replace(new_manifest, bad_rows=bad_rows)
         output_folder.publish(work, new_manifest)
         return new_manifest
     finally:
@@ -70,9 +74,11 @@ def prepare(config: PrepareConfig) -> Manifest:
             os.rmdir(config.output_dir)
 
 
-def _write(objective: Objective, work: str, corpus: Corpus, tokenizer: Tokenizer, workers: Workers) -> Manifest:
+def _write(
+    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
+) -> Manifest:
     """Writes the shards and the vocabulary. Returns the manifest without writing it."""
-    config, spool = objective.config, corpus.spool
+    config = objective.config
     tasks = [
         (spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
         for chunk in spool.chunks()
@@ -81,7 +87,7 @@ def _write(objective: Objective, work: str, corpus: Corpus, tokenizer: Tokenizer
     for warning in objective.warnings([result.documents for result in results]):
         logger.warning(warning)
     results_of = {"train": results[: spool.train_chunks], "eval": results[spool.train_chunks :]}
-    tokens = _account(objective, results_of, corpus.bad_rows)
+    tokens = _account(objective, results_of)
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, shards_of_split in splits.items():
         nonempty = [(number, result) for number, result in enumerate(results_of[split]) if result.examples]
@@ -110,13 +116,12 @@ def _write(objective: Objective, work: str, corpus: Corpus, tokenizer: Tokenizer
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=objective.predictions(),
-        documents=corpus.documents,
+        documents=documents,
         tokens_read=tokens.tokens_read,
         tokens_in_examples=tokens.tokens_in_examples,
         tokens_dropped=dict(tokens.tokens_dropped),
         unk_share=tokens.unk_share,
         max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
-        bad_rows=corpus.bad_rows if config.skip_bad_rows else None,
         next_sentence=None if config.next_sentence else False,
         seed=config.seed,
         splits=splits,
@@ -143,11 +148,9 @@ def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
     return path
 
 
-def _account(objective: Objective, results_of: dict[str, list[Accounting]], bad_rows: int) -> Accounting:
+def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> Accounting:
     """Logs and returns the accounting of the text, given the shards'; raises DataError if a split has no example."""
     whole, config = accounting.total(results_of["train"] + results_of["eval"]), objective.config
-    if config.skip_bad_rows:
-        logger.info(accounting.row("bad rows left out", bad_rows))
     for line in accounting_report.table(whole, objective):
         logger.info(line)
     accounting_report.check(whole, objective)

@@ -48,6 +48,7 @@ class Document(NamedTuple):
 def parts(paths: Iterable[str]) -> Iterator[Part]:
     """Yields the parts of files, in order; raises DataError if a file can't be read."""
     for path in paths:
+        _ending(path)
         with _errors_named(path):
             size = addresses.size(path)
             if path.endswith(".parquet") and size > _DIVIDED_BYTES:
@@ -62,28 +63,18 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
                 yield Part(path, size * 3 if compressed else size)
 
 
-def check_names(paths: Iterable[str], config: PrepareConfig) -> None:
-    """Raises DataError for a file whose format can't be read, and for flags of columns if no file can have any."""
-    endings = {_ending(path): path for path in paths}
-    for ending, path in endings.items():
-        if ending in _REFUSED:
-            raise DataError(f"{path}: files of {ending} can't be read; expected {_READ}")
-    for flag, value in (("text_column", config.text_column), ("id_column", config.id_column)):
-        if value != getattr(PrepareConfig, flag) and not endings.keys() & {*_TABLES, *_ARCHIVES}:
-            raise DataError(f"--{flag}={value}: only text in --input_files, which has no columns; remove this flag")
-
-
-def read(part: Part, config: PrepareConfig) -> Iterator[Document]:
-    """Yields the documents of a part of a file, empty ones too.
+def read(parts: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
+    """Yields the documents of parts of files, empty ones too.
 
     Raises:
-        DataError: the file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
+        DataError: a file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
     """
-    with _errors_named(part.path), addresses.open_file(part.path) as stream:
-        for document in _documents(stream, part.path, config, part.row_group, seekable=True):
-            if document.fault and not config.skip_bad_rows:
-                raise DataError(f"{document.fault}; mend it, or leave such rows out with --skip_bad_rows")
-            yield document
+    for path, _, row_group in parts:
+        with _errors_named(path), addresses.open_file(path) as stream:
+            for document in _documents(stream, path, config, row_group, seekable=True):
+                if document.fault and not config.skip_bad_rows:
+                    raise DataError(f"{document.fault}; mend it, or leave such rows out with --skip_bad_rows")
+                yield document
 
 
 def _documents(
@@ -105,8 +96,6 @@ def _documents(
             columns = Columns(config.text_column, config.id_column)
             for row in _rows(content, name, ending, columns, row_group):
                 yield Document(corpus.paragraphs(row.text, config.document_separator), row.id, row.fault)
-        elif ending in _REFUSED:
-            raise DataError(f"{name}: files of {ending} can't be read; expected {_READ}")
         elif config.id_column:
             raise DataError(f"{name}: --id_column={config.id_column}: text has no columns; leave the file out")
         else:
@@ -126,10 +115,14 @@ def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group:
 
 
 def _ending(name: str) -> str:
-    name = name.lower()
-    while name.endswith(compression.ENDINGS):
-        name = os.path.splitext(name)[0]
-    return os.path.splitext(name)[1]
+    """Returns the ending that tells the format of a file; raises DataError if that format can't be read."""
+    uncompressed = name.lower()
+    while uncompressed.endswith(compression.ENDINGS):
+        uncompressed = os.path.splitext(uncompressed)[0]
+    ending = os.path.splitext(uncompressed)[1]
+    if ending in _REFUSED:
+        raise DataError(f"{name}: files of {ending} can't be read; expected {_READ}")
+    return ending
 
 
 @contextlib.contextmanager
