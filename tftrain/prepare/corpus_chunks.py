@@ -189,7 +189,8 @@ def read_corpus(
             added = [spool.add((0, number, document, None) for number, document in enumerate(documents))]
         counts = sum(map(Counter, added), Counter())
         if not counts:
-            raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text")
+            left_out = f"; {bad_rows:,} bad rows are left out" if bad_rows else ""
+            raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text{left_out}")
         if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
             break
     for split, name in (("train", "training"), ("eval", "held-out")):
