@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -44,9 +44,7 @@ def size(name: str) -> int:
     """Returns the bytes of a file at an address or a path, 0 if its server does not say; raises OSError."""
     if not is_address(name):
         return os.path.getsize(name)
-    import fsspec
-
-    return _retried(name, lambda: fsspec.core.url_to_fs(name)[0].size(name) or 0)
+    return _retried(name, lambda: _system(name)[0].size(name) or 0)
 
 
 def open_file(name: str) -> io.BufferedReader:
@@ -54,16 +52,23 @@ def open_file(name: str) -> io.BufferedReader:
     return io.BufferedReader(_Remote(name), _PART_BYTES) if is_address(name) else open(name, "rb")
 
 
-def _list_files(address: str) -> list[str]:
+def _system(address: str) -> tuple[Any, str]:
+    """Returns fsspec's file system of an address, and the path in it."""
     import fsspec
 
     system, path = fsspec.core.url_to_fs(address)
+    system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
+    return system, path
+
+
+def _list_files(address: str) -> list[str]:
+    system, path = _system(address)
     protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
     try:
         is_folder = path.endswith("/") if "http" in protocols else system.info(path)["type"] == "directory"
         found = system.find(path) if is_folder else [system.info(path)["name"]]
     except FileNotFoundError as error:
-        if not _is_permanent(error):
+        if not _is_missing(_cause(error)):
             raise
         is_folder, found = False, [match for match in system.glob(path) if system.isfile(match)]
     if is_folder:
@@ -101,9 +106,7 @@ class _Remote(io.RawIOBase):
         super().close()
 
     def _open(self) -> None:
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(self._address)
+        system, path = _system(self._address)
         self._file = system.open(path, "rb", **self._options)
         self._file_size = self._file.size
 
@@ -136,22 +139,29 @@ def _retried(address: str, action: Callable[[], Result]) -> Result:
     for number, wait in enumerate((*_WAITS, None), 1):
         try:
             return action()
-        except Exception as error:
+        except Exception as raised:
+            error = _cause(raised)
             permanent = _is_permanent(error)
             if permanent or wait is None:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                if isinstance(error, FileNotFoundError):
-                    raise FileNotFoundError(errno.ENOENT, "no such file", address) from error
+                reason = "no such file" if _is_missing(error) else reason
                 tries = "" if permanent else f" (tried {number} times)"
-                raise OSError(getattr(error, "errno", None) or errno.EIO, f"{reason}{tries}", address) from error
+                raise OSError(errno.EIO, f"{reason}{tries}", address) from error
         time.sleep(wait)
     raise AssertionError("the last wait is None")
 
 
+def _cause(error: BaseException) -> BaseException:
+    """Returns why a request failed. fsspec's HTTP says that a file is missing, whatever the cause is."""
+    return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+
+
+def _is_missing(error: BaseException) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404
+
+
 def _is_permanent(error: BaseException) -> bool:
     """Whether a request that fails so would fail again."""
-    if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
-        return _is_permanent(error.__cause__)  # fsspec's HTTP says that a file is missing after any failure.
     code = getattr(error, "status", None)
     if isinstance(code, int):
         return 400 <= code < 500 and code not in _TEMPORARY_CODES
