@@ -48,7 +48,7 @@ def convert(config: ConvertConfig) -> None:
     if config.init_missing:
         weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
         if weights.added:
-            logger.info(f"initial values: {listed(weights.added)} drawn")
+            logger.info(f"initial values were drawn for {listed(weights.added)}")
     with (
         complete_folder(Path(target.path)) as folder,
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
@@ -57,7 +57,7 @@ def convert(config: ConvertConfig) -> None:
         watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
         left_out = registry.write_weights(place, watched, config.architecture, most)
     if left_out:
-        logger.info(f"left out, as {target.format} has no place for it: {listed(left_out)} not written")
+        logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")
     if weights.tokenizer is None:
         logger.info("no tokenizer is beside the weights, so none was written; name one with --tokenizer_dir")
     logger.info(f"{config.to}: {len(weights.shapes) - len(left_out)} tensors written")

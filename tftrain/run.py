@@ -168,6 +168,9 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
+        length, longest = config.data.max_seq_length, config.model.max_position_embeddings
+        if ranks.is_chief and length > longest:
+            logger.warning(f"--max_seq_length={length}: converted models will name {longest}, max_position_embeddings")
         code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         cause = cause_of(error, config)

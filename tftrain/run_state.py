@@ -17,7 +17,7 @@ from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
-from tftrain.config.layer_split import split_layers
+from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
@@ -125,6 +125,7 @@ class Run:
         jit: whether XLA compiles all of what computes: the micro-batches and the update. With tensor parallel ranks, it
             compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
+        segments: of the backward pass of a global batch's last micro-batch, see `tftrain.train.segments`.
         task, optimizer: what is optimised, with this rank's part of the model; and over its variables.
         loss_scale, progress: which the loss is multiplied by, and the counters.
     """
@@ -134,6 +135,7 @@ class Run:
         self.config, self.mesh = config, mesh
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
+        self.segments = segments_of(config, self.jit, mesh.data.size)
         self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
         model, parallel = self.task.model, config.parallel
@@ -223,6 +225,14 @@ class Run:
 def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
     return parts_of_stage(division_of(config), mesh.stage, mesh.pipeline_parallel_size)
+
+
+def segments_of(config: TrainConfig, jit: bool, ranks: int) -> int:
+    """Returns the segments of backward on so many data parallel ranks, see --backward_segments."""
+    parallel, model = config.parallel, config.model
+    if parallel.backward_segments or not jit or ranks == 1 or parallel.pipeline_parallel_size > 1:
+        return parallel.backward_segments or 1
+    return most_segments(model.num_hidden_layers, describe(model).parameters)
 
 
 def division_of(config: TrainConfig) -> tuple[int, ...]:

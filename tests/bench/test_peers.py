@@ -105,7 +105,7 @@ def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path,
 def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
     started = []
     monkeypatch.setattr(table, "Worker", lambda module, settings, python: started.append((module, python)))
-    for other in table.rows()[-6:]:
+    for other in [row for row in table.rows() if row.name.startswith(task.TEXT) and row.name.endswith("fp32")]:
         table.start(other, BenchConfig(torch_python="/torch/python"))
     assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 3
 
@@ -113,7 +113,7 @@ def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
 @pytest.mark.parametrize("name", [task.SYNTHETIC, task.LARGE_LONG])
 def test_a_random_batch_is_full_and_masks_distinct_positions(name):
     (batch,) = task.batches({"task": name})
-    rows, length, slots = task.TASKS[name]
+    rows, length, slots = task.TASKS[name][:3]
     assert (batch["input_ids"].shape, batch["masked_lm_ids"].shape) == ((rows, length), (rows, slots))
     assert batch["input_mask"].all()
     assert batch["segment_ids"].mean() == 0.5
@@ -138,7 +138,7 @@ def test_counted_steps_take_every_batch_in_turn():
 
 def test_our_configuration_is_bert_base_with_the_defaults_of_the_program():
     config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.LARGE_LONG])
-    assert (config.model.num_hidden_layers, config.model.hidden_size) == (task.LAYERS, task.HIDDEN)
+    assert (config.model.num_hidden_layers, config.model.hidden_size) == (12, 768)
     assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 8)
     assert (config.data.max_seq_length, config.data.max_predictions_per_seq) == (512, 77)
     assert (config.compute.precision, config.compute.jit_compile) == ("bf16", "auto")
@@ -199,13 +199,18 @@ def test_the_share_of_attending_pairs_is_that_of_the_examples():
 
 
 def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
-    found = {"packed": str(tmp_path / "packed.npz"), "padded": str(tmp_path / "padded.npz"), "examples_per_row": 2.5}
+    found = {
+        name: {"batches": str(tmp_path / f"{name}.npz"), "rows": 4, "tokens": tokens}
+        for name, tokens in (("packed", 2000.0), ("padded", 800.0))
+    }
+    found["examples_per_row"] = 2.5
     group = [fake("tftrain", 2.0, task=task.TEXT, knows_products=True), fake("one", 4.0, task=task.TEXT)]
     given = [table.of_text(row, found) for row in group]
-    assert [row.settings["batches"] for row in given] == [found["packed"], found["padded"]]
+    assert [row.settings["batches"] for row in given] == [found[name]["batches"] for name in ("packed", "padded")]
     ours, peer = (outcome.records[0] for outcome in table.take_turns(given, BenchConfig(steps=2), lambda _: None))
     assert (ours["samples_per_sec"], ours["real_samples_per_sec"]) == (2.0, 5.0)
     assert (peer["samples_per_sec"], peer["real_samples_per_sec"]) == (1.0, 1.0)
+    assert (ours["real_tokens_per_sec"], peer["real_tokens_per_sec"]) == (1000.0, 200.0)
     assert (ours["ratio_to_best_peer"], ours["share_of_products"]) == (5.0, 0.25)
     assert (ours["task"], ours["speed_change_pct"]) == (task.TEXT, 400.0)
 
@@ -217,7 +222,7 @@ def test_the_batches_of_a_file_are_those_that_were_written(tmp_path):
     assert len(found) == 2
     for name, value in packed_batch().items():
         np.testing.assert_array_equal(found[1][name], value)
-    assert task.size({"batches": path}) == (2, 16, 4)
+    assert task.size({"batches": path, "task": task.TEXT}) == task.Task(2, 16, 4, of_text=True)
 
 
 @pytest.mark.parametrize(("longest", "length"), [(True, 9), (False, 16)])
@@ -241,3 +246,20 @@ def test_packed_and_padded_text_train():
     assert ours.error is peer.error is None
     assert ours.records[0]["real_samples_per_sec"] > 2 * ours.records[0]["samples_per_sec"]
     assert peer.records[0]["real_samples_per_sec"] == peer.records[0]["samples_per_sec"]
+
+
+def test_examples_of_similar_length_share_a_batch():
+    packed = [packed_batch(), {name: np.roll(value, 1, 0) for name, value in packed_batch().items()}]
+    found = text.padded(packed, rows=2, slots=3, by_length=True)
+    assert sorted(batch["input_mask"].sum(1).tolist() for batch in found) == [[6, 6], [9, 9], [16, 16]]
+
+
+@pytest.mark.parametrize("work", [task.MODERN, task.MODERN_LONG_TEXT])
+def test_our_modernbert_has_the_size_of_the_task(work):
+    config = training.configuration("fp32", 2, table.flags_of(work), task.TASKS[work])
+    assert (config.model.model_family, config.model.num_hidden_layers, config.model.hidden_size) == (
+        "modernbert",
+        6,
+        512,
+    )
+    assert config.data.max_seq_length == task.TASKS[work].length

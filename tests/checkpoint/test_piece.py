@@ -42,7 +42,7 @@ def elements(piece):
     return index.reshape(-1)[piece.start : piece.stop]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_boxes_are_the_elements_in_their_order(data):
     piece = data.draw(pieces(data.draw(WHOLES)))
@@ -55,7 +55,7 @@ def test_boxes_are_the_elements_in_their_order(data):
     assert len(boxes(piece)) <= max(1, 2 * len(piece.whole) - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_what_two_pieces_have_in_common_is_copied_and_nothing_else(data):
     whole = data.draw(WHOLES)
@@ -84,7 +84,7 @@ def divisions(draw):
     return draw(st.permutations([piece for piece in found if piece.size]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(divisions())
 def test_a_division_has_no_flaw(division):
     assert coverage(division) is None
@@ -92,7 +92,7 @@ def test_a_division_has_no_flaw(division):
     assert sorted(counted) == list(range(math.prod(division[0].whole)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_pieces_without_a_flaw_hold_each_element_once(data):
     """One piece of a sound division is changed at random: if no flaw is found, there is none."""
@@ -123,7 +123,7 @@ def test_blocks_that_overlap_or_leave_something_out_are_found():
     assert coverage([Piece.block("x", (2, 3), "F32", *left)]) == "only 4 of 6 elements are there"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.sampled_from(["F64", "F32", "I64"]), st.integers(0, 50)), max_size=8),
     st.integers(1, 9),

@@ -51,6 +51,10 @@ def main(names: list[str]) -> None:
     encoders = {
         "hf_modernbert": (transformers.ModernBertForMaskedLM, {}),
         "hf_modernbert_classes": (transformers.ModernBertForSequenceClassification, labels),
+        "hf_modernbert_mean": (
+            transformers.ModernBertForSequenceClassification,
+            {"classifier_pooling": "mean", **labels},
+        ),
         "hf_modernbert_tokens": (transformers.ModernBertForTokenClassification, labels),
         "hf_modernbert_answers": (transformers.ModernBertForQuestionAnswering, {}),
     }

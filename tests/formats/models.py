@@ -29,7 +29,9 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
     hidden, pooled = model.encode(batch)
     found = {"hidden": hidden, "pooled": pooled}
     if weights.model.is_fine_tuned:
-        found["task_logits"] = model.head_outputs(model.run_blocks(model.embedding(batch, None), batch, None), None)
+        found["task_logits"] = model.head_outputs(
+            model.run_blocks(model.embedding(batch, None), batch, None), batch, None
+        )
     elif weights.model.is_decoder:
         found["logits"] = model.logits(model.hidden_states(batch))
     else:

@@ -58,7 +58,7 @@ OF_TRANSFORMERS = (
     "hf_modernbert",
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
-FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_tokens", "hf_modernbert_answers")
+FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_mean", "hf_modernbert_tokens", "hf_modernbert_answers")
 
 
 @pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
@@ -185,7 +185,7 @@ def test_the_head_without_gelu_of_nvidia_is_said(capsys, tmp_path):
 
 def test_what_a_format_has_no_place_for_is_said(capsys, tmp_path):
     text = converted(capsys, f"hf:{DATA / 'hf_bert'}", f"hf:{tmp_path / 'model'}", "--architecture=BertModel")
-    assert "left out, as hf has no place for it: masked_lm/transform/kernel" in text
+    assert "not written, as hf has no such tensors: masked_lm/transform/kernel" in text
     code, text = run(
         capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=hf:{tmp_path / 'all'}", "--architecture=BertForPreTraining"
     )
@@ -270,12 +270,12 @@ def test_a_modernbert_is_read_under_its_names_before_transformers_5():
     assert (found.rope_theta, found.local_rope_theta, found.global_attn_every) == (1e5, 500.0, 2)
 
 
-def test_a_mean_pooled_classifier_is_refused():
-    config = json.loads((DATA / "hf_modernbert_classes/config.json").read_text()) | {"classifier_pooling": "mean"}
-    with pytest.raises(FormatError, match="classifier_pooling is 'mean'; this project has only 'cls'"):
-        hugging_face_config.model_config(config, "config.json")
-    pretrained = config | {"architectures": ["ModernBertForMaskedLM"]}
-    assert hugging_face_config.model_config(pretrained, "config.json").task == "pretraining"
+def test_a_pretrained_model_says_how_its_classifier_will_pool():
+    config = json.loads((DATA / "hf_modernbert/config.json").read_text()) | {"classifier_pooling": "mean"}
+    found = hugging_face_config.model_config(config, "config.json")
+    assert (found.task, found.classifier_pooling) == ("pretraining", "mean")
+    with pytest.raises(FormatError, match="classifier_pooling is 'max'; expected 'cls' or 'mean'"):
+        hugging_face_config.model_config(config | {"classifier_pooling": "max"}, "config.json")
 
 
 def damaged(folder, how):
@@ -438,7 +438,7 @@ def made(folder):
 def test_a_decoder_is_no_original_bert(capsys, tmp_path):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tf1:{tmp_path / 'out'}")
     assert code == 1
-    assert "is that of its BERT; write this model with --to=hf:FOLDER" in text
+    assert "has only BERT; write this model with --to=hf:FOLDER" in text
 
 
 def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path):

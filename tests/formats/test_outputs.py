@@ -23,6 +23,7 @@ FIXTURES = {
     "hf_bert_answers": ("hf", {"hidden", "task_logits"}),
     "hf_modernbert": ("hf", {"hidden", "mlm_logits"}),
     "hf_modernbert_classes": ("hf", {"hidden", "task_logits"}),
+    "hf_modernbert_mean": ("hf", {"hidden", "task_logits"}),
     "hf_modernbert_tokens": ("hf", {"hidden", "task_logits"}),
     "hf_modernbert_answers": ("hf", {"hidden", "task_logits"}),
     "tf1": ("tf1", {"hidden", "mlm_log_probabilities", "nsp_log_probabilities"}),

@@ -50,7 +50,7 @@ def test_vocabulary_is_the_end_token_the_bytes_and_pairs(learned):
 @example(END_OF_TEXT)
 @example("\ufffd\0\r\n \u00a0\u3000\U0010ffff e\u0301\u00e9")
 @example(" the  model\treads 1234's\n\n")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_text_comes_back_exactly_without_an_end_token(learned, text):
     vocabulary, model = learned
     tokenizer = BytePairTokenizer(model)

@@ -27,7 +27,7 @@ class Lengths:
         return self.tokens[examples]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes, batches, seeds, st.integers(0, 3))
 def test_every_example_occurs_once_in_an_epoch(size, batch, seed, epoch):
     buckets = LengthBuckets(Lengths(size), seed, LENGTHS, batch)
@@ -35,7 +35,7 @@ def test_every_example_occurs_once_in_an_epoch(size, batch, seed, epoch):
     np.testing.assert_array_equal(np.sort(found), np.arange(size))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes, batches, seeds, st.integers(0, 2000), st.integers(1, 40))
 def test_a_sample_does_not_depend_on_those_that_are_asked_for_with_it(size, batch, seed, first, count):
     buckets = LengthBuckets(Lengths(size), seed, LENGTHS, batch)
@@ -45,7 +45,7 @@ def test_a_sample_does_not_depend_on_those_that_are_asked_for_with_it(size, batc
     np.testing.assert_array_equal(together, alone[::-1])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes, batches, seeds, st.integers(0, 300))
 def test_a_batch_has_the_smallest_length_that_holds_it(size, batch, seed, number):
     source = Lengths(size)

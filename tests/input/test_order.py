@@ -15,13 +15,13 @@ def epoch(size, seed, number):
     return example_ids(np.arange(number * size, (number + 1) * size), size, seed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes, seeds, st.integers(0, 1 << 30))
 def test_every_example_occurs_once_in_an_epoch(size, seed, number):
     np.testing.assert_array_equal(np.sort(epoch(size, seed, number)), np.arange(size))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(sizes, seeds, st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
 def test_a_sample_does_not_depend_on_the_others(size, seed, samples):
     together = example_ids(np.array(samples), size, seed)

@@ -72,7 +72,7 @@ def test_a_plan_is_for_the_cluster_of_the_file(capsys, tmp_path):
     path = tmp_path / "own.json"
     path.write_text('{"like": "a100_80gb", "memory_gb": 20.5}')
     assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", f"--cluster={path}"]) == 1
-    assert " of 20.5 GB; the cheapest levers" in capsys.readouterr().out
+    assert " of 20.5 GB; the fastest levers" in capsys.readouterr().out
 
 
 def test_a_file_that_is_not_there_is_named(capsys, tmp_path):

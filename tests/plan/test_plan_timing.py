@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, resized, workloads
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.plan import inventory, timing
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
+from tftrain.plan.workload import from_config
 
 # 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
 SLOW = dataclasses.replace(A100, per_node=4, network_latency=0.0)
@@ -115,3 +118,23 @@ def test_plain_ops_move_more_than_fused_ones(work):
     fused = timing.step(work.replaced(fused=every, compiled=False), A100, INSTANT)
     plain = timing.step(work.replaced(fused=frozenset(), compiled=False), A100, INSTANT)
     assert plain.kernels + plain.update > fused.kernels + fused.update
+
+
+def test_segments_hide_all_sums_but_the_last_ones_behind_backward():
+    work = OURS.replaced(dp=8)
+    whole, halves, eighths = (timing.step(work.replaced(segments=count), SLOW, INSTANT) for count in (1, 2, 8))
+    assert whole.gradient_sums > halves.gradient_sums > eighths.gradient_sums > 0
+    # The sums of each segment hide behind the others' backward, as long as that takes.
+    hidden = whole.gradient_sums - halves.gradient_sums
+    assert whole.gradient_sums - eighths.gradient_sums == pytest.approx(hidden * (7 / 8) / (1 / 2))
+    assert timing.step(work.replaced(dp=1, segments=8), SLOW, INSTANT).gradient_sums == 0
+
+
+def test_a_compiled_step_of_several_ranks_has_segments():
+    given = ["tftrain.run", "--synthetic_data", "--vocab_size=30522", "--output_dir=x"]
+    config = flags.parse(TrainConfig, given).resolve(8)
+    assert [from_config(config, dp, gpu=gpu).backward_segments for dp, gpu in ((8, True), (1, True), (8, False))] == [
+        8,
+        1,
+        1,
+    ]

@@ -2,7 +2,7 @@
 
 Memory does not depend on what else the machine does. Time does, and so it is compared by hand, in half an hour:
 `python -m pytest tests/plan/test_this_machine.py -m quiet -s` measures the machine and prints a line for every lever;
-`-k sizes`, `-k levers` and `-k ranks` are parts of it.
+`-k sizes`, `-k levers`, `-k ranks` and `-k families` are parts of it.
 """
 
 import pytest
@@ -56,6 +56,27 @@ RANKS = (
     "--micro_batch_size=8 --tensor_parallel_size=2",
     f"--micro_batch_size=8 --tensor_parallel_size=2 {FUSED}",
 )
+FUSED_FAMILY = "--ln_impl=fused --attn_softmax_impl=fused --gelu_impl=fused --optimizer=fused_lamb"
+LLAMA = "--model_family=llama --num_key_value_heads=4 --intermediate_size=2048"
+MODERN = "--flagfile=configs/modernbert_base.flags --num_hidden_layers=12"
+FAMILIES = (
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=1", 1),
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=1 {FUSED_FAMILY}", 1),
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=2 --attn_impl=flash {FUSED_FAMILY}", 1),
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=2 --activation_checkpointing=full {FUSED_FAMILY}", 1),
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=2 --precision=bf16 {FUSED_FAMILY}", 1),
+    (f"{LLAMA} --max_seq_length=1024 --micro_batch_size=1 --grad_accum_steps=2 {FUSED_FAMILY}", 1),
+    (f"{LLAMA} --max_seq_length=256 --micro_batch_size=2 --split_opt_state {FUSED_FAMILY}", 2),
+    (f"{LLAMA} --max_seq_length=512 --micro_batch_size=2 --tensor_parallel_size=2 {FUSED_FAMILY}", 2),
+    (f"{MODERN} --max_seq_length=512 --micro_batch_size=2", 1),
+    (f"{MODERN} --max_seq_length=512 --micro_batch_size=2 {FUSED_FAMILY}", 1),
+    (f"{MODERN} --max_seq_length=1024 --micro_batch_size=2 --attn_impl=flash {FUSED_FAMILY}", 1),
+    (f"{MODERN} --max_seq_length=4096 --micro_batch_size=1 --attn_impl=flash {FUSED_FAMILY}", 1),
+    (f"{MODERN} --max_seq_length=1024 --micro_batch_size=2 --activation_checkpointing=full {FUSED_FAMILY}", 1),
+    (f"{MODERN} --max_seq_length=512 --micro_batch_size=4 --precision=bf16 {FUSED_FAMILY}", 1),
+    (f"{MODERN} --max_seq_length=256 --micro_batch_size=2 --split_opt_state {FUSED_FAMILY}", 2),
+    (f"{MODERN} --max_seq_length=512 --micro_batch_size=2 --tensor_parallel_size=2 {FUSED_FAMILY}", 2),
+)
 CASES = (
     *(pytest.param(levers, 1, id=f"sizes {levers}") for levers in SIZES),
     *(
@@ -63,6 +84,7 @@ CASES = (
         for levers in LEVERS
     ),
     *(pytest.param(f"--max_seq_length=128 {levers}", 2, id=f"ranks {levers}") for levers in RANKS),
+    *(pytest.param(levers, ranks, id=f"families {levers}") for levers, ranks in FAMILIES),
 )
 # The nightly cases repeat test_saved_tensors.py (exact in the graph) and test_plan_memory.py (state by formulas).
 MEMORY_CASES = (

@@ -59,7 +59,7 @@ def sequences(folder, split):
     st.integers(8, 20),
     st.integers(0, 2**31),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_token_is_predicted_once_except_the_rest(documents, length, seed):
     """The oracle is the text itself: joined sequences are the documents, each with an end token behind it."""
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(5, 91))), "wordpiece")

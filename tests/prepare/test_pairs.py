@@ -158,7 +158,7 @@ def test_documents_of_one_token_have_no_pairs(sizes):
     assert pairs_of(text_of(sizes)) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.lists(st.integers(0, 40), max_size=6), max_size=6),
     st.integers(8, 40),

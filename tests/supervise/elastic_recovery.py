@@ -41,7 +41,7 @@ def main(division: list[str]) -> None:
 
 
 def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
-    """Prints when the ranks had their new places, when the state was there again, and when the next step was done."""
+    """Prints when the ranks were assigned anew, when the state was there again, and when the next step was done."""
     words, seconds, place = (change, "continuing after step", "samples/s"), [], 0
     for word in words:
         while (found := launched.output().find(word, place)) < 0:
@@ -51,7 +51,7 @@ def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
         place = found
         seconds.append(time.monotonic() - begin)
     placed, resumed, stepped = seconds
-    print(f"{what}: new places after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
+    print(f"{what}: new ranks after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.model.samples import PLAIN, loss_sums
+from tftrain.config.families import FAMILIES
 from tftrain.config.train import (
     BatchConfig,
     ComputeConfig,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     RunConfig,
     TrainConfig,
 )
@@ -213,3 +215,35 @@ def test_nothing_of_an_update_is_reduced_on_the_host():
     reductions = [node for node in nodes if node.op in ("Max", "Min", "Sum", "Prod", "Mean", "All", "Any")]
     assert len(reductions) > 10
     assert not [node.name for node in reductions if node.attr["T"].type == tf.int32.as_datatype_enum]
+
+
+@pytest.mark.parametrize(
+    ("steps", "compute"),
+    [
+        (1, {"jit_compile": "true"}),
+        (3, {"jit_compile": "true", "sparse_as_dense": False}),
+        (2, {"sparse_as_dense": False}),
+        (2, {"activation_checkpointing": "full"}),
+    ],
+    ids=str,
+)
+def test_backward_in_segments_gives_the_gradient_of_the_whole(whole, steps, compute):
+    segments = dataclasses.replace(BASE.parallel, backward_segments=2)
+    run, infos = trained(dataclasses.replace(accumulating(steps, with_compute(**compute)), parallel=segments))
+    assert run.segments == 2
+    assert_same_weights(run, whole[0], 1e-5)
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
+    np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
+
+
+def test_segments_of_an_output_layer_of_its_own_send_rows_alone():
+    untied = {**FAMILIES["llama"].defaults, "model_family": "llama", "vocab_size": VOCAB, "num_hidden_layers": 3}
+    model = ModelConfig(**untied, hidden_size=16, num_attention_heads=2, **PLAIN)
+    config = dataclasses.replace(accumulating(2, with_compute(sparse_as_dense=False)), model=model)
+    data = [dict.fromkeys(("input_ids", "labels"), batch["input_ids"]) for batch in batches(2)]
+    (run, infos), (other, expected) = (
+        trained(dataclasses.replace(config, parallel=ParallelConfig(backward_segments=count)), data=data)
+        for count in (3, 1)
+    )
+    assert_same_weights(run, other, 1e-6)
+    np.testing.assert_allclose(norms(infos), norms(expected), rtol=1e-6)

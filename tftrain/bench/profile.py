@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text, training
-from tftrain.bench.peers.table import OUR_FLAGS
+from tftrain.bench.peers.table import flags_of
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.worker import Worker, serve
 
@@ -70,8 +70,8 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
     """Profiles a row in a process of its own; ignores `cpu_threads`, because a profile has one thread."""
     settings = {**row.settings, "extra_flags": config.extra_flags}
     with ExitStack() as stack:
-        if row.settings["task"] == task.TEXT:
-            settings["batches"] = stack.enter_context(text.prepared())[text.PACKED]
+        if task.TASKS[row.settings["task"]].of_text:
+            settings |= stack.enter_context(text.prepared(row.settings["task"]))[text.PACKED]
         worker = stack.enter_context(Worker("tftrain.bench.profile", settings))
         made = worker.ask(config.steps or STEPS)
     for record in made:
@@ -83,10 +83,10 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
 
 PROFILE = Table(
     "profile",
-    "thread time of a training step of BERT-base by kind of operation, on the batches of table peers",
+    "thread time of a training step by kind of operation, on the batches of table peers",
     columns("task dtype kind thread_ms:1 share:3 ops:0"),
     tuple(
-        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": OUR_FLAGS})
+        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": flags_of(work)})
         for work in task.TASKS
         for dtype in ("bf16", "fp32")
     ),

@@ -221,4 +221,4 @@ class BackgroundSave:
             # On a full disk, the next save needs the space.
             shutil.rmtree(self._attempt.folder, ignore_errors=True)
         else:
-            logger.warning(f"no shards of step {self._attempt.step}: {problem}")
+            logger.warning(f"this rank wrote no shards of step {self._attempt.step}: {problem}")

@@ -105,7 +105,7 @@ def _of_data(config) -> Iterator[Problem]:
     model, data = config.model, config.data
     sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
     if model.task in TASKS:
-        yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family)
+        yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
         yield from (Problem(name, getattr(data, name), expected) for name in sources)
@@ -156,6 +156,13 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
         split_layers(*(max(1, each) for each in sizes), parallel.pipeline_split)
     except ConfigError as error:
         yield from error.problems
+    if (segments := parallel.backward_segments or 1) > 1:
+        if parallel.pipeline_parallel_size > 1 or size > 1:
+            expected = "remove this flag: it is for runs without tensor parallel ranks and pipeline stages"
+            yield Problem("backward_segments", segments, expected)
+        elif segments > model.num_hidden_layers:
+            expected = f"expected at most num_hidden_layers={model.num_hidden_layers}"
+            yield Problem("backward_segments", segments, expected)
     if parallel.pipeline_schedule == "zero_bubble" and compute.activation_checkpointing == "full":
         expected = "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
         yield Problem("activation_checkpointing", "full", expected)

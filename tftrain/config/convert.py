@@ -71,7 +71,7 @@ class ConvertConfig:
     architecture: str | None = flag(None)
     """Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf;
     BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default the
-    largest class whose heads the model has."""
+    largest class whose output heads the model has."""
     tokenizer_dir: str | None = flag(None)
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
     max_shard_gb: float = flag(5.0, above=0)
@@ -80,8 +80,10 @@ class ConvertConfig:
     """Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; this
     reader runs none of it, but other programs that load the same file may."""
     average_last: int = flag(1, minimum=1, maximum=1000)
-    """Convert the mean of the weights in so many of the newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
-    init_missing: bool = flag(False, "If the source lacks heads, give them initial values instead of refusing it.")
+    """Convert the mean of the weights in this number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
+    init_missing: bool = flag(
+        False, "Give initial values to output heads that the source lacks, instead of refusing it."
+    )
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:

@@ -24,8 +24,9 @@ class Family(NamedTuple):
 
 
 _ALL_GLOBAL = {"local_attention": (0,), "global_attn_every": (3,), "local_rope_theta": (10_000.0,)}
+_FIRST_TOKEN = {"classifier_pooling": ("cls",)}
 _EVEN_HEADS = {"attention_head_size": (None,), "query_key_norm": (False,)}
-_ONE_LOSS = {"next_sentence": (True,)}
+_OF_DECODERS = {"next_sentence": (True,), **_FIRST_TOKEN}
 # The options that BERT and GPT-2 came without.
 _CLASSIC = {
     "activation": ("gelu", "geglu"),
@@ -36,8 +37,10 @@ _CLASSIC = {
     **_EVEN_HEADS,
 }
 FAMILIES = {
-    "bert": Family("masked", False, "layer", True, False, {"position_embedding": ("learned",), **_CLASSIC}),
-    "gpt": Family("causal", True, "layer", False, True, {**_CLASSIC, **_ONE_LOSS}),
+    "bert": Family(
+        "masked", False, "layer", True, False, {"position_embedding": ("learned",), **_CLASSIC, **_FIRST_TOKEN}
+    ),
+    "gpt": Family("causal", True, "layer", False, True, {**_CLASSIC, **_OF_DECODERS}),
     "llama": Family(
         objective="causal",
         pre_norm=True,
@@ -51,7 +54,7 @@ FAMILIES = {
             "position_embedding": ("rotary",),
             "use_bias_in_keys": (True,),
             **_ALL_GLOBAL,
-            **_ONE_LOSS,
+            **_OF_DECODERS,
         },
         defaults={
             "activation": "swiglu",

@@ -7,6 +7,21 @@ from tftrain.config.families import FAMILIES, listed
 from tftrain.config.fields import Problem, flag
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
+_OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
+# The tasks that use a flag; flags that are not here are for all of them.
+_TASKS_OF = {
+    "text_column": (*_OF_TEXTS, "completion"),
+    "text_pair_column": _OF_TEXTS,
+    "label_column": ("classification", "multi_label", "regression", "completion"),
+    "header": (*_OF_TEXTS, "completion"),
+    "chat_template": ("completion",),
+    "label_separator": ("multi_label",),
+    **dict.fromkeys(
+        ("doc_stride", "max_query_length", "max_answer_length", "n_best", "null_score_threshold"),
+        ("question_answering",),
+    ),
+    "temperature": ("embedding",),
+}
 
 
 @dataclass(frozen=True)
@@ -20,9 +35,10 @@ class FineTuningConfig:
     completion, prompts with completions, or JSONL with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
     text_column: str | None = flag(None)
-    """Name or number (from 0) of the column of the text; by default text or sentence, for completion prompt."""
+    """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
+    with task=completion."""
     text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
-    label_column: str | None = flag(None, "Column of the label; by default label, for completion completion.")
+    label_column: str | None = flag(None, "Column of the label; by default label, or completion with task=completion.")
     header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
     chat_template: str | None = flag(None, path=True)
     """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by
@@ -50,8 +66,8 @@ class FineTuningConfig:
     printed at the end."""
 
 
-def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem]:
-    """Returns every reason to refuse the flags of fine-tuning that needs no look at files."""
+def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:
+    """Returns every reason to refuse the flags of fine-tuning, of a run in a mode, that needs no look at files."""
     defaults = FineTuningConfig()
     if task == "pretraining":
         return [
@@ -66,14 +82,16 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
         others = "pretraining or completion" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
         found.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
-    if settings.chat_template and (task != "completion" or not Path(settings.chat_template).is_file()):
-        expected = "expected a file with a template" if task == "completion" else "remove this flag"
-        found.append(Problem("chat_template", settings.chat_template, expected))
+    for name, tasks in _TASKS_OF.items():
+        if (value := getattr(settings, name)) != getattr(defaults, name) and task not in tasks:
+            found.append(Problem(name, value, f"remove this flag: it is for task={' or '.join(tasks)}"))
+    if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
+        found.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:
         found.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add glue_task"))
-    if not settings.glue_task and not settings.train_file:
+    if not settings.glue_task and not settings.train_file and mode != "evaluate":
         found.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")

@@ -3,6 +3,7 @@
 With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
 """
 
+import math
 import re
 
 from tftrain.config.fields import ConfigError, Problem
@@ -30,6 +31,14 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
     if how == "flops":
         return _by_cost(layers, parts, head)
     return _listed(how, layers, stages, chunks)
+
+
+def most_segments(layers: int, weights: float) -> int:
+    """Returns into how many segments backward is divided: one for 32 MB of fp32 gradients, which are a bucket.
+
+    There are at most 8, because XLA compiles each.
+    """
+    return max(1, min(layers, math.ceil(4 * weights / 2**25), 8))
 
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:

@@ -62,11 +62,10 @@ class ModelConfig:
     """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
     llama3:8,1,4,8192."""
     local_attention: int = flag(0, minimum=0)
-    """Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global.
-    modernbert: 128."""
-    global_attn_every: int = flag(
-        3, "With local_attention: the first layer and every one after so many are global.", minimum=1, maximum=1000
-    )
+    """Window of a local layer: a token attends to half as many tokens on each side; 0: every layer is global. By
+    default 128 for modernbert."""
+    global_attn_every: int = flag(3, minimum=1, maximum=1000)
+    """With local_attention: a layer is global if its number, counted from 0, is a multiple of this."""
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(
         True, "Learn from pairs whether the second text follows the first; false: masked words only."
@@ -95,6 +94,9 @@ class ModelConfig:
     """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     query_key_norm: bool = flag(False)
     """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
+    classifier_pooling: str = flag("cls", choices=("cls", "mean"))
+    """What the classifier of an example reads: its first token, or the mean of its tokens, as in the published
+    ModernBERT."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
     use_bias_in_keys: bool = flag(True)

@@ -124,6 +124,10 @@ class ParallelConfig:
     """Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the
     output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several model
     chunks, chunk c of stage s is number c * stages + s of the list."""
+    backward_segments: int | None = flag(None, minimum=1)
+    """Parts of the model whose backward passes run one after the other, so that the gradients of one are summed over
+    the ranks while the next ones are computed. By default one for every 32 MB of gradients, at most 8, if XLA compiles
+    the step of several data parallel ranks; else 1: without XLA, the sums of a micro-batch begin as it is computed."""
     split_opt_state: bool = flag(False)
     """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
     split_grad_accum: bool = flag(False)

@@ -33,7 +33,7 @@ class PredictFlags:
     probable one."""
     top_p: float = flag(1.0, above=0, maximum=1)
     """With temperature: draw from the fewest most probable tokens that together have this probability."""
-    seed: int = flag(0, "Of the draws; those of a text depend on this and on its number among the texts.", minimum=0)
+    seed: int = flag(0, "Seed of drawn tokens; those of a text depend on it and on the text's number.", minimum=0)
     stop: tuple[str, ...] = flag(())
     """A string that ends what a decoder appends and is left out of it; repeat the flag for several."""
     chat: bool = flag(False)

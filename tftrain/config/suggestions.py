@@ -125,7 +125,8 @@ REPLACED = {
     "eval_batches": (
         "eval_examples",
         "give --eval_examples, the number of batches times --global_batch_size; 0 or no flag: all held-out examples",
-    )
+    ),
+    "causal": ("trainer", "give --model_family=gpt; --trainer=megatron plans it as Megatron-LM runs it"),
 }
 # Below this similarity (difflib's ratio), a name that is merely spelled alike is no suggestion.
 _ALIKE = 0.84

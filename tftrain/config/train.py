@@ -37,7 +37,7 @@ class DataConfig:
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
     whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
     document_mask: bool = flag(False)
-    """The documents of a decoder's row do not see each other, and positions begin again with each."""
+    """The documents in a row of a decoder do not attend to each other, and positions begin again with each."""
     seq_length_buckets: str = flag("none")
     """Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut to
     the smallest of these lengths that holds them."""

@@ -141,7 +141,8 @@ def _architecture(weights: Weights, asked: str | None) -> tuple[str, Sequence[st
     fitting = [asked] if asked else [name for name, heads in known.items() if weights.parts.issuperset(heads)]
     if not fitting:
         raise FormatError(
-            f"{weights.path}: it has no heads that one of {', '.join(known)} needs; name one, with --init_missing"
+            f"{weights.path}: it lacks heads of each of {', '.join(known)}; choose one with --architecture, and add "
+            "--init_missing"
         )
     require_heads(weights, known[fitting[0]], fitting[0])
     return fitting[0], known[fitting[0]]

@@ -79,8 +79,8 @@ def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) 
             f"{path}: classifier_activation is {activation!r}; this project has only that of hidden_activation"
         )
     pooling = config.get("classifier_pooling", "cls")
-    if pooling != "cls" and _task(config, path).get("task") in PROBLEM_TYPES:
-        raise FormatError(f"{path}: classifier_pooling is {pooling!r}; this project has only 'cls'")
+    if pooling not in ("cls", "mean"):
+        raise FormatError(f"{path}: classifier_pooling is {pooling!r}; expected 'cls' or 'mean'")
     types, every = config.get("layer_types"), values["global_attn_every"]
     if types is not None:
         is_global = [each == "full_attention" for each in types] if isinstance(types, list) else []
@@ -90,7 +90,11 @@ def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) 
             raise FormatError(
                 f"{path}: layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
             )
-    return {"global_attn_every": every, **hugging_face_rope.local_and_global(config, path)}
+    return {
+        "global_attn_every": every,
+        "classifier_pooling": pooling,
+        **hugging_face_rope.local_and_global(config, path),
+    }
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -133,7 +137,7 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
     """
     if library != "transformers" and model.model_family != "bert":
         raise FormatError(
-            f"--model_family={model.model_family}: the format of {library} is that of its BERT; write this model with "
+            f"--model_family={model.model_family}: the format of {library} has only BERT; write this model with "
             "--to=hf:FOLDER"
         )
     position = "pre" if model.is_pre_norm else "post"
@@ -161,7 +165,7 @@ def _more(model: ModelConfig) -> dict[str, Any]:
     bases = dict(zip(kinds, (model.rope_theta, model.local_rope_theta), strict=True))
     return {
         "classifier_activation": _gelu(model),
-        "classifier_pooling": "cls",
+        "classifier_pooling": model.classifier_pooling,
         **MODERN,
         "layer_types": [kinds[layer % model.global_attn_every > 0] for layer in range(model.num_hidden_layers)],
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},

@@ -1,7 +1,7 @@
 """Prompts with their completions, and chats: what a decoder reads and learns of them, packed into rows.
 
-A chat is a list of messages, which a Jinja template makes one text of, as in transformers. The model learns what the
-assistant says: what a message of its adds to the text of the messages before it.
+A chat is a list of messages. A Jinja template makes one text of them, as in transformers. The model learns what each
+message of the assistant adds to the text of the messages before it.
 """
 
 import json
@@ -43,7 +43,7 @@ class Example(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The texts before it."""
+        """The texts before the completion."""
         last = max(place for place, (_, is_learned) in enumerate(self.parts) if is_learned)
         return "".join(text for text, _ in self.parts[:last])
 
@@ -114,7 +114,7 @@ def question(text: str, template: Template) -> str:
 
 
 def end_of_answer(template: Template) -> str:
-    """Returns what a template writes after the assistant's message, without spaces around if it has more than them."""
+    """Returns what a template writes after the assistant's message; stripped, unless it is only spaces."""
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
     end = template(messages, False).rpartition(_PROBE)[2]
     return end.strip() or end
@@ -169,9 +169,10 @@ class Rows:
     """Examples of at most `length` inputs, packed several in a row.
 
     Attributes:
-        examples: of each row, with the places of its completion's labels, int64 [n].
+        examples: those of each row, each with the positions of its completion's labels, int64 [n].
         features: input_ids, input_mask, sequence_ids, position_ids and labels, int32 [rows, S] each.
-        cut, left_out: numbers of examples whose end did not fit, and of those of whose completion nothing fits.
+        cut: number of examples whose end does not fit.
+        left_out: number of examples that are left out, because nothing of their completion fits.
     """
 
     def __init__(self, examples: Sequence[Example], encoded: Sequence[Encoded], length: int):

@@ -7,18 +7,18 @@ import numpy as np
 
 from tftrain.formats.tokenizer import Tokenizer
 
-SPECIAL_TOKENS = {1: 2, 2: 3}  # of an example with so many texts
+SPECIAL_TOKENS = {1: 2, 2: 3}  # special tokens of an example with one text and with two
 
 
 class Encoded(NamedTuple):
     """Token ids of one sequence without padding."""
 
     ids: np.ndarray  # int32 [tokens], the special tokens included
-    first: int  # number of tokens of segment 0: up to and including the first [SEP]
+    first: int  # number of tokens of token type 0: up to and including the first [SEP]
 
 
 class Encoder:
-    """Makes the token ids of texts, of at most `max_seq_length` tokens, by WordPiece or sentencepiece.
+    """Makes the token ids of texts, of at most `max_seq_length` tokens.
 
     Attributes:
         cut: number of examples so far whose texts were cut.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class GlueTask(NamedTuple):
-    """One task."""
+    """The columns, labels and score of one task."""
 
     texts: tuple[str, ...]  # columns of the texts
     label: str  # column of the label

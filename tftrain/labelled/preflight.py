@@ -89,6 +89,8 @@ def problems(config: TrainConfig) -> list[Problem]:
         tokenizer = tokenizer_of(config)
     except DataError as error:
         found.append(_problem(error, config, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
+        if model.task == "completion":  # Its files can't be read without.
+            return found
     labels = model.labels
     for split in ("train", "eval"):
         flag = "glue_dir" if settings.glue_task else f"{split}_file"

@@ -1,4 +1,4 @@
-"""What judges the predictions for a whole split, where sums over micro-batches can't: scores, and JSON objects."""
+"""Scores that need the predictions for a whole split, not only sums over micro-batches; predictions as JSON objects."""
 
 import abc
 import itertools
@@ -121,7 +121,7 @@ class NumberScorer(Scorer):
     metrics = METRICS["regression"]
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns Spearman's and Pearson's correlation and the negative root of the mean squared error; [n, 1]."""
+        """Returns Spearman's and Pearson's correlation and the negative root of the mean squared error, of [n, 1]."""
         true, found = np.array([example.label for example in self._examples[: len(outputs)]]), outputs[:, 0]
         rmse = math.sqrt(float(np.mean((true - found) ** 2)))
         correlations = {name: _correlation(f"{name}r", true, found) for name in ("spearman", "pearson")}

@@ -1,6 +1,6 @@
 """Questions about contexts in SQuAD's JSON, versions 1.1 and 2.0, and the windows of tokens that a model reads.
 
-A context is divided into words at spaces and punctuation marks, each with its place in the text, so that an answer is a
+A context is split into words at spaces and punctuation marks, each with its range in the text, so that an answer is a
 range of words and is printed as it stands in the context.
 """
 
@@ -119,7 +119,7 @@ def divide(
         max_query_length: most tokens of a question.
 
     Raises:
-        DataError: a window has no room for any of the context.
+        DataError: nothing of the context fits into a window.
     """
     windows, encoded = [], []
     asked = encoder.tokenize([question.text for question in questions])

@@ -41,7 +41,7 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
             return
         aside = next(path for n in itertools.count(1) if not (path := folder.with_name(f"{folder.name}_{n}")).exists())
         folder.rename(aside)
-        logger.info(f"{folder}: of an earlier run with another tokenizer; moved to {aside}")
+        logger.info(f"{folder}: the tokenizer of an earlier run, which is another one, was moved to {aside}")
     if own_tokenizer:
         with complete_folder(folder) as partial:
             tokenizer.write(partial, own_tokenizer)

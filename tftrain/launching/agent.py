@@ -141,7 +141,7 @@ class Rank:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
 
     def join(self, seconds: float | None = None) -> None:
-        """Waits until the process has ended and its exit code is sent, at most so long."""
+        """Waits at most `seconds` until the process has ended and its exit code is sent."""
         if self._waiter.is_alive():
             self._waiter.join(None if seconds is None else max(0, seconds))
 

@@ -88,7 +88,7 @@ class Connection:
             self._process.stdin.close()
 
     def end(self, seconds: float) -> None:
-        """Waits for the end of the process, at most so long, and then kills it."""
+        """Waits at most `seconds` for the end of the process, then kills it."""
         self.close()
         try:
             self._process.wait(seconds)

@@ -51,10 +51,10 @@ def assign(config: LaunchConfig) -> list[Host]:
 def variables(
     host: Host, environ: Mapping[str, str], network: Mapping[str, object], chosen_interfaces: str | None
 ) -> dict[str, str]:
-    """Returns the environment variables for the ranks of a host, beside those of each rank's place.
+    """Returns the environment variables that all ranks of a host have.
 
-    They are the launcher's and Horovod's for the network. Other hosts do not get what only this one has, such as
-    CUDA_VISIBLE_DEVICES. The user may have chosen interfaces, with commas between.
+    They are the launcher's, and Horovod's for the network. Other hosts do not get what only this one has, such as
+    CUDA_VISIBLE_DEVICES. `chosen_interfaces` is the value of --network-interfaces.
     """
     passed = {name: value for name, value in environ.items() if host.is_local or is_exportable(name)}
     network = {name: str(value) for name, value in network.items()}

@@ -1,7 +1,7 @@
 """A job: starts the ranks on all hosts, passes signals on, and ends when every rank has ended.
 
-A rank that fails or stops is given company only for a while: the others end by themselves, as docs/reliability.md
-describes, and those that do not are ended.
+After a rank has failed or stopped, the others have some time to end by themselves, as docs/reliability.md describes.
+Then the launcher ends them.
 """
 
 import logging
@@ -252,7 +252,7 @@ class _Job:
         self._by_launcher = True
         if number is None:
             self._ended.update((rank, Ended(ExitCode.SIGNALLED + signal.SIGKILL, True)) for rank in running)
-            logger.error(f"{shown}: no answer; look for processes there")
+            logger.error(f"{shown}: no answer; end their processes there if they still run")
             return
         logger.warning(f"{shown} still running: sending {signal.Signals(number).name}")
         self._send(number)

@@ -31,7 +31,7 @@ class AttentionMask(NamedTuple):
         slopes: of this rank's heads, see `positions.distance_bias`; None: nothing is added.
         sequences: int32 [b, S], which of the sequences of its row each token belongs to, 0 exactly where `keys` is 0:
             a query attends only to tokens of its own sequence. None: to all of the row.
-        cache: holds the keys of the tokens before, see `key_value_cache`.
+        cache: holds the keys of the tokens before, see `key_value_cache`; for `plain_softmax` alone.
         positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
         window: the largest distance of a key that a query attends to; None: any.
     """
@@ -67,6 +67,8 @@ class AttentionCore(Protocol):
 def plain_softmax(query, key, value, mask, dropout):
     """The core in plain TensorFlow."""
     query, key, value = _by_heads(query, key, value)
+    if mask.cache:
+        key, value = mask.cache.extended(key, value, mask.positions)
     # Scale the queries, because they have fewer elements than the scores. The reshapes stop Grappler from moving the
     # factor through the transpose that splits the heads. Grappler would do so only in graphs whose backward does not
     # need the scaled queries, so results would not be bit-equal.

@@ -105,18 +105,26 @@ class BertClassifier(BertEncoder):
         self.pooler = Pooler(parameters.scope("pooler"), pooler[""]) if pooler else None
         self.transform = Transform(parameters.scope("masked_lm"), transform, config) if transform else None
         self.classifier = Classifier(parameters.scope("classifier"), classifier[""]) if classifier else None
-        self._on_samples, self._dropout_rate = config.predicts_samples, config.hidden_dropout_prob
+        self._pooling = config.classifier_pooling if config.predicts_samples else None
+        self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 
     def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the head's numbers for a batch, see `head_outputs`; inference."""
-        return self.head_outputs(self.hidden_states(batch), None)
+        return self.head_outputs(self.hidden_states(batch), batch, None)
 
-    def head_outputs(self, x: tf.Tensor, dropout: DropoutKey | None, deferred: Deferred | None = None) -> tf.Tensor:
+    def head_outputs(
+        self,
+        x: tf.Tensor,
+        batch: Mapping[str, tf.Tensor],
+        dropout: DropoutKey | None,
+        deferred: Deferred | None = None,
+    ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 
         Args:
             x: see above.
+            batch: input_mask, int32 [b, S], 0 for padding.
             dropout: of what the classifier reads; None in inference.
             deferred: see `Dense.call`.
 
@@ -128,7 +136,7 @@ class BertClassifier(BertEncoder):
         if self.pooler is not None:
             x = self.pooler(x, None, deferred)
         elif self.transform is not None:
-            x = self.transform(x[:, 0] if self._on_samples else x, deferred)
+            x = self.transform(pooled(x, batch["input_mask"], self._pooling) if self._pooling else x, deferred)
         if self.classifier is None:
             return tf.cast(x, wide_dtype(x.dtype))
         x = reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site))
@@ -263,6 +271,16 @@ def pick(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     return tf.reshape(picked, [-1, dimension(positions, 1), hidden])
 
 
+def pooled(hidden: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
+    """Maps hidden states to one vector for each row, [b, H]; see `embeddings`."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    wide = wide_dtype(hidden.dtype)
+    weights = tf.cast(mask, wide)[:, :, tf.newaxis]
+    sums = tf.reduce_sum(tf.cast(hidden, wide) * weights, axis=1)
+    return tf.cast(sums / tf.maximum(tf.reduce_sum(weights, axis=1), 1), hidden.dtype)
+
+
 def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tensor:
     """Maps hidden states [b, S, H] to vectors of length 1, [b, H].
 
@@ -271,8 +289,4 @@ def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.
         mask: [b, S], 0 for padding.
         pooling: mean, over the tokens; or cls, the first token.
     """
-    if pooling == "cls":
-        return tf.math.l2_normalize(hidden[:, 0], axis=-1)
-    weights = tf.cast(mask, hidden.dtype)[:, :, tf.newaxis]
-    mean = tf.reduce_sum(hidden * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1)
-    return tf.math.l2_normalize(mean, axis=-1)
+    return tf.math.l2_normalize(pooled(hidden, mask, pooling), axis=-1)

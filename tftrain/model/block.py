@@ -99,8 +99,6 @@ class SelfAttention(tf_keras.layers.Layer):
         query, key = self.query_norm(query), self.key_norm(key)
         if self.rotate:
             query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
-        if mask.cache:
-            key, value = mask.cache.extended(key, value, mask.positions)
         mask = mask._replace(slopes=self.slopes, window=self.window)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
@@ -119,7 +117,7 @@ class FeedForward(tf_keras.layers.Layer):
     def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
         """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
-        Tensor parallel ranks divide the wide layer between `up` and `down`.
+        The layer between `up` and `down` is partitioned over the tensor parallel ranks.
 
         Args:
             parameters: makes the variables.

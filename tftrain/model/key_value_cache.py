@@ -14,23 +14,23 @@ _TEXTS, _NUMBERS, _NUMBER = (tf.TensorSpec(shape, tf.int32) for shape in ([None,
 
 
 class LayerCache:
-    """The keys and values of a layer, [texts, room, heads, head_size] each; those of future tokens are zeros."""
+    """The keys and values of a layer, [texts, heads, room, head_size] each; those of future tokens are zeros."""
 
     def __init__(self, heads: int, head_size: int, dtype: str):
         """Has room for no token."""
-        empty, shape = tf.zeros([0, 0, heads, head_size], dtype), [None, None, heads, head_size]
+        empty, shape = tf.zeros([0, heads, 0, head_size], dtype), [None, heads, None, head_size]
         self._key, self._value = (tf.Variable(empty, trainable=False, shape=shape) for _ in range(2))
 
     def reserve(self, texts: int, room: int) -> None:
         """Forgets everything, and makes room."""
         for held in (self._key, self._value):
-            held.assign(tf.zeros([texts, room, *held.shape[2:]], held.dtype), read_value=False)
+            held.assign(tf.zeros([texts, held.shape[1], room, held.shape[3]], held.dtype), read_value=False)
 
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes the keys and values of tokens.
 
         Args:
-            key, value: [texts, S, heads, head_size].
+            key, value: [texts, heads, S, head_size].
             positions: int32 [texts, S]; None: these are the first tokens.
 
         Returns:
@@ -38,10 +38,10 @@ class LayerCache:
         """
         if positions is None:
             for held, new in ((self._key, key), (self._value, value)):
-                held[:, : tf.shape(new)[1]].assign(new)
+                held[:, :, : tf.shape(new)[2]].assign(new)
             return key, value
         for held, new in ((self._key, key), (self._value, value)):
-            held.scatter_nd_update(_places(positions), new)
+            held.scatter_nd_update(_places(positions, held.shape[1]), new)
         return self._key.read_value(), self._value.read_value()
 
 
@@ -55,18 +55,20 @@ class LoopCache:
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """See `LayerCache.extended`."""
         if positions is None:
-            paddings = [[0, 0], [0, self._room - tf.shape(key)[1]], [0, 0], [0, 0]]
+            paddings = [[0, 0], [0, 0], [0, self._room - tf.shape(key)[2]], [0, 0]]
             self.held = tf.pad(key, paddings), tf.pad(value, paddings)
             return key, value
-        pairs, places = zip(self.held, (key, value), strict=True), _places(positions)
+        pairs, places = zip(self.held, (key, value), strict=True), _places(positions, key.shape[1])
         self.held = tuple(tf.tensor_scatter_nd_update(held, places, new) for held, new in pairs)
         return self.held
 
 
-def _places(positions):
-    """Returns the text and the position of each token, int32 [texts, S, 2]."""
-    texts = tf.range(tf.shape(positions)[0])[:, tf.newaxis]
-    return tf.stack([tf.broadcast_to(texts, tf.shape(positions)), positions], axis=-1)
+def _places(positions, heads):
+    """Returns the text, the head and the position of each token's vectors, int32 [texts, heads, S, 3]."""
+    texts = tf.range(tf.shape(positions)[0])
+    axes = texts[:, None, None], tf.range(heads)[None, :, None], positions[:, None, :]
+    shape = tf.stack([tf.size(texts), heads, tf.shape(positions)[1]])
+    return tf.stack([tf.broadcast_to(axis, shape) for axis in axes], axis=-1)
 
 
 class CachedDecoder:

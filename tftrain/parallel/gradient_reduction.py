@@ -59,15 +59,19 @@ class GradientReduction:
             return [tf.TensorShape([sum(part.size for part in parts)]) for parts in self.split.slices]
         return [variable.shape for variable in variables]
 
-    def sum(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def sum(self, gradients: Sequence[tf.Tensor], first_is_early: bool = False) -> list[tf.Tensor]:
         """Returns the sums over ranks: whole tensors; with a split, this rank's flat part of each bucket.
 
-        The gradients are those of every variable, different on each rank, of any floating dtypes.
+        The gradients are those of every variable, different on each rank, of any floating dtypes. Backward ends with
+        the embeddings; but that of the token embedding is early if it is the gradient of the output layer alone.
         """
         if self.split:
             return self.split.reduce(gradients, "gradients", self._wire)
-        # Backward ends with the embeddings: in reverse, the first bucket is ready first.
-        return all_reduce_sum(self._group, gradients[::-1], "gradients", self._wire)[::-1]
+        order = list(range(len(gradients)))[::-1]
+        if first_is_early:
+            order = [0, *order[:-1]]
+        summed = all_reduce_sum(self._group, [gradients[place] for place in order], "gradients", self._wire)
+        return [each for _, each in sorted(zip(order, summed, strict=True), key=lambda pair: pair[0])]
 
     def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
         """Adds the looked-up rows of all ranks to the gradient of their table: fp32, already summed over ranks."""

@@ -75,7 +75,7 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     if hvd.size() != launch.size:
         raise MeshError(
             f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
-            f"was Horovod built with MPI where mpirun starts it?"
+            "under mpirun, Horovod must be built with MPI: run `make setup` again"
         )
     place = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
     return dataclasses.replace(mesh, **place, process_sets=sets, pending=PendingCollectives())

@@ -1,6 +1,6 @@
 """Plans the memory and the time of a run: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
 
-It also ranks divisions (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
+It also compares layouts (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
 machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
@@ -13,6 +13,7 @@ from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.plan import cluster_file, levers, machine, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.commands import of_division
 from tftrain.plan.config import PlanConfig, search_request, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.published import compare, rows
@@ -116,26 +117,26 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     else:
         expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}, or a JSON file that describes one"
         raise ConfigError([Problem("cluster", name, expected)])
-    system = config.plan.system or _default_system(cluster, config.plan.causal)
+    system = config.plan.system or _default_system(cluster, config.plan.trainer)
     if system not in systems():
         raise ConfigError([Problem("system", system, f"expected one of {', '.join(systems())}")])
     return cluster, systems()[system]
 
 
-def _default_system(cluster: Cluster, causal: bool) -> str:
+def _default_system(cluster: Cluster, trainer: str) -> str:
     """Returns the default system for a cluster.
 
     The constants of tftrain_cpu are shares of measured rates, those of the other systems shares of a data sheet.
     """
     if cluster.multiprocessors:
-        return "megatron" if causal else "encoder"
-    return "tftrain_cpu" if cluster.name == machine.NAME and not causal else "megatron_cpu"
+        return "megatron" if trainer == "megatron" else "encoder"
+    return "tftrain_cpu" if cluster.name == machine.NAME and trainer == "tftrain" else "megatron_cpu"
 
 
 def print_plan(config: PlanConfig) -> int:
     """Prints the plan of a run; returns the exit status."""
     cluster, constants = machine_of(config)
-    plan = forecast(workload(config, cluster), cluster, constants)
+    plan = forecast(workload(config, cluster), cluster, constants, config.plan.memory_margin)
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     given = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, given.examples_per_row, given.utilisation), end="")
@@ -143,13 +144,19 @@ def print_plan(config: PlanConfig) -> int:
 
 
 def print_search(config: PlanConfig) -> int:
-    """Prints the fastest divisions on up to max_nodes nodes; returns the exit status."""
+    """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     work, ramp, constraints = search_request(config, cluster)
-    found = search(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints)
-    lines = report.search_cells(found)
-    print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
-    print(f"{found.candidates} divisions, {found.fitting} of them fit", file=sys.stderr)
+    found = search(
+        *(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, config.plan.memory_margin),
+        accepts=lambda division: work.trainer != "tftrain" or of_division(division, config) is not None,
+    )
+    columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(found, config), ""
+    if config.plan.format == "text":  # A command is wider than a terminal.
+        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
+        columns, lines = columns[:-1], [line[:-1] for line in lines]
+    print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
+    print(f"{found.candidates} layouts, {found.fitting} of them fit", file=sys.stderr)
     return ExitCode.DONE if found.fitting else ExitCode.FAILED
 
 

@@ -27,17 +27,20 @@ class PlanFlags:
     data_parallel_size: int | None = flag(None, minimum=1)
     """Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size)."""
     zero_stage: int | None = flag(None, minimum=0, maximum=3)
-    """ZeRO stage: data parallel ranks partition the optimizer state (1), also gradients (2), also weights (3); by
-    default as split_opt_state and split_grad_accum say."""
+    """ZeRO stage of trainer=megatron: data parallel ranks partition the optimizer state (1), also gradients (2), also
+    weights (3); by default, and for tftrain, as split_opt_state and split_grad_accum say."""
     examples_per_row: float = flag(1.0, minimum=1)
     """Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them."""
     utilisation: float = flag(1.0, above=0, maximum=1)
     """Share of the positions that are not padding, as tftrain.prepare prints it."""
-    causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
+    trainer: str = flag("tftrain", choices=("tftrain", "megatron"))
+    """What runs the job: tftrain, for which answers are commands; or megatron: decoders by Megatron-LM, with ZeRO-3."""
+    memory_margin: float = flag(0.06, minimum=0, below=1)
+    """Share of a device's memory that a plan leaves free to fit: published runs count on 70 to 75 of 80 GB."""
     system: str | None = flag(None)
-    """Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a CPU
-    megatron_cpu, or tftrain_cpu on this_machine."""
-    search: bool = flag(False, "Rank all divisions among at most max_nodes nodes by the time of a step.")
+    """Software whose constants are used: a name that --list prints. By default encoder, or megatron for
+    trainer=megatron; on a CPU megatron_cpu, or tftrain_cpu on this_machine."""
+    search: bool = flag(False, "List the layouts on at most max_nodes nodes, the fastest first.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
@@ -54,6 +57,9 @@ class PlanFlags:
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
             found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
+        if self.zero_stage in range(4) and self.trainer == "tftrain":
+            expected = "remove this flag, and use --split_opt_state or --split_grad_accum; or add --trainer=megatron"
+            found.append(Problem("zero_stage", self.zero_stage, expected))
         return found
 
 
@@ -84,6 +90,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
     found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
+    found += _of_trainer(config)
     if tp < 1 or pp < 1:
         raise ConfigError(found)
     if devices % (tp * pp):
@@ -97,7 +104,14 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if found:
         raise ConfigError(found)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu=cluster.multiprocessors > 0)
+    return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
+
+
+def _of_trainer(config: PlanConfig) -> list[Problem]:
+    """Returns why the other trainer does not run the model."""
+    if config.plan.trainer == "tftrain" or config.model.is_decoder:
+        return []
+    return [Problem("trainer", config.plan.trainer, "expected tftrain, or a decoder, such as --model_family=gpt")]
 
 
 def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tuple[int, ...], Constraints]:
@@ -113,6 +127,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tupl
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
     found = dataclasses.replace(config.train, batch=any_batch).problems(ranks)
     found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
+    found += _of_trainer(config)
     if batch.global_batch_size is None:
         found.append(Problem("global_batch_size", None, "expected the samples of an update"))
     found = found or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
@@ -122,7 +137,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tupl
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
-    work = from_config(train, 1, causal=plan.causal, gpu=cluster.multiprocessors > 0)
+    work = from_config(train, 1, trainer=plan.trainer, gpu=cluster.multiprocessors > 0)
     return work, sizes, _constraints(config)
 
 
@@ -139,4 +154,5 @@ def _constraints(config: PlanConfig) -> Constraints:
         micro_batches=batch.grad_accum_steps,
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
         checkpointing=mode if mode != "none" else None,
+        core=None if config.model.attn_impl == "softmax" else config.model.attn_impl,
     )

@@ -21,11 +21,17 @@ class Forecast(NamedTuple):
     constants: Constants
     memory: Memory  # of the fullest rank, with the fragmentation that the cluster's devices have space for
     time: StepTime  # of an update
+    margin: float = 0.0  # share of a device's memory that must stay free
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest rank fits a device."""
-        return self.memory.fits(self.cluster)
+        """Whether the fullest rank fits a device, with the margin."""
+        return self.memory.fits(self.cluster, self.margin)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it fits only without the margin."""
+        return self.memory.fits(self.cluster) and not self.fits
 
     @property
     def gb(self) -> float:
@@ -57,10 +63,10 @@ class Forecast(NamedTuple):
         return self.tflops_per_device * 1e12 / peak
 
 
-def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast:
-    """Plans a workload on a cluster, with the constants of the software."""
+def forecast(work: Workload, cluster: Cluster, constants: Constants, margin: float = 0.0) -> Forecast:
+    """Plans a workload on a cluster, with the constants of the software; for `margin`, see `Forecast`."""
     needed = memory.estimate(work, constants).on(cluster)
-    return Forecast(work, cluster, constants, needed, timing.step(work, cluster, constants))
+    return Forecast(work, cluster, constants, needed, timing.step(work, cluster, constants), margin)
 
 
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.plan.cluster import Cluster
+from tftrain.plan.commands import Changes, text
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
-
-Changes = dict[str, Any]
 
 
 class Lever(NamedTuple):
@@ -32,10 +31,11 @@ class Lever(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-    """Flags that make a run fit, and the plan with them."""
+    """Flags that make a run fit, the plan with them, and the configuration."""
 
     flags: str
     plan: Forecast
+    config: PlanConfig
 
 
 def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Suggestion]:
@@ -43,7 +43,8 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
 
     At most `most` suggestions; each is one lever, or a pair if neither lever alone is enough.
     """
-    planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants)
+    margin = config.plan.memory_margin
+    planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants, margin)
     enough = {lever.name for lever, plan in planned if plan.fits}
     pairs = [
         second._replace(changes=first.changes | second.changes)
@@ -52,13 +53,15 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
         for second in levers(first.config, first.work, cluster)
         if second.name not in enough and first.name[0] < second.name[0]
     ]
-    planned += _planned(pairs, cluster, constants)
-    found = [Suggestion(_text(lever.changes), plan) for lever, plan in planned if plan.fits]
+    planned += _planned(pairs, cluster, constants, margin)
+    found = [Suggestion(_text(lever.changes), plan, lever.config) for lever, plan in planned if plan.fits]
     return sorted(found, key=lambda suggestion: suggestion.plan.seconds)[:most]
 
 
-def _planned(candidates: Iterable[Lever], cluster: Cluster, constants: Constants) -> list[tuple[Lever, Forecast]]:
-    return [(lever, forecast(lever.work, cluster, constants)) for lever in candidates]
+def _planned(
+    candidates: Iterable[Lever], cluster: Cluster, constants: Constants, margin: float
+) -> list[tuple[Lever, Forecast]]:
+    return [(lever, forecast(lever.work, cluster, constants, margin)) for lever in candidates]
 
 
 def _text(changes: Changes) -> str:
@@ -67,7 +70,7 @@ def _text(changes: Changes) -> str:
     for flag, value in changes.items():
         # The flagfile sets the ops and an optimizer.
         if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
-            shown.append(f"--{flag}" if value is True else f"--{flag}={value}")
+            shown.append(text(flag, value))
     return " ".join(shown)
 
 
@@ -88,10 +91,9 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
         yield {**dict.fromkeys(ops.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
-    by_stage = work.model.causal or config.plan.zero_stage is not None
-    for stage in zero_stages(work.dp, work.pp):
-        # tftrain.run has no ZeRO-3.
-        if stage > work.zero_stage and (by_stage or stage < 3):
+    by_stage = work.trainer == "megatron"
+    for stage in zero_stages(work.dp, work.pp, work.trainer):
+        if stage > work.zero_stage:
             yield {"zero_stage": stage} if by_stage else {("split_opt_state", "split_grad_accum")[stage - 1]: True}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}
@@ -107,7 +109,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= per_node:
             yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
-        if work.zero_stage in zero_stages(work.dp, work.pp * factor):
+        if work.zero_stage in zero_stages(work.dp, work.pp * factor, work.trainer):
             yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}
 
 

@@ -54,9 +54,9 @@ class Memory(NamedTuple):
         free = max(0.0, cluster.memory_gb * GB - self.minimum)
         return self._replace(fragmentation=min(self.fragmentation, free))
 
-    def fits(self, cluster: Cluster) -> bool:
-        """Whether a device has that much memory."""
-        return self.minimum <= cluster.memory_gb * GB
+    def fits(self, cluster: Cluster, margin: float = 0.0) -> bool:
+        """Whether a device has that much memory, and a share of it, `margin`, left."""
+        return self.minimum <= (1 - margin) * cluster.memory_gb * GB
 
 
 def estimate(work: Workload, constants: Constants) -> Memory:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from tftrain.host.units import GB
 from tftrain.plan import inventory
+from tftrain.plan.commands import command, of_division
+from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import Forecast, products_by_shape
 from tftrain.plan.levers import Suggestion
 from tftrain.plan.reported_flops import reported
@@ -117,23 +119,33 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
     if plan.fits:
         return f"Fits: {plan.gb:.1f} of {limit:.1f} GB."
     needs = f"Does not fit: {plan.gb:.1f} of {limit:.1f} GB"
+    if plan.is_tight:
+        left = f"less than {100 * plan.margin:g}% of the memory are left (--memory_margin)"
+        needs = f"Tight: {plan.gb:.1f} of {limit:.1f} GB, {left}"
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
-    shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found in suggestions]
-    return f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."
+    shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found, _ in suggestions]
+    lines = [f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."]
+    if plan.work.trainer == "tftrain":
+        lines += [f"  {command(found.config.train, found.plan.work.ranks)}" for found in suggestions]
+    return "\n".join(lines)
 
 
 SEARCH_COLUMNS = (
-    "nodes", "dp", "tp", "pp", "micro_batch", "zero_stage", "checkpointing", "sec_per_iteration", "gb", "tflops", "mfu"
+    "nodes", "dp", "tp", "pp", "micro_batch", "zero_stage", "checkpointing", "attention", "sequence_parallel",
+    "sec_per_iteration", "gb", "tflops", "mfu", "command",
 )  # fmt: skip
 
 
-def search_cells(found: SearchResult) -> list[list[str]]:
-    """Returns the lines of the fastest divisions, in the order of SEARCH_COLUMNS."""
+def search_cells(found: SearchResult, config: PlanConfig) -> list[list[str]]:
+    """Returns the lines of the fastest divisions, in the order of SEARCH_COLUMNS; megatron's have no command."""
     lines = []
     for plan in found.fastest:
         work = plan.work
         sizes = (work.ranks // plan.cluster.per_node, work.dp, work.tp, work.pp, work.micro_batch, work.zero_stage)
         figures = f"{plan.seconds:.4f}", f"{plan.gb:.1f}", f"{plan.tflops_per_device:.1f}", f"{plan.mfu:.3f}"
-        lines.append([*map(str, sizes), work.checkpointing, *figures])
+        core = "flash" if "flash" in work.fused else "softmax"
+        run = of_division(work, config) if work.trainer == "tftrain" else None
+        shown = command(run, work.ranks) if run else "-"
+        lines.append([*map(str, sizes), work.checkpointing, core, str(work.sequence_parallel).lower(), *figures, shown])
     return lines

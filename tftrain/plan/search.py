@@ -1,9 +1,10 @@
 """A search over the divisions of a workload among devices, ranked by time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tftrain.config.model import HEAD_SIZES
 from tftrain.config.parallel import schedule_problems
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
@@ -26,6 +27,7 @@ class Constraints(NamedTuple):
     micro_batches: int | None = None
     zero_stage: int | None = None
     checkpointing: str | None = None
+    core: str | None = None  # value of attn_impl
 
     def allows(self, **sizes) -> bool:
         """Whether each of these sizes equals its constraint or is free."""
@@ -51,6 +53,8 @@ def search(
     top: int,
     ramp: tuple[int, ...] = (),
     constraints: Constraints = FREE,
+    margin: float = 0.0,
+    accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
     """Ranks the divisions of a workload by seconds per iteration.
 
@@ -59,20 +63,24 @@ def search(
         top: number of plans to return.
         ramp: smaller global batches that must divide too, see `batch_rampup`.
         constraints: sizes that every division has.
+        margin: share of a device's memory that must stay free.
+        accepts: whether the trainer takes a division; asked of the fastest ones.
     """
     count, fitting = 0, []
     for candidate in candidates(work, cluster, max_nodes, ramp, constraints):
         count += 1
         needed = memory.estimate(candidate, constants)
-        if needed.fits(cluster):
+        if needed.fits(cluster, margin):
             fitting.append((timing.least_seconds(candidate, cluster, constants), len(fitting), candidate, needed))
     fastest: list[Forecast] = []
     for least, _, candidate, needed in sorted(fitting, key=lambda each: each[:2]):
         # The table of a schedule takes long: those that are too slow without any idle time need none.
         if len(fastest) >= top and least >= fastest[top - 1].seconds:
             break
+        if not accepts(candidate):
+            continue
         seconds = timing.step(candidate, cluster, constants)
-        fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds))
+        fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
         fastest.sort(key=lambda plan: plan.seconds)
     return SearchResult(count, len(fitting), fastest[:top])
 
@@ -80,12 +88,12 @@ def search(
 def candidates(
     work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), constraints: Constraints = FREE
 ) -> Iterator[Workload]:
-    """Yields the divisions that fill their nodes.
+    """Yields the layouts that fill their nodes.
 
-    Tensor parallel ranks share a node and divide heads, wide layer and vocabulary. Pipeline stages have equal numbers
-    of layers, and of chunks of layers. Every batch divides into micro-batches on all data parallel ranks, which the
-    pipeline's schedule can run. A decoder's fused softmax needs a multiple of four heads. greedy:K needs at least K
-    data parallel ranks. For the arguments, see `search`.
+    Tensor parallel ranks share a node and partition attention heads, feed-forward layer and vocabulary.
+    Pipeline stages have equal numbers of layers, and of model chunks. Every batch divides into micro-batches on
+    all data parallel ranks, which the pipeline's schedule can run. A decoder's fused softmax needs a multiple of four
+    heads. greedy:K needs at least K data parallel ranks. For the arguments, see `search`.
     """
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
@@ -102,7 +110,8 @@ def candidates(
 
 
 def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:
-    stages = [stage for stage in zero_stages(work.dp, work.pp) if constraints.allows(zero_stage=stage)]
+    stages = [stage for stage in zero_stages(work.dp, work.pp, work.trainer) if constraints.allows(zero_stage=stage)]
+    cores, sequence = _cores(work, constraints), _sequence(work)
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
     for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
         heads = work.model.attention_heads // work.tp * size
@@ -114,7 +123,26 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
         sized = work.replaced(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
         for stage in stages:
             for mode in modes:
-                yield sized.replaced(zero_stage=stage, checkpointing=mode)
+                for core in cores:
+                    if core == "flash" and mode == "selective":
+                        continue  # There is nothing of the core to compute again.
+                    fused = work.fused | {"flash"} if core == "flash" else work.fused
+                    yield sized.replaced(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
+
+
+def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
+    """Returns the attention cores to try; "" is that of the workload."""
+    multiple, largest = HEAD_SIZES["flash"]
+    size = work.model.block.attention.head_size
+    if work.trainer != "tftrain" or constraints.core or size % multiple or size > largest:
+        return ("",)
+    return ("", "flash")
+
+
+def _sequence(work: Workload) -> bool:
+    """Returns whether ranks divide the residual stream: in tftrain wherever they can, as it saves memory at no cost."""
+    possible = work.tp > 1 and work.seq % work.tp == 0
+    return possible if work.trainer == "tftrain" else work.sequence_parallel
 
 
 def _divisors(number: int, most: int | None = None) -> list[int]:

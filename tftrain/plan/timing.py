@@ -66,7 +66,9 @@ class StepTime(NamedTuple):
     recomputation: float  # host time of checkpointing
     transfers: float  # between stages, as far as the slowest stage waits for them
     bubble: float  # the other time in which the slowest stage waits for other stages
-    gradient_sums: float  # over data parallel ranks, with ZeRO's gathering of weights, and a CPU's work around them
+    # Over data parallel ranks, as far as backward does not hide them; with ZeRO's gathering of weights, and the work of
+    # a CPU around them.
+    gradient_sums: float
     update: float  # optimizer
 
     @property
@@ -201,7 +203,9 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
         micro_batches * layers * again,
         transfers,
         bubble,
-        gradient_seconds(work, weights, cluster, speed) + weights * constants.gradient_ns * 1e-9,
+        gradient_seconds(work, weights, cluster, speed)
+        - _hidden(work, weights, cluster, constants)
+        + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
 
@@ -272,6 +276,20 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
     if work.zero_stage:  # this project reduces to the owners; others reduce whole gradients
         return (each / 2 if work.trainer == "tftrain" else each) + gathered
     return each
+
+
+def _hidden(work: Workload, weights: float, cluster: Cluster, constants: Constants) -> float:
+    """Returns how much of the sums of gradients is hidden: those of all segments but the last, by their backward."""
+    if work.backward_segments == 1:
+        return 0.0
+    speed = rates(cluster, constants)
+    sums = all_reduce(weights * ITEM_BYTES[work.wire], work.dp, work.tp, cluster, speed.link, speed.network)
+    block, embedding, head = _part_durations(inventory.one_block(work), cluster, constants)
+    backward = sum(
+        work.model.layers * each + other + end
+        for each, other, end in zip(*(block[1:], embedding[1:], head[1:]), strict=True)
+    )
+    return (1 - 1 / work.backward_segments) * min(sums / 2 if work.zero_stage else sums, backward)
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:

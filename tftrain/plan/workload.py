@@ -7,7 +7,7 @@ from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.config import data_sizes
-from tftrain.config.layer_split import split_layers
+from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import OptimizerConfig, TrainConfig
 from tftrain.host.units import ITEM_BYTES
@@ -45,6 +45,7 @@ class Workload(NamedTuple):
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
+    segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: int = 2  # fp32 moments that the update rule has for each weight
     checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
@@ -63,6 +64,13 @@ class Workload(NamedTuple):
         """Layers of each part of the pipeline: part number chunk * stages + stage."""
         parts = self.pp * self.chunks
         return self.division or (self.model.layers / parts,) * parts
+
+    @property
+    def backward_segments(self) -> int:
+        """Parts of the backward pass, whose gradients travel while the next ones are computed."""
+        if self.dp == 1 or self.tp * self.pp > 1:
+            return 1
+        return self.segments or most_segments(self.model.layers, self.model.parameters)
 
     @property
     def stream_ranks(self) -> int:
@@ -84,14 +92,15 @@ class Workload(NamedTuple):
         return self._replace(**changes)
 
 
-def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
+def zero_stages(dp: int, pp: int, trainer: str = "megatron") -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
 
-    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one.
+    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one. tftrain
+    has no ZeRO-3.
     """
     if dp == 1:
         return (0,)
-    return (0, 1) if pp > 1 else (0, 1, 2, 3)
+    return (0, 1) if pp > 1 else (0, 1, 2) if trainer == "tftrain" else (0, 1, 2, 3)
 
 
 def update_rule(optimizer: str) -> str:
@@ -126,7 +135,7 @@ def from_config(
     dp: int,
     pp: int | None = None,
     zero_stage: int | None = None,
-    causal: bool = False,
+    trainer: str = "tftrain",
     gpu: bool = True,
 ) -> Workload:
     """Returns the workload of a run's configuration.
@@ -136,7 +145,7 @@ def from_config(
         dp: data parallel ranks.
         pp: pipeline stages; None: as pipeline_parallel_size says.
         zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
-        causal: whether it is a decoder of Megatron-LM's kind, whatever the model's family.
+        trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
@@ -144,15 +153,13 @@ def from_config(
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
-    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
+    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
     jit = config.compiles(gpu)
-    if causal and not model.is_decoder:
-        model = dataclasses.replace(model, model_family="gpt")
     architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
     predictions = seq if architecture.causal else predictions
     pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(
-        trainer="megatron" if causal else "tftrain",
+        trainer=trainer,
         model=architecture,
         seq=seq,
         predictions=predictions,
@@ -174,6 +181,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
+        segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
         checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,

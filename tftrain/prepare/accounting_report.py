@@ -59,7 +59,7 @@ def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:
         remedy += ", if the vocabulary was made so, or learn one without --vocab_file"
     logger.warning(
         f"{lost.total() / accounting.letters:.2%} of the letters lose a mark, such as {accents.shown(lost)}: words "
-        f"that differ in it become one; {remedy}"
+        f"that differ only in marks become one; {remedy}"
     )
 
 

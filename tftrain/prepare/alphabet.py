@@ -87,8 +87,8 @@ def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int
         return [
             f"--vocab_size={vocab_size}: the text has {alphabet.different} different characters; the "
             f"{len(alphabet.characters)} in the vocabulary make up {alphabet.share:.2%} of it, and words with "
-            f"another one become [UNK]; --vocab_size={alphabet.vocab_size} holds the characters of {COVERAGE:.2%}, a "
-            "larger one words too"
+            f"another one become [UNK]; --vocab_size={alphabet.vocab_size} holds the characters of {COVERAGE:.2%} of "
+            "the text, and a larger one also words"
         ]
     if len(vocabulary) < vocab_size:
         words = sum(len(word) > 1 for word in counts)

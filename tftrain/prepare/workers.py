@@ -80,8 +80,8 @@ class Workers:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise DataError(
-                f"a worker process died in the stage {stage!r}, killed for its memory as a rule; give the "
-                f"machine more, or use a smaller --num_workers than {self.count} or a smaller --shard_mb"
+                f"a worker process died in the stage {stage!r}, probably because memory was short; use a "
+                f"smaller --num_workers than {self.count}, a smaller --shard_mb, or a machine with more memory"
             ) from error
 
 

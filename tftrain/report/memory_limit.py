@@ -48,7 +48,7 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
     largest = ", ".join(f"{name.replace('_', ' ')} {_gb(size / GB)}" for name, size in kinds[:3])
     expected = (
         f"a rank needs {_gb(needed)} ({largest}){beside}, {place} {_gb(available)}; expected {advice}smaller sizes or "
-        "more ranks that divide the state, or --check_memory=false to try all the same"
+        "more ranks that share the state, or --check_memory=false to try all the same"
     )
     return [Problem("check_memory", "true", expected)]
 

@@ -254,11 +254,11 @@ def _division_words(run: Run) -> tuple[str, ...]:
         return ()
     words = [f"data {mesh.data.size} x tensor {mesh.tensor_parallel_size} x pipeline {stages}"]
     if parallel.sequence_parallel:
-        words.append("sequence divided")
+        words.append("sequence parallel")
     if stages > 1:
         chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
         words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
-        words.append(f"layers of the parts {','.join(map(str, division_of(run.config)))}")
+        words.append(f"layers of the model chunks {','.join(map(str, division_of(run.config)))}")
     return tuple(words)
 
 

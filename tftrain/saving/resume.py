@@ -52,7 +52,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     if blind.size:
         raise AgreedCheckpointError(
             f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {listed(blind, 8)}; "
-            "every rank writes its part of a checkpoint: name a folder on a file system that all hosts share"
+            "every rank writes its shards of a checkpoint: name a folder on a file system that all hosts share"
         )
 
 

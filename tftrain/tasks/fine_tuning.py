@@ -59,7 +59,7 @@ class FineTuning(Task):
 
     def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
         """Returns what `loss_terms` and `to_score` take, by default the head's outputs; see `loss_sums`."""
-        return self.model.head_outputs(x, dropout, deferred)
+        return self.model.head_outputs(x, batch, dropout, deferred)
 
     def examples(self, batch: Batch) -> tf.Tensor:
         """Returns the number of examples in each row, without those that only fill the batch: by default one, [b]."""

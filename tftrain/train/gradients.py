@@ -41,26 +41,27 @@ class Accumulation:
         """Traces nothing yet; `reduction` sums the gradients of each micro-batch where it says so."""
         self._run, self._reduction = run, reduction
         # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
-        self._sparse = not run.config.compute.sparse_as_dense and run.optimizer.state.split is None
+        self.sends_rows = not run.config.compute.sparse_as_dense and run.optimizer.state.split is None
         self._variables = list(run.task.model.named_variables().values())
-        self._buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
+        self.buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
         # If each micro-batch is reduced, the loop contains collectives. Then XLA compiles only the loop's body.
         jit = run.jit and not reduction.each_micro_batch
         self._compiled = tf.function(self._accumulate, jit_compile=jit, autograph=False)
         self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=run.jit, autograph=False)
 
-    def __call__(self, batch: Batch, position: Position) -> Gradients:
+    def __call__(self, batch: Batch, position: Position, but_last: bool = False) -> Gradients:
         """Computes the gradients of this rank's share of a global batch, times the loss scale.
 
-        The share is some times micro_batch_size samples, in order.
+        The share is some times micro_batch_size samples, in order; with `but_last` all but the last ones are computed.
         """
-        return self._compiled(batch, position)
+        return self._compiled(batch, position, but_last)
 
-    def _accumulate(self, batch, position) -> Gradients:
+    def _accumulate(self, batch, position, but_last) -> Gradients:
         task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
         samples = task.batch_size(batch)
         steps, (start, _) = samples // size, data.share(samples * data.size)
-        if steps == 1:
+        if steps - but_last == 1:
+            batch = {name: each[:size] for name, each in batch.items()} if but_last else batch
             return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
 
         def body(index, dense, rows, sums):
@@ -72,12 +73,13 @@ class Accumulation:
                 rows = [array.write(index, each) for array, each in zip(rows, new.rows, strict=True)]
             return index + 1, dense, rows, sums + new.sums
 
-        zeros = [tf.zeros(shape, self._buffer_dtype) for shape in self._reduction.buffer_shapes(self._variables)]
-        row_dtypes = (tf.int32, task.model.token_embedding.table.dtype) if self._sparse else ()
-        rows = [tf.TensorArray(dtype, steps) for dtype in row_dtypes]
+        zeros = [tf.zeros(shape, self.buffer_dtype) for shape in self._reduction.buffer_shapes(self._variables)]
+        count = steps - but_last
+        row_dtypes = (tf.int32, task.model.token_embedding.table.dtype) if self.sends_rows else ()
+        rows = [tf.TensorArray(dtype, count) for dtype in row_dtypes]
         initial = (tf.constant(0), zeros, rows, tf.zeros([len(task.sums)]))
         _, dense, rows, sums = tf.while_loop(
-            lambda index, *_: index < steps, body, initial, maximum_iterations=steps, parallel_iterations=1
+            lambda index, *_: index < count, body, initial, maximum_iterations=count, parallel_iterations=1
         )
         return Gradients(dense, SparseRows(*(array.concat() for array in rows)) if rows else None, sums)
 
@@ -93,7 +95,7 @@ class Accumulation:
         task = self._run.task
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
         watched, rows = self._variables, None
-        if self._sparse:
+        if self.sends_rows:
             rows = task.model.token_embedding.rows(batch["input_ids"])
             watched, batch = [*watched, rows.values], {**batch, "token_rows": rows.values}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -101,8 +103,8 @@ class Accumulation:
             sums = task.compute(batch, key)
             loss = task.loss(sums, position.loss_weights) * position.scale
         # Without a tied output layer, all gradients of the table are rows.
-        unconnected = tf.UnconnectedGradients.ZERO if self._sparse else tf.UnconnectedGradients.NONE
+        unconnected = tf.UnconnectedGradients.ZERO if self.sends_rows else tf.UnconnectedGradients.NONE
         gradients = tape.gradient(loss, watched, unconnected_gradients=unconnected)
-        if self._sparse:
+        if self.sends_rows:
             rows = SparseRows(rows.ids, tf.reshape(gradients.pop(), [rows.ids.shape[0], -1]))
         return Gradients(gradients, rows, task.vector(sums))

@@ -85,20 +85,28 @@ class StageGraph:
         table: Table,
         batch: Batch,
         position: Position | None,
-        dtype: tf.DType = tf.float32,
+        dtype: tf.DType | None = tf.float32,
         clock: StageClock | None = None,
+        end: int | None = None,
     ):
         """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
         Args:
             stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
             batch, position: the batch, and its position in the run; None in an evaluation.
-            dtype: in which the gradients of micro-batches are added.
+            dtype: in which the gradients of micro-batches are added; None: their own.
+            end: index after the batch's last sample in the global batch; None: the batch is this rank's whole share.
+
+        Attributes:
+            inputs: of the first part, see `Stage.forward`; None unless a caller sets them.
+            of_inputs: their gradient, once the graph has run.
+            outputs: predictions of each micro-batch, in an evaluation on the last stage.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
         samples = stage.task.batch_size(batch)
-        self._samples, self._first_sample = samples // table.micro_batches, mesh.data.share(samples * mesh.data.size)[0]
+        end = mesh.data.share(samples * mesh.data.size)[1] if end is None else end
+        self._samples, self._first_sample = samples // table.micro_batches, end - samples
         self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
         self._backwards: dict[tuple[int, int], Backward] = {}
@@ -107,7 +115,8 @@ class StageGraph:
         self._order: list[tf.Tensor] = []  # what the next computation waits for
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
-        self.outputs: list[tf.Tensor] = []  # predictions of each micro-batch, in an evaluation on the last stage
+        self.outputs: list[tf.Tensor] = []
+        self.inputs = self.of_inputs = None
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -128,11 +137,12 @@ class StageGraph:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
             places = range(len(self._stage.variables)) if self._position is not None else ()
-            dense = [tf.identity(self._gradients[place]) for place in places]
+            dense = [tf.identity(self._gradient(place)) for place in places]
             return Gradients(dense, None, tf.identity(self._sums))
 
     def _forward(self, action):
         stage, inputs = self._stage, self._input(action)
+        inputs = self.inputs if inputs is None else inputs
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
         first_sample = tf.constant(self._first_sample + action.micro_batch * self._samples, tf.int64)
         with self._measured(action, inputs) as ended:
@@ -190,12 +200,19 @@ class StageGraph:
 
     def _output(self, action: Action, tensor: tf.Tensor) -> None:
         send = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
-        self._tensors[send.name] = tensor
+        if send:
+            self._tensors[send.name] = tensor
+        else:
+            self.of_inputs = tensor
 
     def _add(self, gradients):
         for place, gradient in gradients.items():
-            gradient, total = tf.cast(gradient, self._dtype), self._gradients.get(place)
+            gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(place)
             self._gradients[place] = gradient if total is None else total + gradient
+
+    def _gradient(self, place):
+        # Of a token embedding whose rows are inputs, and which is no output layer.
+        return self._gradients[place] if place in self._gradients else tf.zeros_like(self._stage.variables[place])
 
     def _order_of(self, gradients):
         return [self._gradients[place] for place in gradients]

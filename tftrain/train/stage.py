@@ -74,7 +74,8 @@ class Stage:
 
         Args:
             chunk, batch: index of the part, and the micro-batch.
-            inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
+            inputs: activations of the part before, [b, S, H]; for the part with the embedding None, or the rows that it
+                looks up in the token embedding, whose gradient is then that of the inputs.
             first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
             position: of the global batch in the run; None in an evaluation, which has no dropout and no backward.
             in_halves: whether backward will be in two halves.
@@ -116,6 +117,8 @@ class Stage:
         """
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
         part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else None
+        if part.embedding and inputs is not None:
+            batch, inputs = {**batch, "token_rows": inputs}, None
         result = self.task.run_part(part, inputs, batch, key, deferred)
         kernel_inputs = deferred.inputs if deferred else []
         if not part.heads:

@@ -10,6 +10,7 @@ from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.run_state import Run, StepInfo
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
+from tftrain.train.segments import SegmentedGradients
 
 
 class TrainStep:
@@ -23,7 +24,10 @@ class TrainStep:
             mesh.data, wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
         )
         has_stages = mesh.pipeline_parallel_size > 1
-        self._compute = PipelineGradients(run) if has_stages else Accumulation(run, self._reduction)
+        if has_stages:
+            self._compute = PipelineGradients(run)
+        else:
+            self._compute = (SegmentedGradients if run.segments > 1 else Accumulation)(run, self._reduction)
         self.clock = self._compute.clock if has_stages else None
         self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
@@ -58,7 +62,9 @@ class TrainStep:
             weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         scale, step = run.loss_scale.value, run.progress.step.read_value()
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
-        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
+        gradients = local.dense
+        if not self._reduction.each_micro_batch:
+            gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
         if local.rows:  # Of the token embedding, which is the first variable.
             gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
         gradients = self._reduction.make_replicas_equal(gradients)

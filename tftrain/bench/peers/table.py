@@ -22,8 +22,12 @@ from tftrain.bench.worker import ROOT, MeasureError, Worker
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = {task.SYNTHETIC: 6.5, task.LARGE: 6.5, task.LARGE_LONG: 6.5, task.TEXT: 10.0}  # of one implementation
-OUR_FLAGS = f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash"
+MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # of one implementation
+# By family; ModernBERT has no biases to add with dropout.
+OUR_FLAGS = {
+    "bert": f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash",
+    "modernbert": "--attn_impl=flash --optimizer=fused_lamb",
+}
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     OURS: {"module": "tftrain.bench.peers.training", "knows_products": True},
@@ -39,6 +43,10 @@ OF_TASK = {
     task.LARGE: [OURS],
     task.LARGE_LONG: [OURS],
     task.TEXT: list(IMPLEMENTATIONS),
+    task.MODERN: [OURS, "hugging_face_eager", "hugging_face_compiled"],
+    task.MODERN_LONG: [OURS, "hugging_face_eager", "hugging_face_compiled"],
+    task.MODERN_TEXT: [OURS, LONGEST],
+    task.MODERN_LONG_TEXT: [OURS, LONGEST],
 }
 
 
@@ -48,7 +56,13 @@ def rows() -> tuple[Row, ...]:
         Row(
             f"{work}/{name}/{dtype}",
             f"{work}/{dtype}",
-            {"implementation": name, "precision": dtype, "task": work, "flags": OUR_FLAGS, **IMPLEMENTATIONS[name]},
+            {
+                "implementation": name,
+                "precision": dtype,
+                "task": work,
+                "flags": flags_of(work),
+                **IMPLEMENTATIONS[name],
+            },
         )
         for work, names in OF_TASK.items()
         for dtype in ("bf16", "fp32")
@@ -56,12 +70,18 @@ def rows() -> tuple[Row, ...]:
     )
 
 
+def flags_of(work: str) -> str:
+    """Returns our flags for a task."""
+    return OUR_FLAGS[task.TASKS[work].family]
+
+
 def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures the implementations of one task and number format in turns, one concurrent set after the other."""
-    if group[0].settings["task"] != task.TEXT:
+    work = group[0].settings["task"]
+    if not task.TASKS[work].of_text:
         yield from take_turns(group, config, say)
         return
-    with text.prepared() as found:
+    with text.prepared(work) as found:
         examples, share = found["examples_per_row"], found["attending_pairs"]
         say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
         yield from take_turns([of_text(row, found) for row in group], config, say)
@@ -70,7 +90,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 def of_text(row: Row, found: dict[str, Any]) -> Row:
     """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
     ours = row.settings["implementation"] == OURS
-    batches = {"batches": found[text.PACKED if ours else text.PADDED]}
+    batches = found[text.PACKED if ours else text.PADDED]
     examples = {"examples_per_row": found["examples_per_row"] if ours else 1}
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
@@ -144,11 +164,11 @@ def outcomes(
     matrix products of a step alone, by row; none where they are not known.
     """
     work = group[0].settings["task"]
-    samples = task.TASKS[work].rows
+    size = task.TASKS[work]
     rows = {row.name: row.settings for row in group if row.name not in errors}
     times = {name: spread(seconds[name]) for name in rows}
-    means = {name: statistics.fmean(seconds[name]) if work == task.TEXT else times[name]["median"] for name in rows}
-    speeds = {name: samples / means[name] * rows[name].get("examples_per_row", 1) for name in rows}
+    means = {name: statistics.fmean(seconds[name]) if size.of_text else times[name]["median"] for name in rows}
+    speeds = {name: rows[name].get("tokens", size.rows * size.length) / means[name] for name in rows}
     base = max((name for name in rows if rows[name]["implementation"] != OURS), key=speeds.get, default=None)
     best, base_spread = speeds.get(base), None
     if base and len(seconds[base]) > 1:  # one step has no spread
@@ -158,13 +178,15 @@ def outcomes(
             yield Outcome(row.name, [], errors[row.name])
             continue
         time, mean, speed = times[row.name], means[row.name], speeds[row.name]
+        samples = row.settings.get("rows", size.rows)
         alone = spread(products[row.name])["median"] if products[row.name] else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
             "task": work,
             "samples_per_sec": samples / mean,
-            "real_samples_per_sec": speed,
+            "real_samples_per_sec": samples / mean * row.settings.get("examples_per_row", 1),
+            "real_tokens_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
             "share_of_products": alone / mean if alone else None,
             "speed_change_pct": 100 * (speed / best - 1) if best else None,
@@ -185,13 +207,14 @@ def _advice(row: Row, error: str, config: BenchConfig) -> str:
 
 PEERS = Table(
     "peers",
-    "a whole update of BERT-base, on random full rows and on real text, here and in other projects, in turns",
+    "a whole update of BERT base or a ModernBERT, on random full rows and on real text, here and elsewhere, in turns",
     columns(
-        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
+        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 real_tokens_per_sec:1 "
+        "ratio_to_best_peer:3 share_of_products:3"
     ),
     rows(),
     measure,
-    panels=(speed_panel("Real samples/s: change, %"),),
+    panels=(speed_panel("Real tokens/s: change, %"),),
     chart_note=MEANING.format(
         base="the fastest peer in the same task and number format",
         spread="the distance between the quartiles of its steps",

@@ -1,4 +1,4 @@
-"""The tasks of every implementation: one update of BERT-base on batches of one size, random ones or real text.
+"""The tasks of every implementation: one update of a model on batches of one size, random ones or real text.
 
 This module needs only numpy: an interpreter without TensorFlow imports it too.
 """
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-VOCAB, LAYERS, HIDDEN, HEADS = 30522, 12, 768, 12
+VOCAB = 30522
+# Layers, width, heads and width of the feed-forward layer of each family: BERT base, and a small ModernBERT.
+SIZES = {"bert": (12, 768, 12, 3072), "modernbert": (6, 512, 8, 768)}
 DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
 # The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.
@@ -25,16 +27,24 @@ class Task(NamedTuple):
     rows: int
     length: int
     predictions: int
+    family: str = "bert"
+    of_text: bool = False
 
 
 SYNTHETIC, TEXT = "synthetic_128", "text_512"
+MODERN, MODERN_LONG = "modernbert_1024", "modernbert_8192"
+MODERN_TEXT, MODERN_LONG_TEXT = "modernbert_text_1024", "modernbert_text_8192"
 # Micro-batches of 4096 tokens, as memory usually allows: the update is a smaller share of their step.
 LARGE, LARGE_LONG = "large_128", "large_512"
 TASKS = {
     SYNTHETIC: Task(8, 128, 20),
     LARGE: Task(32, 128, 20),
     LARGE_LONG: Task(8, 512, 77),
-    TEXT: Task(4, 512, 77),
+    TEXT: Task(4, 512, 77, of_text=True),
+    MODERN: Task(4, 1024, 308, "modernbert"),
+    MODERN_LONG: Task(1, 8192, 2458, "modernbert"),
+    MODERN_TEXT: Task(4, 1024, 308, "modernbert", of_text=True),
+    MODERN_LONG_TEXT: Task(1, 8192, 2458, "modernbert", of_text=True),
 }
 
 
@@ -55,8 +65,8 @@ def size(settings: dict[str, Any]) -> Task:
     """Returns the size of the batches that `batches` returns; packed rows have more masked tokens than others."""
     if "batches" not in settings:
         return TASKS[settings["task"]]
-    batch = batches(settings)[0]
-    return Task(*batch["input_ids"].shape, batch["masked_lm_ids"].shape[1])
+    (rows, length), slots = (batches(settings)[0][name].shape for name in ("input_ids", "masked_lm_ids"))
+    return TASKS[settings["task"]]._replace(rows=rows, length=length, predictions=slots[1])
 
 
 def write(path: str, batches: Sequence[Batch]) -> None:
@@ -67,7 +77,7 @@ def write(path: str, batches: Sequence[Batch]) -> None:
 def synthetic(task: Task, vocab: int = VOCAB) -> Batch:
     """Returns a full batch in the standard format: int32 features and fp32 weights, without padding."""
     random = np.random.default_rng(1)
-    rows, length, slots = task
+    rows, length, slots = task[:3]
     positions = np.stack([np.sort(random.choice(length, slots, replace=False)) for _ in range(rows)])
     integers = {
         "input_ids": random.integers(0, vocab, (rows, length)),

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from tftrain.bench.peers import task
-from tftrain.bench.peers.task import TASKS, TEXT, Batch
+from tftrain.bench.peers.task import TASKS, Batch, Task
 from tftrain.bench.training import run
 from tftrain.bench.worker import Worker, serve
 
-PREPARE = (
-    *("--builtin_corpus", "--builtin_corpus_mb=8", f"--vocab_size={task.VOCAB}"),
-    *(f"--max_seq_length={TASKS[TEXT].length}", "--packing=greedy", "--max_sequences_per_pack=8"),
-)
+CORPUS = ("--builtin_corpus", "--builtin_corpus_mb=8", f"--vocab_size={task.VOCAB}", "--packing=greedy")
+# Most examples of a row, and the share of masked words, by family.
+PACKS = {"bert": (8, 0.15), "modernbert": (64, 0.3)}
 BATCHES = 10
 PACKED, PADDED = "packed", "padded"
 _OF_TOKENS = ("input_ids", "input_mask", "segment_ids")
@@ -27,52 +26,73 @@ _OF_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 @contextlib.contextmanager
-def prepared() -> Iterator[dict[str, Any]]:
-    """Prepares the text in a temporary folder and yields what is said of it, see `build`."""
+def prepared(work: str) -> Iterator[dict[str, Any]]:
+    """Prepares the text of a task in a temporary folder and yields what is said of it, see `build`."""
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        run.launch([*PREPARE, f"--output_dir={folder}/data"], 1, run.LIMIT_SECONDS, module="tftrain.prepare")
-        with Worker("tftrain.bench.peers.text", {"data_dir": f"{folder}/data"}) as worker:
+        flags = [*prepare_flags(TASKS[work]), f"--output_dir={folder}/data"]
+        run.launch(flags, 1, run.LIMIT_SECONDS, module="tftrain.prepare")
+        with Worker("tftrain.bench.peers.text", {"data_dir": f"{folder}/data", "task": work}) as worker:
             found = worker.ask(folder)
         yield found
 
 
+def prepare_flags(size: Task) -> list[str]:
+    """Returns the flags of `tftrain.prepare` for a task, without the folder."""
+    pairs = [] if size.family == "bert" else ["--next_sentence=false"]
+    return [*CORPUS, *pairs, f"--max_seq_length={size.length}", f"--max_sequences_per_pack={PACKS[size.family][0]}"]
+
+
 def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
-    """Opens the prepared text as `tftrain.run` does; settings hold data_dir.
+    """Opens the prepared text as `tftrain.run` does; settings hold data_dir and task.
 
     Returns a function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
-    packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
-    attending_pairs: of the packed batches.
+    packed, padded: the two files, with as many batches, and the mean of their tokens without padding; examples_per_row:
+    of all packed rows of the text; attending_pairs: of the packed batches.
     """
     from tftrain.config.train import DataConfig
     from tftrain.input.pipeline import open_source, train_batches
 
-    size = TASKS[TEXT]
-    data = DataConfig(data_dir=settings["data_dir"])
+    size = TASKS[settings["task"]]
+    data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
     source = open_source(data, "train", task.VOCAB, seed=1)
 
     def write(folder: str) -> dict[str, Any]:
         batches = train_batches(source, data, 1, 0, size.rows, 0, size.rows).take(BATCHES)
         packed = list(batches.as_numpy_iterator())
-        files = {name: f"{folder}/{name}.npz" for name in (PACKED, PADDED)}
-        task.write(files[PACKED], packed)
-        task.write(files[PADDED], padded(packed, size.rows, size.predictions)[:BATCHES])
         examples = source.real_examples / source.num_examples
-        return {**files, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
+        # Peers of ModernBERT have as many tokens in a batch, of examples of similar length.
+        of_bert = size.family == "bert"
+        rows = size.rows if of_bert else round(size.rows * examples)
+        found = {}
+        for name, batches in (
+            (PACKED, packed),
+            (PADDED, padded(packed, rows, size.predictions, by_length=not of_bert)[:BATCHES]),
+        ):
+            task.write(f"{folder}/{name}.npz", batches)
+            tokens = float(np.mean([batch["input_mask"].sum() for batch in batches]))
+            found[name] = {"batches": f"{folder}/{name}.npz", "rows": len(batches[0]["input_ids"]), "tokens": tokens}
+        return {**found, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
 
     return write
 
 
-def padded(packed: Sequence[Batch], rows: int, slots: int) -> list[Batch]:
-    """Returns the examples of packed rows, each in its own row, in random order, as batches in the standard format.
+def padded(packed: Sequence[Batch], rows: int, slots: int, by_length: bool = False) -> list[Batch]:
+    """Returns the examples of packed rows, each in its own row, as batches in the standard format, in random order.
 
     Args:
         packed: batches with the features of `tftrain.input.masked_source.PackedSource`.
         rows: of each returned batch, whose rows are as long as packed ones. Examples that fill no batch are left out.
         slots: masked words of an example at most.
+        by_length: whether the examples of a batch are of similar length.
     """
     examples = [example for batch in packed for example in _examples(batch, slots)]
-    order = np.random.default_rng(1).permutation(len(examples))
+    random = np.random.default_rng(1)
+    order = random.permutation(len(examples))
+    if by_length:
+        order = np.argsort([example["input_mask"].sum() for example in examples], kind="stable")
     groups = [order[first : first + rows] for first in range(0, len(order) - rows + 1, rows)]
+    if by_length:
+        random.shuffle(groups)
     return [{name: np.stack([examples[number][name] for number in group]) for name in examples[0]} for group in groups]
 
 

@@ -56,19 +56,20 @@ def make_model():
     def activation(x):
         return tf.nn.gelu(x, approximate=True)
 
+    layers_, width, heads, inner = task.SIZES["bert"]
     encoder = networks.BertEncoderV2(
         vocab_size=task.VOCAB,
-        hidden_size=task.HIDDEN,
-        num_layers=task.LAYERS,
-        num_attention_heads=task.HEADS,
+        hidden_size=width,
+        num_layers=layers_,
+        num_attention_heads=heads,
         max_sequence_length=512,
         type_vocab_size=2,
-        inner_dim=4 * task.HIDDEN,
+        inner_dim=inner,
         inner_activation=activation,
         output_dropout=task.DROPOUT,
         attention_dropout=task.DROPOUT,
     )
-    head = layers.ClassificationHead(task.HIDDEN, num_classes=2, dropout_rate=task.DROPOUT, name="next_sentence")
+    head = layers.ClassificationHead(width, num_classes=2, dropout_rate=task.DROPOUT, name="next_sentence")
     return models.BertPretrainerV2(encoder, mlm_activation=activation, classification_heads=[head])
 
 

@@ -1,7 +1,7 @@
-"""The process that runs Hugging Face's training step when asked: BertForPreTraining on torch, torch's fused AdamW.
+"""The process that runs Hugging Face's training step when asked: a model on torch, and torch's fused AdamW.
 
 bf16 is torch's autocast over fp32 weights, and gradients are clipped to a global norm of 1, both as in Hugging Face's
-Trainer. The model always computes the logits of all tokens; it cannot compute only those of the masked tokens.
+Trainer. BertForPreTraining always computes the logits of all tokens; ModernBertForMaskedLM those of the masked ones.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,17 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     the length of the task.
     """
     import torch
-    from transformers import BertConfig, BertForPreTraining
 
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(1)
-    model = BertForPreTraining(
-        BertConfig(
-            vocab_size=task.VOCAB,
-            hidden_size=task.HIDDEN,
-            num_hidden_layers=task.LAYERS,
-            num_attention_heads=task.HEADS,
-            intermediate_size=4 * task.HIDDEN,
-            hidden_act="gelu_new",
-            hidden_dropout_prob=task.DROPOUT,
-            attention_probs_dropout_prob=task.DROPOUT,
-        )
-    )
+    family = task.TASKS[settings["task"]].family
+    model = make_model(family)
     model.train()
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=task.LEARNING_RATE, weight_decay=task.WEIGHT_DECAY, fused=True)
     forward = torch.compile(model) if settings["jit"] else model
-    inputs = [
-        {name: torch.from_numpy(value) for name, value in model_inputs(batch, settings.get("longest", False)).items()}
-        for batch in task.batches(settings)
-    ]
+    arrays = [model_inputs(batch, settings.get("longest", False), family) for batch in task.batches(settings)]
+    inputs = [{name: torch.from_numpy(value) for name, value in batch.items()} for batch in arrays]
 
     def step(batch) -> float:
         optimizer.zero_grad(set_to_none=True)
@@ -59,20 +46,31 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     return task.turns(step, inputs)
 
 
-def model_inputs(batch: task.Batch, longest: bool) -> task.Batch:
+def make_model(family: str):
+    """Returns the model of a family with its published dropout and, of ModernBERT, its fastest form on CPUs."""
+    import transformers
+
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    sizes = dict(zip(names, task.SIZES[family], strict=True))
+    if family == "modernbert":
+        settings = {"vocab_size": task.VOCAB, "sparse_prediction": True, "attn_implementation": "sdpa"}
+        ids = dict.fromkeys((f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")), 0)
+        return transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings, **sizes, **ids))
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), task.DROPOUT)
+    config = transformers.BertConfig(vocab_size=task.VOCAB, hidden_act="gelu_new", **sizes, **dropout)
+    return transformers.BertForPreTraining(config)
+
+
+def model_inputs(batch: task.Batch, longest: bool, family: str = "bert") -> task.Batch:
     """Returns a batch in the standard format as the model's arguments, int64; as short as possible if `longest`."""
     labels = np.full(batch["input_ids"].shape, IGNORED)
     rows, slots = np.nonzero(batch["masked_lm_weights"])
     labels[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
     end = batch["input_mask"].sum(axis=1).max() if longest else labels.shape[1]
-    of_tokens = {
-        "input_ids": batch["input_ids"],
-        "attention_mask": batch["input_mask"],
-        "token_type_ids": batch["segment_ids"],
-        "labels": labels,
-    }
-    found = {name: value[:, :end].astype(np.int64) for name, value in of_tokens.items()}
-    return found | {"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)}
+    of_tokens = {"input_ids": batch["input_ids"], "attention_mask": batch["input_mask"], "labels": labels}
+    pairs = {"token_type_ids": batch["segment_ids"]} if family == "bert" else {}
+    found = {name: value[:, :end].astype(np.int64) for name, value in (of_tokens | pairs).items()}
+    return found | ({"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)} if pairs else {})
 
 
 if __name__ == "__main__":

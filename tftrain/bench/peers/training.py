@@ -12,6 +12,8 @@ from tftrain.bench.peers import task, text
 from tftrain.bench.worker import serve
 from tftrain.config.train import TrainConfig
 
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+
 
 def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
@@ -27,13 +29,15 @@ def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
-    """Returns the configuration of BERT-base; all other flags have the program's defaults, unless `extra_flags` win.
+    """Returns the configuration of a task's model; all other flags have the program's defaults, or `extra_flags`.
 
     Raises:
         ConfigError: a flag is wrong.
     """
     flags = (
-        *("--synthetic_data", f"--vocab_size={task.VOCAB}", "--output_dir=unused"),
+        *("--synthetic_data", f"--vocab_size={task.VOCAB}", "--output_dir=unused", f"--model_family={size.family}"),
+        *(f"--{name}={value}" for name, value in zip(SIZES, task.SIZES[size.family], strict=True)),
+        f"--max_position_embeddings={max(512, size.length)}",
         *(f"--micro_batch_size={size.rows}", f"--max_seq_length={size.length}"),
         *(f"--max_predictions_per_seq={size.predictions}", f"--precision={precision}", f"--cpu_threads={threads}"),
     )

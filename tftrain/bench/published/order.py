@@ -38,7 +38,7 @@ def lines(records: Sequence[Record]) -> list[str]:
             if differ(one[0], other[0], spread) and differ(one[1], other[1], PUBLISHED_SPREAD)
         ]
         if signs:
-            apart = f"{spread:.1%} apart here, as runs of the base row are, or {PUBLISHED_SPREAD:.0%} as published"
+            apart = f"{spread:.1%} apart here (as runs of the base row are) or {PUBLISHED_SPREAD:.0%} as published"
             order = f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order"
-            found.append(f"{order}; left out are those less than {apart}")
+            found.append(f"{order}; not counted: pairs less than {apart}")
     return found

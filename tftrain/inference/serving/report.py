@@ -52,7 +52,7 @@ def comparison(
     else:
         sequences, tokens = random(original.config.vocab_size, original.longest), "random tokens"
     batch = batch_of(sequences, inputs)
-    by_class, by_token = "predictions with the same best class", "places with the same most probable token"
+    by_class, by_token = "predictions with the same best class", "positions with the same most probable token"
     pairs = [(own[name], function) for name, function in exported.items()]
     weights = 4e-6 * sum(variable.shape.num_elements() for variable in original.network.named_variables().values())
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6

@@ -1,0 +1,60 @@
+"""The command of `tftrain.launch` that a plan is of."""
+
+import dataclasses
+from typing import Any
+
+from tftrain.config import length_choice
+from tftrain.config.fields import changed, flag_name, sections
+from tftrain.config.train import TrainConfig
+from tftrain.plan.config import NOT_NEEDED, PlanConfig
+from tftrain.plan.workload import Workload
+
+Changes = dict[str, Any]
+
+
+def changes_of(work: Workload, config: PlanConfig) -> Changes:
+    """Returns the flags of a division, by name, that differ from those of a configuration."""
+    core = "flash" if "flash" in work.fused and config.model.attn_impl == "softmax" else config.model.attn_impl
+    found = {
+        "tensor_parallel_size": work.tp,
+        "sequence_parallel": work.sequence_parallel,
+        "pipeline_parallel_size": work.pp,
+        "split_opt_state": work.zero_stage == 1,
+        "split_grad_accum": work.zero_stage == 2,
+        "micro_batch_size": work.micro_batch,
+        "grad_accum_steps": round(work.micro_batches),
+        "global_batch_size": work.global_batch,
+        "activation_checkpointing": work.checkpointing,
+        "attn_impl": core,
+    }
+    given = {name: value for section in sections(config) for name, value in vars(section).items()}
+    return {name: value for name, value in found.items() if value != given[name]}
+
+
+def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
+    """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
+    found = changed(config, changes_of(work, config)).train
+    return None if [each for each in found.problems(work.ranks) if each.flag not in NOT_NEEDED] else found
+
+
+def command(config: TrainConfig, ranks: int) -> str:
+    """Returns the command of a run: every flag that is not the default; the data and the folder have to be named."""
+    shown = [f"python -m tftrain.launch -np {ranks}"]
+    if not (config.data.data_dir or config.data.train_files or config.data.synthetic_data):
+        buckets = config.data.seq_length_buckets != length_choice.NONE
+        config = changed(config, {"data_dir": "data"} if buckets else {"synthetic_data": True})
+    if not config.run.output_dir:
+        config = changed(config, {"output_dir": "runs/planned"})
+    for section in sections(config):
+        for field in dataclasses.fields(section):
+            value = getattr(section, field.name)
+            if value != config.model.family.defaults.get(field.name, field.default):
+                shown.append(text(flag_name(field), value))
+    return " ".join(shown)
+
+
+def text(name: str, value: Any) -> str:
+    """Returns a flag with its value."""
+    if isinstance(value, tuple):
+        return " ".join(f"--{name}={each}" for each in value)
+    return f"--{name}" if value is True else f"--{name}={str(value).lower() if value is False else value}"

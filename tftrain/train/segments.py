@@ -1,0 +1,63 @@
+"""Backward in segments of the model, so that the gradients of one travel while the next ones are computed.
+
+A whole micro-batch that XLA compiles gives all gradients at its end. Here the last micro-batch of a global batch runs
+as a pipeline of one stage does: part by part, forward and then backward, each part an XLA cluster of its own. The
+gradients of a part are summed over the ranks as soon as its backward ends (Li et al., arXiv 2006.15704, section 3.2.3).
+"""
+
+import tensorflow as tf
+
+from tftrain.config.layer_split import split_layers
+from tftrain.model.part import parts_of_stage
+from tftrain.parallel.gradient_reduction import GradientReduction
+from tftrain.parallel.sparse_rows import SparseRows
+from tftrain.run_state import Run
+from tftrain.schedules import orders
+from tftrain.tasks.task import Batch
+from tftrain.train.gradients import Accumulation, Gradients, Position
+from tftrain.train.pipeline import StageGraph
+from tftrain.train.stage import Stage
+
+
+class SegmentedGradients:
+    """The gradients of this rank's share of a global batch; the last micro-batch's come segment by segment."""
+
+    def __init__(self, run: Run, reduction: GradientReduction):
+        """Traces nothing yet; for `reduction`, see `Accumulation`."""
+        self._run, self._reduction, segments = run, reduction, run.segments
+        self._accumulation = Accumulation(run, reduction)
+        parts = parts_of_stage(split_layers(run.config.model.num_hidden_layers, 1, segments), 0, 1)
+        self._stage = Stage(run.task, parts, run.jit, run.config.run.seed)
+        self._table = orders.table("interleaved", 1, 1, segments)
+
+    def __call__(self, batch: Batch, position: Position) -> Gradients:
+        """Computes the gradients of this rank's share of a global batch, times the loss scale; see `Accumulation`."""
+        size, samples = self._run.config.batch.micro_batch_size, self._run.task.batch_size(batch)
+        if samples == size:
+            return self._last_micro_batch(batch, samples, position)
+        earlier = self._accumulation(batch, position, but_last=True)
+        # Else the last one would hold its activations while the others are computed.
+        with tf.control_dependencies([earlier.sums, *earlier.dense]):
+            last = self._last_micro_batch({name: each[-size:] for name, each in batch.items()}, samples, position)
+        dtype = self._accumulation.buffer_dtype
+        dense = [
+            tf.cast(total, dtype) + tf.cast(each, dtype) for total, each in zip(earlier.dense, last.dense, strict=True)
+        ]
+        rows = earlier.rows and SparseRows(
+            *(tf.concat(pair, axis=0) for pair in zip(earlier.rows, last.rows, strict=True))
+        )
+        return Gradients(dense, rows, earlier.sums + last.sums)
+
+    def _last_micro_batch(self, batch: Batch, samples: int, position: Position) -> Gradients:
+        """Returns the gradients of the last micro-batch of this rank's `samples`."""
+        run, rows = self._run, None
+        last_sample = run.mesh.data.share(samples * run.mesh.data.size)[1]
+        graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, end=last_sample)
+        if self._accumulation.sends_rows:
+            rows = run.task.model.token_embedding.rows(batch["input_ids"])
+            graph.inputs = rows.values
+        found = graph.run()
+        if rows:
+            rows = SparseRows(rows.ids, tf.reshape(graph.of_inputs, [rows.ids.shape[0], -1]))
+        dense = self._reduction.sum(found.dense) if self._reduction.each_micro_batch else found.dense
+        return Gradients(dense, rows, found.sums)
