@@ -107,12 +107,15 @@ class _Remote(io.RawIOBase):
 
     def _open(self) -> None:
         system, path = _system(self._address)
+        if self._file is not None:
+            self._file.close()
         self._file = system.open(path, "rb", **self._options)
         self._file_size = self._file.size
 
     def _read(self, count: int) -> bytes:
         try:
-            if self._file is None:
+            # A file without ranges is read forwards only.
+            if self._file is None or (self._options and self._file.tell() > self._position):
                 self._open()
             while self._options and (missing := self._position - self._file.tell()):
                 if not self._file.read(min(missing, _PART_BYTES)):

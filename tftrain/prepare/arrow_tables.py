@@ -56,10 +56,11 @@ def _batch_rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Colu
         ids = batch.column(columns.id).cast(pyarrow.large_string()).to_pylist() if columns.id else [None] * len(texts)
         for text, identity in zip(texts, ids, strict=True):
             number += 1
+            place = f"{name}: row {number}: column "
+            if text is None or (columns.id and identity is None):
+                yield Row(fault=f"{place}{columns.text if text is None else columns.id}: null")
+                continue
             try:
-                if text is None or (columns.id and identity is None):
-                    raise ValueError("null")
                 yield Row(text.decode(), identity)
-            except ValueError as error:
-                column = columns.id if text is not None and columns.id and identity is None else columns.text
-                yield Row(fault=f"{name}: row {number}: column {column}: {error}")
+            except UnicodeDecodeError as error:
+                yield Row(fault=f"{place}{columns.text}: {error}")

@@ -173,9 +173,8 @@ def read_corpus(
         logger.info(f"built-in corpus: {len(documents)} documents, {total / _MB:.1f} MB of text")
     else:
         groups, documents, total = list(_groups(inputs)), None, 0
-        for counted, size, bad, fault in workers.run(
-            "count documents", count_parts, [(each, config) for each in groups]
-        ):
+        tasks = [(group, config) for group in groups]
+        for counted, size, bad, fault in workers.run("count documents", count_parts, tasks):
             if bad and not bad_rows:
                 logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
             firsts.append(sum(firsts[-1:]) + counted)

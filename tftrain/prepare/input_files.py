@@ -84,9 +84,8 @@ def _matches(name: str) -> list[str]:
         try:
             return addresses.list_files(name)
         except OSError as error:
-            raise DataError(
-                f"--input_files={name}: {error.strerror}; expected an address that can be listed"
-            ) from error
+            reason = f"{error.strerror}; expected an address that can be listed"
+            raise DataError(f"--input_files={name}: {reason}") from error
     if os.path.exists(name):
         return [name]
     # A shell does not expand "~" after "=".
@@ -133,14 +132,14 @@ def _data_files(paths: list[str]) -> list[str]:
     """Returns the paths without those that a data set saved by `datasets` has beside its files of rows."""
     left_out = {path for path in paths if path.endswith("/dataset_dict.json")}
     for path in paths:
-        folder = path.removesuffix("state.json")
-        if path != folder and f"{folder}dataset_info.json" in paths:
+        folder, name = os.path.split(path)
+        if name == "state.json" and os.path.join(folder, "dataset_info.json") in paths:
             try:
                 with addresses.open_file(path) as file:
-                    rows = {folder + entry["filename"] for entry in json.load(file)["_data_files"]}
+                    rows = {os.path.join(folder, entry["filename"]) for entry in json.load(file)["_data_files"]}
             except (OSError, ValueError, LookupError, TypeError) as error:
                 raise DataError(f"{path}: not as `datasets` saves it ({error}); save the data set again") from error
-            left_out |= {other for other in paths if other.rpartition("/")[0] + "/" == folder} - rows
+            left_out |= {other for other in paths if os.path.dirname(other) == folder} - rows
     return [path for path in paths if path not in left_out]
 
 

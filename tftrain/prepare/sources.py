@@ -63,13 +63,13 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
                 yield Part(path, size * 3 if compressed else size)
 
 
-def read(parts: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
+def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
     """Yields the documents of parts of files, empty ones too.
 
     Raises:
         DataError: a file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
     """
-    for path, _, row_group in parts:
+    for path, _, row_group in divided:
         with _errors_named(path), addresses.open_file(path) as stream:
             for document in _documents(stream, path, config, row_group, seekable=True):
                 if document.fault and not config.skip_bad_rows:

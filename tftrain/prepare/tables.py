@@ -6,6 +6,7 @@ A file is read row by row, so memory does not depend on its size. A row that can
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -15,6 +16,8 @@ from tftrain.host.files import listed
 from tftrain.input.errors import DataError
 
 LONGEST_ROW = 1 << 26
+# What "surrogateescape" makes of bytes that are not UTF-8.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _COLUMNS_SHOWN = 20
 
 
@@ -64,9 +67,8 @@ def _json_row(line: bytes, place: str, columns: Columns) -> Row:
         if column is None:
             continue
         if column not in fields:
-            return Row(
-                fault=f"{place}: no column {column}; the row has {listed(list(fields), _COLUMNS_SHOWN) or 'none'}"
-            )
+            shown = listed(list(fields), _COLUMNS_SHOWN) or "none"
+            return Row(fault=f"{place}: no column {column}; the row has {shown}")
         try:
             values.append(msgspec.json.decode(fields[column], type=kind))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -95,13 +97,14 @@ def delimited_rows(stream: BinaryIO, name: str, columns: Columns, delimiter: str
         if not header:
             header = cells
             columns.check(header, name)
-            text_place, id_place = (header.index(column) if column else 0 for column in columns)
+            text_place = header.index(columns.text)
+            id_place = header.index(columns.id or columns.text)
         elif len(cells) != len(header):
             yield Row(fault=f"{place}: {len(cells)} cells; expected {len(header)}, as in the first line")
-        elif not (text := cells[text_place]).isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+        elif _NOT_UTF8.search(cells[text_place] + cells[id_place]):
             yield Row(fault=f"{place}: column {columns.text}: not UTF-8")
         else:
-            yield Row(text, cells[id_place] if columns.id else None)
+            yield Row(cells[text_place], cells[id_place] if columns.id else None)
 
 
 def _lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
