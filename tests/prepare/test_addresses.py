@@ -159,17 +159,14 @@ def test_memory_and_file_addresses(tmp_path):
 def test_http(tmp_path, handler, monkeypatch):
     write(tmp_path, {"a.jsonl": json_lines(DOCUMENTS[:10]), "b.txt": "\n\n".join(DOCUMENTS[10:20])})
     write(tmp_path, {"large.txt": "word\n" * (3 << 20), ".hidden.txt": b"none"})
-    if handler is RangeFiles:
-        write(tmp_path, {"c.parquet": parquet(DOCUMENTS[20:])})
+    write(tmp_path, {"c.parquet": parquet(DOCUMENTS[20:])})
     with serving(functools.partial(handler, directory=str(tmp_path))) as (host, port):
         root = f"http://{host}:{port}"
         found = list(documents_at(f"{root}/a.jsonl,{root}/b.txt"))
         assert found == DOCUMENTS[:20]
-        if handler is RangeFiles:
-            assert list(documents_at(f"{root}/c.*")) == DOCUMENTS[20:]
-            assert [path.rpartition("/")[2] for path in list_files([f"{root}/"])[0]] == [
-                "a.jsonl", "b.txt", "c.parquet", "large.txt",
-            ]  # fmt: skip
+        assert list(documents_at(f"{root}/c.*")) == DOCUMENTS[20:]
+        names = [path.rpartition("/")[2] for path in list_files([f"{root}/"])[0]]
+        assert names == ["a.jsonl", "b.txt", "c.parquet", "large.txt"]
         # Above the block of one request.
         assert sum(1 for _ in addresses.open_file(f"{root}/large.txt")) == 3 << 20
         with pytest.raises(MissingFileError, match=f"--input_files={root}/gone.txt: no file matches"):
