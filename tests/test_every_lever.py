@@ -43,7 +43,10 @@ LAYOUTS = {
     "bert": ("--tensor_parallel_size=2", "--sequence_parallel"),
     "gpt": ("--model_family=gpt", "--pipeline_parallel_size=2", "--pipeline_schedule=zero_bubble"),
     "llama": ("--model_family=llama", *OF_LLAMA, "--tensor_parallel_size=2", "--sequence_parallel"),
-    "modernbert": ("--model_family=modernbert", "--dropout_add_impl=auto", "--tensor_parallel_size=2"),
+    "modernbert": (
+        *("--model_family=modernbert", "--dropout_add_impl=auto", "--classifier_pooling=mean"),
+        *("--backward_segments=2", "--split_grad_accum"),
+    ),
 }
 # What a server does: TensorFlow alone.
 BARE = """

@@ -1,7 +1,7 @@
 // Measures the pages in the frames of this document and leaves the result as JSON in it.
 "use strict";
 
-const VISIBLE = "h1, h2, h3, p, table, th, td, small, summary, svg, .legend, .name, .settings, .word, .label, .bar, .band";
+const VISIBLE = "h1, h2, h3, p, table, th, td, small, summary, img, .legend, .name, .settings, .word, .label, .bar, .band";
 
 function channels(color) {
   const parts = color.match(/[\d.]+/g).map(Number);

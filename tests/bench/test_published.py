@@ -73,9 +73,9 @@ def test_flags_of_every_row_come_to_its_scaled_workload(cases, configs):
     for name, case in cases.items():
         # What Grappler is told is in the flags, and has no effect in some rows.
         no_effect = case.work.compiled or "suppress_grappler" in case.published.levers
-        expected = case.work.replaced(grappler="none") if no_effect else case.work
+        expected = case.work._replace(grappler="none") if no_effect else case.work
         # On a CPU, compilation is planned as if it changed nothing; one rank has nobody to split state with.
-        expected = expected.replaced(compiled=False, zero_stage=case.work.zero_stage if case.work.dp > 1 else 0)
+        expected = expected._replace(compiled=False, zero_stage=case.work.zero_stage if case.work.dp > 1 else 0)
         assert from_config(configs[name], case.work.dp, gpu=False) == expected, name
 
 
@@ -164,7 +164,7 @@ def test_scaled_rows_keep_head_size_and_the_differences_of_their_table(cases):
 
 
 def workload(**changes):
-    return PUBLISHED["deeper"][0].row.workload.replaced(**changes)
+    return PUBLISHED["deeper"][0].row.workload._replace(**changes)
 
 
 def test_divisions_keep_both_kinds_of_ranks_where_there_are_enough():

@@ -17,9 +17,9 @@ from tests.model.samples import (
     small_model,
 )
 from tftrain.architecture.describe import describe
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SelfAttention
 from tftrain.model.parameters import Parameters
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import keep_mask
 
 DTYPES = ["float32", "bfloat16", "float16"]

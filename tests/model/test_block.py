@@ -5,11 +5,11 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN, assert_close, small_config
 from tftrain.architecture.describe import describe
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import block_class
 from tftrain.model.layers import Dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
+from tftrain.ops.attention_mask import AttentionMask
 
 WIDTH = 21
 

@@ -15,13 +15,10 @@ from tests.ops.comparison import (
     optimized_hlo,
     ways,
 )
-from tftrain.ops.attention_softmax import (
-    attention,
-    attention_softmax,
-    reference_attention_context,
-    reference_attention_softmax,
-)
-from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
+from tftrain.ops.attention_mask import AttentionMask
+from tftrain.ops.attention_softmax import attention, reference_attention_context, reference_attention_softmax
+from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask, op_arguments
+from tftrain.ops.library import library
 
 SCALE = 0.25
 SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 2049))
@@ -41,10 +38,32 @@ def key_mask(shape):
     return tf.constant(mask)
 
 
+def attention_softmax(scores, key_mask, scale, causal=False):
+    """The op alone, without dropout, and its gradient."""
+    attributes, position = op_arguments(None)
+    heads = {"first_head": 0, "total_heads": 0 if scores.shape.rank is None else scores.shape[1] or 0, "dropouts": 0}
+    given = {"position": position, "scale": scale, "causal": causal, **heads, **attributes}
+
+    @tf.custom_gradient
+    def softmax(scores):
+        made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, **given).probabilities
+
+        def gradient(upstream):
+            return library().tftrain_attention_softmax_grad(ddropped=upstream, probabilities=made, **given).dscores
+
+        return made, gradient
+
+    return softmax(scores)
+
+
 def attention_context(scores, key_mask, values, scale, dropout=None, causal=False):
     """The attention that has these scores: each is the product of a query with one of the identity's rows."""
     identity = tf.eye(scores.shape[-1], batch_shape=scores.shape[:2], dtype=scores.dtype)
-    return attention(scores, identity, values, key_mask, scale, dropout, causal)
+    return attention(scores, identity, values, AttentionMask(key_mask, causal), scale, dropout)
+
+
+def reference(scores, key_mask, values, scale, dropout, causal):
+    return reference_attention_context(scores, values, AttentionMask(key_mask, causal), scale, dropout)
 
 
 def mask_of_the_op(shape, dropout, causal=False):
@@ -63,7 +82,7 @@ def infinite_behind_queries(tensor):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_it_is_the_softmax_over_the_keys(shape, dtype):
     scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
-    expected = reference_attention_softmax(tf.cast(scores, tf.float64), mask, SCALE).numpy()
+    expected = reference_attention_softmax(tf.cast(scores, tf.float64), AttentionMask(mask), SCALE).numpy()
     assert_close(attention_softmax(scores, mask, SCALE), expected, FORWARD[dtype])
 
 
@@ -71,7 +90,8 @@ def test_it_is_the_softmax_over_the_keys(shape, dtype):
 @pytest.mark.parametrize("shape", CAUSAL_SHAPES, ids=str)
 def test_a_causal_softmax_reads_the_keys_up_to_the_query_alone(shape, dtype):
     scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
-    expected = reference_attention_softmax(tf.cast(scores, tf.float64), mask, SCALE, causal=True).numpy()
+    causal = AttentionMask(mask, causal=True)
+    expected = reference_attention_softmax(tf.cast(scores, tf.float64), causal, SCALE).numpy()
     actual = attention_softmax(infinite_behind_queries(scores), mask, SCALE, causal=True)
     assert_close(actual, expected, FORWARD[dtype])
     assert not np.triu(exact(actual), 1).any()
@@ -151,10 +171,8 @@ def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate, c
             y = function(scores, mask, values, SCALE, dropout(rate), causal)
         return y, *tape.gradient(y, [scores, values], output_gradients=dy)
 
-    expected = everything(
-        reference_attention_context, *(tf.cast(tensor, tf.float64) for tensor in (scores, values, dy))
-    )
-    composed = everything(reference_attention_context, scores, values, dy)
+    expected = everything(reference, *(tf.cast(tensor, tf.float64) for tensor in (scores, values, dy)))
+    composed = everything(reference, scores, values, dy)
     for actual, ours, exactly in zip(
         everything(attention_context, scores, values, dy), composed, expected, strict=True
     ):
@@ -247,14 +265,16 @@ BAD = [
 @pytest.mark.parametrize(("name", "shape", "dtype"), BAD)
 def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
     tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in (GOOD | {name: (shape, dtype)}).items()}
-    functions = [lambda scores, key_mask, values: attention_softmax(scores, key_mask, SCALE)]
-    if len(shape) != 3:  # such scores are no product of queries and keys
-        functions.append(lambda scores, key_mask, values: attention_context(scores, key_mask, values, SCALE))
+
+    def function(scores, key_mask, values):
+        if len(shape) == 3:  # such scores are no product of queries and keys
+            return attention_softmax(scores, key_mask, SCALE)
+        return attention_context(scores, key_mask, values, SCALE)
+
     # Of what is found out while a graph is built, TensorFlow makes a ValueError.
     errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
-    for function in functions:
-        with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
-            ways(function)[way](**tensors)
+    with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
+        ways(function)[way](**tensors)
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tftrain.ops import cudnn_attention as module
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.cudnn_attention import check, cudnn_attention
 from tftrain.ops.flash_attention import reference_flash_attention
 from tftrain.ops.library import MissingLibraryError
@@ -96,7 +97,7 @@ def test_the_dimension_numbers_are_those_of_attention(forward_and_backward):
     with tf.GradientTape() as tape:
         inputs = [tf.constant(array) for array in (query, key, value)]
         tape.watch(inputs)
-        expected = reference_flash_attention(*inputs, keys, 0.25, causal=True)
+        expected = reference_flash_attention(*inputs, AttentionMask(keys, causal=True), 0.25)
     gradients = tape.gradient(expected, inputs, tf.constant(dcontext))
 
     attended = np.tril(np.ones([LENGTH, LENGTH], bool)) & (keys.numpy() > 0)[:, None, None, :]
@@ -128,7 +129,7 @@ def by_reference(factor=1.0):
         tf.debugging.assert_positive(key_lengths)
         tf.debugging.assert_equal(query_lengths, tf.shape(query)[1])
         keys = tf.cast(tf.sequence_mask(key_lengths, query.shape[1]), tf.int32)
-        return factor * reference_flash_attention(query, key, value, keys, scale, causal=causal), None
+        return factor * reference_flash_attention(query, key, value, AttentionMask(keys, causal), scale), None
 
     return lambda: SimpleNamespace(tftrain_cudnn_attention=call)
 

@@ -5,11 +5,22 @@ import pytest
 import tensorflow as tf
 
 from tests.ops.comparison import DTYPES, assert_close, exact, normal, optimized_hlo, ways
+from tftrain.ops import flash_attention as ops
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention
 from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
-from tftrain.ops.flash_attention import flash_attention, reference_flash_attention
 
 SCALE = 0.25
+
+
+def flash_attention(query, key, value, key_mask, scale, dropout=None, function=ops.flash_attention, **mask):
+    if "sequence_ids" in mask:
+        mask["sequences"] = mask.pop("sequence_ids")
+    return function(query, key, value, AttentionMask(key_mask, **mask), scale, dropout)
+
+
+def reference_flash_attention(*args, **more):
+    return flash_attention(*args, function=ops.reference_flash_attention, **more)
 
 
 def dropout(rate, step=3, first_sample=40, site=9, heads=None):
@@ -105,8 +116,9 @@ def test_context_and_gradients_are_those_of_fp64(batch, length, heads, size, mor
 def test_it_is_the_product_with_the_fused_softmax(causal):
     query, key, value = (normal(seed, [2, 100, 3, 32], "float32") for seed in range(3))
     mask, by_heads = key_mask(2, 100), lambda x: tf.transpose(x, [0, 2, 1, 3])
-    expected = by_heads(attention(*map(by_heads, (query, key, value)), mask, SCALE, dropout(0.3), causal))
-    actual = flash_attention(query, key, value, mask, SCALE, dropout(0.3), causal)
+    inputs = map(by_heads, (query, key, value))
+    expected = by_heads(attention(*inputs, AttentionMask(mask, causal), SCALE, dropout(0.3)))
+    actual = flash_attention(query, key, value, mask, SCALE, dropout(0.3), causal=causal)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
 
 

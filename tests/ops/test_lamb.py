@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.ops.comparison import normal, ways
-from tftrain.ops.lamb import UpdateScalars, adamw, lamb_moments, lamb_weights, squared_norms
+from tftrain.ops.lamb import FusedUpdate, UpdateScalars, adamw, lamb_moments, lamb_weights, squared_norms
 
 EPSILON = 1e-6
 BETA1, BETA2 = 0.9, 0.999
@@ -32,15 +32,18 @@ class Model:
     def values(self):
         return [variable.numpy() for variable in self.weights + self.m + self.v]
 
+    def update(self, gradients, at, decays=DECAYS, **more):
+        return FusedUpdate(gradients, self.m, self.v, self.weights, at, decays, EPSILON, **more)
+
     def lamb(self, gradients, at, decays=DECAYS, segments=()):
-        state = (self.m, self.v, self.weights)
-        squares = lamb_moments(gradients, *state, at, decays, EPSILON, segments)
+        update = self.update(gradients, at, decays, segments=segments)
+        squares = lamb_moments(update)
         ratios = tf.sqrt(squares.weights) / tf.sqrt(squares.updates)
         ratios = tf.where((squares.weights > 0) & (squares.updates > 0), ratios, 1.0)
-        lamb_weights(*state, at.learning_rate * ratios, at, decays, EPSILON, segments)
+        lamb_weights(update, at.learning_rate * ratios)
 
     def adamw(self, gradients, at):
-        adamw(gradients, self.m, self.v, self.weights, at, DECAYS, EPSILON)
+        adamw(self.update(gradients, at))
 
 
 def specification(weights, steps, with_trust_ratios):
@@ -135,14 +138,12 @@ def test_16_bit_gradients_and_copies_save_casts_and_change_no_bit(way, optimizer
     copies = {number: tf.Variable(tf.zeros(SHAPES[number], dtype)) for number in copied}
 
     def update(model, gradients, copies):
-        at = scalars(0)
+        call = model.update(gradients, scalars(0), copies=copies)
         if optimizer == "adamw":
-            adamw(gradients, model.m, model.v, model.weights, at, DECAYS, EPSILON, copies=copies)
+            adamw(call)
         else:
-            state = (model.m, model.v, model.weights)
-            squares = lamb_moments(gradients, *state, at, DECAYS, EPSILON)
-            rates = at.learning_rate * (1.0 + squares.updates)
-            lamb_weights(*state, rates, at, DECAYS, EPSILON, copies=copies)
+            squares = lamb_moments(call)
+            lamb_weights(call, call.scalars.learning_rate * (1.0 + squares.updates))
         return squared_norms(gradients)
 
     gradients = [tf.cast(gradient, dtype) for gradient in wide.gradients(0)]
@@ -158,10 +159,9 @@ def test_16_bit_gradients_and_copies_save_casts_and_change_no_bit(way, optimizer
 
 def test_a_copy_of_another_shape_or_dtype_is_refused():
     model = Model([(2,), (1,)])
-    state = (model.gradients(0), model.m, model.v, model.weights, scalars(0), (0.0, 0.1), EPSILON)
     for copy, message in ((tf.zeros([2]), "float32, expected float16 or bfloat16"), (tf.zeros([3], "half"), r"\[3\]")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=rf"copies\[0\] (is|has).*{message}"):
-            adamw(*state, copies={0: tf.Variable(copy)})
+            adamw(model.update(model.gradients(0), scalars(0), (0.0, 0.1), copies={0: tf.Variable(copy)}))
 
 
 def test_what_was_read_before_an_update_stays():
@@ -192,8 +192,7 @@ def test_squared_norms_are_those_of_each_tensor():
 )
 def test_bad_input_is_refused_by_name(name, change):
     model = Model([(), (1,)])
-    arguments = {"gradients": model.gradients(0), "m": model.m, "v": model.v, "weights": model.weights,
-                 "scalars": scalars(0), "weight_decays": (0.0, 0.1), "epsilon": EPSILON}  # fmt: skip
-    arguments |= {key: value(model) if callable(value) else value for key, value in change.items()}
+    update = model.update(model.gradients(0), scalars(0), (0.0, 0.1))
+    changed = {key: value(model) if callable(value) else value for key, value in change.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name} (is|are|has)\b"):
-        lamb_moments(**arguments)
+        lamb_moments(update._replace(**changed))

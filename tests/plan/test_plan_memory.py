@@ -16,7 +16,7 @@ BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
 @pytest.mark.parametrize("heads", [12, 16])
 def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
     # arXiv 2205.05198, equation 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes in 16 bits with dropout.
-    work = resized(GPT, num_attention_heads=heads).replaced(tp=tp)
+    work = resized(GPT, num_attention_heads=heads)._replace(tp=tp)
     s, b, h = work.seq, work.micro_batch, work.model.width
     expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
     assert decoder.block(work).saved_bytes() == pytest.approx(expected, rel=1e-12)
@@ -24,7 +24,7 @@ def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
 
 def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
-    work = GPT.replaced(tp=2)
+    work = GPT._replace(tp=2)
     expected = work.seq * work.micro_batch * work.model.width * (10 + 24 / 2)
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(expected, rel=1e-12)
 
@@ -32,42 +32,42 @@ def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
 @pytest.mark.parametrize("tp", [2, 8])
 def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
     # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
-    work = resized(GPT, num_attention_heads=16).replaced(tp=tp, sequence_parallel=True)
+    work = resized(GPT, num_attention_heads=16)._replace(tp=tp, sequence_parallel=True)
     s, b, h = work.seq, work.micro_batch, work.model.width
     assert decoder.block(work).saved_bytes() == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
 
 
 def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():
-    work = BERT.replaced(trainer="tftrain", pp=4, dp=1)
+    work = BERT._replace(trainer="tftrain", pp=4, dp=1)
     table = work.model.vocab * work.model.width
     block, _, head = inventory.parts(work)
     assert inventory.weights(work, 3) == work.model.layers / 4 * block.weights + head.weights + table
     assert inventory.copied_weights(work, 3) == table
     assert inventory.copied_weights(work, 0) == inventory.copied_weights(work, 1) == 0
-    assert inventory.copied_weights(work.replaced(pp=1), 0) == 0
+    assert inventory.copied_weights(work._replace(pp=1), 0) == 0
 
 
 def test_unequal_stages_have_their_own_layers():
-    work = BERT.replaced(trainer="tftrain", pp=2, division=(3, 9))
+    work = BERT._replace(trainer="tftrain", pp=2, division=(3, 9))
     assert [work.layers_of(stage) for stage in range(2)] == [3, 9]
     block = inventory.parts(work).block.weights
-    even = work.replaced(division=())
+    even = work._replace(division=())
     assert inventory.weights(work, 1) - inventory.weights(even, 1) == 3 * block
 
 
 def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
-    work = resized(GPT, num_attention_heads=12).replaced(tp=2, micro_batch=1)  # 6 score matrices a rank
+    work = resized(GPT, num_attention_heads=12)._replace(tp=2, micro_batch=1)  # 6 score matrices a rank
     scores = 6 * work.seq**2 * work.item
-    plain = decoder.block(work.replaced(fused=work.fused - {"softmax"}))
+    plain = decoder.block(work._replace(fused=work.fused - {"softmax"}))
     assert decoder.block(work) == plain
-    fours = work.replaced(micro_batch=2)
-    dropped = decoder.block(fours.replaced(fused=fours.fused - {"softmax"}))
+    fours = work._replace(micro_batch=2)
+    dropped = decoder.block(fours._replace(fused=fours.fused - {"softmax"}))
     assert dropped.saved_bytes() == decoder.block(fours).saved_bytes() + 2 * scores
 
 
 def test_an_encoder_block_keeps_its_tensors_by_hand():
-    work = resized(BERT, use_bias_in_keys=False).replaced(
+    work = resized(BERT, use_bias_in_keys=False)._replace(
         hidden_dropout=False, attention_dropout=False, precision="bf16"
     )
     tokens = work.micro_batch * work.seq
@@ -76,9 +76,9 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     expected = 8 * stream + 2 * wide + scores
     assert encoder.block(work).saved_bytes() == expected
     # Plain ops keep more: two norms before scale and shift, two terms of GeLU; under XLA scores before the softmax.
-    plain = work.replaced(fused=frozenset())
+    plain = work._replace(fused=frozenset())
     assert encoder.block(plain).saved_bytes() == expected + 2 * stream + 2 * wide
-    compiled = encoder.block(plain.replaced(compiled=True)).saved_bytes()
+    compiled = encoder.block(plain._replace(compiled=True)).saved_bytes()
     assert compiled == expected + 2 * stream + scores + 2 * wide
 
 
@@ -95,49 +95,49 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     ],
 )
 def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):
-    work = GPT.replaced(dp=8, zero_stage=stage, precision=precision)
+    work = GPT._replace(dp=8, zero_stage=stage, precision=precision)
     found = memory.estimate(work, BARE)
     state = found.weights + found.master_weights + found.moments + found.gradients + found.temporaries
     assert state == pytest.approx(bytes_a_weight * work.model.parameters, rel=1e-6)
 
 
 def test_a_fused_optimizer_spares_its_temporaries():
-    plain = memory.estimate(BERT.replaced(fused=frozenset()), BARE)
+    plain = memory.estimate(BERT._replace(fused=frozenset()), BARE)
     assert plain.temporaries - memory.estimate(BERT, BARE).temporaries == 8 * inventory.weights(BERT)
 
 
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
-    work = BERT.replaced(trainer="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
+    work = BERT._replace(trainer="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
     assert memory.estimate(work, BARE).activations == 2 * 4 * work.model.vocab * work.model.width
-    tensors = dict(memory.estimate(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
+    tensors = dict(memory.estimate(work._replace(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
     assert "block's input" in tensors
     assert not any("summands" in name for name in tensors)
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
-    work = resized(GPT, vocab_size=128).replaced(pp=4, global_batch=4 * count, checkpointing="full")
+    work = resized(GPT, vocab_size=128)._replace(pp=4, global_batch=4 * count, checkpointing="full")
     tensors = dict(memory.estimate(work, BARE).tensors)
     entry = work.micro_batch * work.seq * work.model.width * 2
     assert tensors["inputs of blocks"] == 3 * min(4, count) * entry
 
 
 def test_an_output_layer_of_its_own_needs_no_copy_of_the_embedding():
-    work = resized(GPT, model_family="llama", tie_output=False).replaced(trainer="tftrain", pp=3, tp=2)
+    work = resized(GPT, model_family="llama", tie_output=False)._replace(trainer="tftrain", pp=3, tp=2)
     assert [inventory.copied_weights(work, stage) for stage in range(3)] == [0, 0, 0]
-    whole = sum(inventory.weights(work.replaced(tp=1), stage) for stage in range(3))
+    whole = sum(inventory.weights(work._replace(tp=1), stage) for stage in range(3))
     assert whole == work.model.parameters
     tied = resized(work, tie_output=True)
     assert inventory.copied_weights(tied, 2) == work.model.word.size / 2
 
 
 def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
-    tensors = dict(memory.estimate(resized(GPT, vocab_size=10**6).replaced(pp=2), BARE).tensors)
+    tensors = dict(memory.estimate(resized(GPT, vocab_size=10**6)._replace(pp=2), BARE).tensors)
     assert tensors["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
 
 
 def test_masked_words_have_logits_in_chunks():
-    work = BERT.replaced(trainer="tftrain", precision="bf16", micro_batch=8, predictions=20)
+    work = BERT._replace(trainer="tftrain", precision="bf16", micro_batch=8, predictions=20)
 
     def head(work):
         return {saved.name: saved.size for saved in inventory.parts(work).head.saved}
@@ -145,15 +145,15 @@ def test_masked_words_have_logits_in_chunks():
     name, table = "logits and probabilities of a chunk", "sum of the table's gradient"
     assert head(work)[name] == encoder.head(work).saved[-1].size  # they are one chunk
     assert table not in head(work)
-    many = work.replaced(micro_batch=64)
+    many = work._replace(micro_batch=64)
     assert head(many)[name] == (2 + 8) * 256 * 30522  # 1,280 rows in five chunks
     assert head(many)[table] == 4 * 30522 * 768
     assert head(resized(many, vocab_size=250_880))[name] == (2 + 8) * 33 * 250_880  # 39 chunks
 
 
 def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
-    work = BERT.replaced(dp=16, zero_stage=1)
-    even, naive = (memory.estimate(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))
+    work = BERT._replace(dp=16, zero_stage=1)
+    even, naive = (memory.estimate(work._replace(split_strategy=name), BARE).moments for name in ("even", "naive"))
     embedding = inventory.parts(work).embedding.weights
     assert naive == 8 * embedding
     assert even == 8 * inventory.weights(work) / 16
@@ -161,10 +161,10 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
 
 @pytest.mark.parametrize("strategy", ["naive", "greedy:4"])
 def test_an_owner_of_whole_tensors_receives_sums_and_not_the_tensors_of_all_ranks(strategy):
-    work = BERT.replaced(trainer="tftrain", zero_stage=1)
+    work = BERT._replace(trainer="tftrain", zero_stage=1)
     for ranks in (8, 64):
-        even = memory.estimate(work.replaced(dp=ranks), BARE)
-        owners = memory.estimate(work.replaced(dp=ranks, split_strategy=strategy), BARE)
+        even = memory.estimate(work._replace(dp=ranks), BARE)
+        owners = memory.estimate(work._replace(dp=ranks, split_strategy=strategy), BARE)
         received = min(owners.moments / 8, memory.BUCKET)  # two fp32 moments for each number that a rank owns
         assert owners.communication == even.communication + 4 * received
 
@@ -188,14 +188,14 @@ def test_kinds_are_not_negative_and_add_up(work):
 
 @given(workloads(), some.integers(2, 4))
 def test_more_samples_at_a_time_take_more(work, factor):
-    larger = work.replaced(micro_batch=factor * work.micro_batch, global_batch=factor * work.global_batch)
+    larger = work._replace(micro_batch=factor * work.micro_batch, global_batch=factor * work.global_batch)
     assert memory.estimate(larger, BARE).activations > memory.estimate(work, BARE).activations
 
 
 @given(workloads())
 def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work):
     none, selective, full = (
-        memory.estimate(work.replaced(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
+        memory.estimate(work._replace(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
     )
     assert full <= selective <= none
 
@@ -204,13 +204,13 @@ def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work)
 @pytest.mark.parametrize(("gated", "key_bias"), [(False, False), (False, True), (True, False)])
 def test_weights_of_one_rank_are_exactly_the_models(trainer, gated, key_bias):
     flags = {"activation": "geglu" if gated else "gelu", "use_bias_in_keys": key_bias}
-    work = resized(GPT if trainer == "megatron" else BERT, **flags).replaced(trainer=trainer)
+    work = resized(GPT if trainer == "megatron" else BERT, **flags)._replace(trainer=trainer)
     assert inventory.weights(work) == work.model.parameters
 
 
 @given(workloads())
 def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
-    whole = work.replaced(tp=1, pp=1)
+    whole = work._replace(tp=1, pp=1)
     count = inventory.weights(whole)
     # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
     assert count == pytest.approx(whole.model.parameters, rel=1e-3)

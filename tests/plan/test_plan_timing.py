@@ -47,7 +47,7 @@ def test_transfers_share_the_network_of_their_node():
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_the_bubble_is_stages_less_one_by_micro_batches(count):
     # arXiv 2104.04473, section 2.2.1, where blocks are all there is.
-    work = resized(GPT, vocab_size=8).replaced(pp=4, global_batch=4 * count, tp=1)
+    work = resized(GPT, vocab_size=8)._replace(pp=4, global_batch=4 * count, tp=1)
     found = timing.step(work, dataclasses.replace(A100, network_gbs=1e9, network_latency=0.0), INSTANT)
     passes = found.products + found.kernels
     assert found.bubble / passes == pytest.approx(3 / count, rel=0.03)
@@ -55,13 +55,13 @@ def test_the_bubble_is_stages_less_one_by_micro_batches(count):
 
 def test_whole_checkpointing_adds_one_forward_pass_of_the_blocks():
     work = resized(GPT, hidden_size=2048, intermediate_size=8192, num_attention_heads=16)
-    plain, full = (timing.step(work.replaced(checkpointing=mode), A100, INSTANT) for mode in ("none", "full"))
+    plain, full = (timing.step(work._replace(checkpointing=mode), A100, INSTANT) for mode in ("none", "full"))
     block = timing.passes(inventory.parts(work).block, work, A100, INSTANT)
     assert full.total - plain.total == pytest.approx(work.micro_batches * work.model.layers * block.forward.total)
 
 
 def test_whole_checkpointing_launches_every_block_again():
-    work = resized(GPT, hidden_size=8192, intermediate_size=32768, num_attention_heads=64).replaced(
+    work = resized(GPT, hidden_size=8192, intermediate_size=32768, num_attention_heads=64)._replace(
         checkpointing="full"
     )  # the device is slower than the host
     launching = dataclasses.replace(INSTANT, launch_us=1.0)
@@ -78,20 +78,20 @@ def test_the_host_counts_where_it_is_slower_than_the_device():
     assert timing.step(BERT, A100, INSTANT).host == 0
 
 
-OURS = BERT.replaced(trainer="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
+OURS = BERT._replace(trainer="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
 
 
 @pytest.mark.parametrize(("trainer", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
 def test_this_projects_owners_get_their_part_of_the_sum_alone(trainer, share):
     # Half of a sum's traffic brings each its part, and half brings the new weights back.
     whole, divided = (
-        timing.step(OURS.replaced(trainer=trainer, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
+        timing.step(OURS._replace(trainer=trainer, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
     )
     assert divided == pytest.approx(share * whole)
 
 
 def test_every_micro_batch_reads_a_gradient_and_the_sum_and_writes_the_sum():
-    once, summed = (timing.step(OURS.replaced(accumulation=dtype), A100, INSTANT).kernels for dtype in ("", "bf16"))
+    once, summed = (timing.step(OURS._replace(accumulation=dtype), A100, INSTANT).kernels for dtype in ("", "bf16"))
     bandwidth = INSTANT.memory_rate * A100.memory_gbs * 1e9
     weights = inventory.weights(OURS)
     assert summed - once == pytest.approx(2 * (4 + 2 + 2) * weights / bandwidth)
@@ -106,8 +106,8 @@ def test_kinds_are_not_negative_and_add_up(work):
 
 @given(workloads(), some.sampled_from([2, 4]))
 def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
-    larger = work.replaced(global_batch=factor * work.global_batch)
-    shared = larger.replaced(dp=factor * larger.dp)
+    larger = work._replace(global_batch=factor * work.global_batch)
+    shared = larger._replace(dp=factor * larger.dp)
     alone, together = (timing.step(each, A100, INSTANT) for each in (larger, shared))
     assert alone.products == pytest.approx(factor * together.products)
 
@@ -115,19 +115,19 @@ def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
 @given(workloads())
 def test_plain_ops_move_more_than_fused_ones(work):
     every = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
-    fused = timing.step(work.replaced(fused=every, compiled=False), A100, INSTANT)
-    plain = timing.step(work.replaced(fused=frozenset(), compiled=False), A100, INSTANT)
+    fused = timing.step(work._replace(fused=every, compiled=False), A100, INSTANT)
+    plain = timing.step(work._replace(fused=frozenset(), compiled=False), A100, INSTANT)
     assert plain.kernels + plain.update > fused.kernels + fused.update
 
 
 def test_segments_hide_all_sums_but_the_last_ones_behind_backward():
-    work = OURS.replaced(dp=8)
-    whole, halves, eighths = (timing.step(work.replaced(segments=count), SLOW, INSTANT) for count in (1, 2, 8))
+    work = OURS._replace(dp=8)
+    whole, halves, eighths = (timing.step(work._replace(segments=count), SLOW, INSTANT) for count in (1, 2, 8))
     assert whole.gradient_sums > halves.gradient_sums > eighths.gradient_sums > 0
     # The sums of each segment hide behind the others' backward, as long as that takes.
     hidden = whole.gradient_sums - halves.gradient_sums
     assert whole.gradient_sums - eighths.gradient_sums == pytest.approx(hidden * (7 / 8) / (1 / 2))
-    assert timing.step(work.replaced(dp=1, segments=8), SLOW, INSTANT).gradient_sums == 0
+    assert timing.step(work._replace(dp=1, segments=8), SLOW, INSTANT).gradient_sums == 0
 
 
 def test_a_compiled_step_of_several_ranks_has_segments():

@@ -11,7 +11,7 @@ from tftrain.plan.system import Constants
 
 @given(workloads())
 def test_they_take_together_what_a_step_takes_for_products(work):
-    work = work.replaced(pp=1)
+    work = work._replace(pp=1)
     found = forecast.products_by_shape(work, A100, Constants())
     assert sum(shape.seconds for shape in found) == pytest.approx(timing.step(work, A100, Constants()).products)
 
@@ -19,7 +19,7 @@ def test_they_take_together_what_a_step_takes_for_products(work):
 @pytest.mark.parametrize(("mode", "projections", "scores"), [("none", 3, 3), ("selective", 3, 4), ("full", 4, 4)])
 def test_their_numbers_by_hand(mode, projections, scores):
     # 12 layers, of which each of 2 ranks has 6 heads; 4 micro-batches of 4 x 128 tokens.
-    work = BERT.replaced(global_batch=16, tp=2, checkpointing=mode)
+    work = BERT._replace(global_batch=16, tp=2, checkpointing=mode)
     found = {shape.product.name: shape for shape in forecast.products_by_shape(work, A100, Constants())}
     queries = found["queries, keys, values"]
     assert (queries.product.m, queries.product.k, queries.product.n) == (512, 768, 384)
@@ -36,7 +36,7 @@ def test_a_stage_of_a_pipeline_has_its_own_layers():
     whole, stage = (
         {
             shape.product.name: shape.count
-            for shape in forecast.products_by_shape(GPT.replaced(pp=pp), A100, Constants())
+            for shape in forecast.products_by_shape(GPT._replace(pp=pp), A100, Constants())
         }
         for pp in (1, 4)
     )

@@ -11,7 +11,7 @@ from tftrain.plan.published import rows
 from tftrain.plan.reported_flops import reported
 
 SIZES = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 64}
-GPT = resized(LARGE, **SIZES, vocab_size=50, max_position_embeddings=8).replaced(
+GPT = resized(LARGE, **SIZES, vocab_size=50, max_position_embeddings=8)._replace(
     seq=8, predictions=8, micro_batch=1, global_batch=5
 )
 
@@ -56,5 +56,5 @@ def test_a_decoder_is_the_sum_of_its_products():
 
 def test_an_encoder_counts_as_the_model_of_this_project():
     model = describe(ModelConfig(**SIZES, vocab_size=50))
-    encoder = GPT.replaced(model=model, predictions=2)
+    encoder = GPT._replace(model=model, predictions=2)
     assert reported(encoder, "exact") == 3 * 5 * flops.forward(model, 8, 2).total

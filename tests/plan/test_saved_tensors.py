@@ -42,7 +42,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     )
     fused = {"ln", "softmax", "gelu", "dropout_add", *(["flash"] if flash else [])}
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
-    work = resized(BERT, **sizes, activation=activation).replaced(
+    work = resized(BERT, **sizes, activation=activation)._replace(
         trainer="tftrain",
         seq=LENGTH,
         micro_batch=SAMPLES,
@@ -66,7 +66,7 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
     flags |= {"attn_softmax_impl": "reference" if core == "plain" else "fused"}
     flags |= {FUSED_OPS[op]: "fused" for op in fused}
     config = ModelConfig("llama", **flags)
-    work = BERT.replaced(
+    work = BERT._replace(
         trainer="tftrain",
         model=describe(config),
         seq=LENGTH,
@@ -83,8 +83,8 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
 def test_cudnn_keeps_as_many_keys_and_values_as_queries():
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 1, "vocab_size": 64}
     config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
-    work = BERT.replaced(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
-    flash, cudnn = (own.block(work.replaced(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
+    work = BERT._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
+    flash, cudnn = (own.block(work._replace(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
     assert cudnn.saved_bytes() - flash.saved_bytes() == 2 * 2 * SAMPLES * LENGTH * WIDTH * (HEADS - 1) / HEADS
 
 
@@ -92,9 +92,9 @@ def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.attention_cores import AttentionMask
     from tftrain.model.block import block_class
     from tftrain.model.parameters import Parameters
+    from tftrain.ops.attention_mask import AttentionMask
     from tftrain.ops.dropout import DropoutKey
 
     spec = describe(config).block

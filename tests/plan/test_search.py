@@ -13,7 +13,7 @@ SMALL = {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512, "
 
 
 def test_every_division_that_multiplies_out_is_a_candidate():
-    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048).replaced(
+    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048)._replace(
         global_batch=24
     )
     found = {(each.dp, each.tp, each.pp, each.micro_batch) for each in candidates(work, A100, 2)}
@@ -27,13 +27,13 @@ def test_every_division_that_multiplies_out_is_a_candidate():
 
 def test_every_zero_stage_is_tried_where_it_does_something():
     stages = {}
-    for each in candidates(BERT.replaced(global_batch=64), A100, 2):
+    for each in candidates(BERT._replace(global_batch=64), A100, 2):
         stages.setdefault((each.dp > 1, each.pp > 1), set()).add(each.zero_stage)
     assert stages == {(False, True): {0}, (True, True): {0, 1}, (True, False): {0, 1, 2, 3}}
 
 
 def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
-    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048).replaced(
+    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048)._replace(
         global_batch=24
     )
     every = set(candidates(work, A100, 2))
@@ -46,13 +46,13 @@ def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
 
 
 def test_there_are_data_parallel_ranks_for_all_owners():
-    work = BERT.replaced(global_batch=64, split_strategy="greedy:4")
+    work = BERT._replace(global_batch=64, split_strategy="greedy:4")
     assert min(each.dp for each in candidates(work, A100, 2)) == 4
 
 
 def test_a_batch_of_a_million_samples_takes_no_longer():
     begin = time.process_time()
-    found = list(candidates(BERT.replaced(global_batch=10**9), A100, 1))
+    found = list(candidates(BERT._replace(global_batch=10**9), A100, 1))
     assert found
     assert max(each.micro_batch for each in found) == 64
     assert time.process_time() - begin < 1
@@ -60,7 +60,7 @@ def test_a_batch_of_a_million_samples_takes_no_longer():
 
 def test_every_batch_of_a_ramp_divides():
     ramp = (16, 32, 48)
-    found = list(candidates(BERT.replaced(global_batch=64), A100, 1, ramp))
+    found = list(candidates(BERT._replace(global_batch=64), A100, 1, ramp))
     assert found
     assert all(batch % (each.dp * each.micro_batch) == 0 for each in found for batch in (64, *ramp))
 

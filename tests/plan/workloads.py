@@ -21,12 +21,12 @@ GPT = Workload(
     hidden_dropout=True,
     attention_dropout=True,
 )
-BERT = GPT.replaced(trainer="encoder", model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
+BERT = GPT._replace(trainer="encoder", model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
 
 
 def resized(work, **flags):
     """Returns a workload whose model has other values of some flags."""
-    return work.replaced(model=describe(dataclasses.replace(configuration(work.model), **flags)))
+    return work._replace(model=describe(dataclasses.replace(configuration(work.model), **flags)))
 
 
 @some.composite
@@ -37,7 +37,7 @@ def workloads(draw):
     micro, dp, several = draw(some.integers(1, 4)), draw(some.sampled_from([1, 2, 8])), draw(some.integers(1, 4))
     causal = draw(some.booleans())
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
-    return resized(GPT if causal else BERT, **sizes, intermediate_size=4 * hidden).replaced(
+    return resized(GPT if causal else BERT, **sizes, intermediate_size=4 * hidden)._replace(
         seq=draw(some.sampled_from([128, 512])),
         micro_batch=micro,
         global_batch=micro * dp * several,

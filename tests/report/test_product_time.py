@@ -46,7 +46,7 @@ def test_every_pass_of_every_product_counts_as_often_as_it_runs(monkeypatch, pre
 
     monkeypatch.setattr(product_time, "_seconds", operations)
     expected = step(work.model, LENGTH, PREDICTIONS, SAMPLES)
-    assert product_time.measure(work.replaced(precision=precision)) == pytest.approx(expected, rel=1e-12)
+    assert product_time.measure(work._replace(precision=precision)) == pytest.approx(expected, rel=1e-12)
     scores_and_context = 3 * 2 * 2 * SAMPLES * LENGTH**2 * SIZES["hidden_size"] * SIZES["num_hidden_layers"]
     assert product_time.measure(work, attending=0.25) == pytest.approx(expected - 0.75 * scores_and_context, rel=1e-12)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.schedules.check import check
 from tests.schedules.sizes import sizes
 from tftrain.schedules import orders
-from tftrain.schedules.check import check
 from tftrain.schedules.simulation import ScheduleError
 from tftrain.schedules.table import TRANSFERS, Action, Kind, Table
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.schedules.check import bound, check
 from tests.schedules.sizes import SCHEDULES, sizes
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import PIPELINE_SCHEDULES
 from tftrain.schedules import activations, orders
-from tftrain.schedules.check import check
 from tftrain.schedules.simulation import bubble_share, even_durations, simulate, step_time
 from tftrain.schedules.table import TRANSFERS, Kind
 
@@ -102,7 +102,7 @@ def test_no_stage_holds_more_activations_than_its_bound_and_some_stage_holds_as_
     schedule, stages, micro_batches, chunks = given_sizes
     table = orders.table(*given_sizes)
     peaks = [activations.peak(actions, chunks).total for actions in table.stages]
-    assert peaks == [activations.bound(schedule, stage, *given_sizes[1:]) for stage in range(stages)]
+    assert peaks == [bound(schedule, stage, *given_sizes[1:]) for stage in range(stages)]
     if schedule == "1f1b":
         assert peaks == [min(stages - stage, micro_batches) for stage in range(stages)]
     if schedule == "zero_bubble":

@@ -144,7 +144,7 @@ def test_losses_are_those_of_the_formulas(data, name, tmp_path):
     states, _ = encoded(task, batch)
     outputs = states.numpy().astype(np.float64)
     if task.model.classifier is not None:
-        kernel, bias = (each.numpy().astype(np.float64) for each in task.model.classifier.dense.weights)
+        kernel, bias = (each.numpy().astype(np.float64) for each in task.model.classifier.weights)
         outputs = outputs @ kernel + bias
     loss, weight = expected_loss(name, outputs, arrays)
     assert float(sums["weight"]) == pytest.approx(weight)

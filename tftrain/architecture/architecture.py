@@ -80,11 +80,6 @@ class Architecture:
         return self.block.attention.heads
 
     @property
-    def key_value_width(self) -> int:
-        """Width of all keys, and of all values, of a block."""
-        return self.block.attention.key.outputs
-
-    @property
     def inner(self) -> int:
         """Width of the feed-forward layer."""
         return self.block.feed_forward.up.outputs

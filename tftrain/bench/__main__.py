@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.bench import host, page
+from tftrain.bench import host, page, picture
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
@@ -85,7 +85,7 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     for line in table.remarks(records) if table.remarks else ():
         logger.info(line)
     if table.draw and records:
-        table.draw(records, path.with_suffix(".png"))
+        path.with_suffix(".png").write_bytes(picture.png(table.draw, records))
         logger.info(str(path.with_suffix(".png")))
     if outcomes:
         (table.page or page.write)(table, outcomes, path.with_suffix(".html"))

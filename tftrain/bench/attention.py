@@ -13,6 +13,7 @@ from typing import Any
 from tftrain.bench import host
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
+from tftrain.bench.picture import legend
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
 from tftrain.bench.worker import Worker, serve
@@ -109,14 +110,14 @@ def compare(record: Record, every: list[Record]) -> None:
             record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Draws a line for each core and dtype as png: both passes' time together, and the peak of memory over both.
+def draw(records: Sequence[Record]):
+    """Draws a line for each core and dtype: both passes' time together, and the peak of memory over both.
 
     The x axis is the sequence length; all axes are logarithmic.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    figure = Figure(figsize=(11, 4.8))
     lengths = sorted({record["seq_length"] for record in records})
     titles = "Forward and backward (ms)", "Peak memory (MB)"
     for column, (axes, title) in enumerate(zip(figure.subplots(1, 2), titles, strict=True), start=1):
@@ -128,12 +129,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
         axes.set_yscale("log")
         axes.set_xticks(lengths, [str(length) for length in lengths])
         axes.set_xlabel("tokens of a sequence; tokens of the batch are constant")
-        axes.set_title(title, loc="left", fontweight="bold")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#dddddd", linewidth=0.8)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
-    figure.savefig(path, dpi=160, format="png")
+        axes.set_title(title)
+    legend(figure)
+    return figure
 
 
 def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float, float]]]:

@@ -8,11 +8,11 @@ tenth of the size. The global batch is the same for every row.
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from tftrain.bench import host
 from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
+from tftrain.bench.picture import PAPER, legend
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
 from tftrain.plan.workload import reference_levers
@@ -80,7 +80,6 @@ PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("activations, temporaries", "#a9cce8", ()),
 )
 SPEED, LINE = "#d98e4a", "#333333"
-PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.8}
 BAR, INCHES_A_ROW = 0.66, 0.3
 
 
@@ -122,15 +121,15 @@ def outcome(compared: alternation.Compared, model: str) -> Outcome:
     return Outcome(row.name, [found])
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Draws two bars for each row as png: peak memory of the fullest rank in its parts, and samples/s.
+def draw(records: Sequence[Record]):
+    """Draws two bars for each row: peak memory of the fullest rank in its parts, and samples/s.
 
     A dashed line across a bar is the base that its change is against, as it ran just before and after the row, in a
     band from its smallest to its largest figure; a bar that ends inside the band shows no measurable change.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 1.4 + INCHES_A_ROW * len(records)), layout="constrained")
+    figure = Figure(figsize=(11, 1.4 + INCHES_A_ROW * len(records)))
     memory, speed = figure.subplots(1, 2, sharey=True)
     positions = range(len(records))
     ends = [0.0] * len(records)
@@ -151,17 +150,14 @@ def draw(records: Sequence[Record], path: Path) -> None:
                 named = {"label": f"{BASE}, and its spread"} if position == len(records) - 1 else {}
                 axes.vlines(middle, position - 0.48, position + 0.48, LINE, "--", linewidth=1, **named)
         axes.margins(y=0.015)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color="#dddddd", linewidth=0.8)
-        axes.set_axisbelow(True)
+        axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
     memory.set_yticks(positions, [record["row"] for record in records], fontsize=9)
     memory.invert_yaxis()
-    memory.set_title("Memory of the fullest rank (GB)", loc="left", fontweight="bold")
-    speed.set_title("Samples per second, all ranks", loc="left", fontweight="bold")
-    handles, labels = memory.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
-    figure.savefig(path, dpi=160, format="png")
+    memory.set_title("Memory of the fullest rank (GB)")
+    speed.set_title("Samples per second, all ranks")
+    legend(figure)
+    return figure
 
 
 def parts(record: Record) -> list[float]:

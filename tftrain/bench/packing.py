@@ -7,7 +7,6 @@ lengths, which are cut.
 
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -127,11 +126,11 @@ def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
     return found
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Draws a bar and a curve for each row as png: real examples a second, and the loss over trained examples."""
+def draw(records: Sequence[Record]):
+    """Draws a bar and a curve for each row: real examples a second, and the loss over trained examples."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 4.2))
     speed, loss = figure.subplots(1, 2, width_ratios=(1, 2))
     for place, record in enumerate(records):
         name, rate = label(record), record["real_samples_per_sec"]
@@ -140,13 +139,11 @@ def draw(records: Sequence[Record], path: Path) -> None:
         loss.plot(*curve(record), color=COLOURS[name], label=name)
     words = [label(record).replace(" in a row", "\nin a row") for record in records]
     speed.set_xticks(range(len(records)), words, fontsize=8)
-    speed.set_title("Real examples a second", loc="left", fontweight="bold")
-    loss.set_title("Masked-LM loss (nats)", loc="left", fontweight="bold")
+    speed.set_title("Real examples a second")
+    loss.set_title("Masked-LM loss (nats)")
     loss.set_xlabel("examples trained on")
-    loss.legend(frameon=False)
-    for axes in (speed, loss):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=160, format="png")
+    loss.legend()
+    return figure
 
 
 def label(record: Record) -> str:

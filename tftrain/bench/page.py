@@ -64,7 +64,7 @@ tr.base td, tr.base th { background: var(--shade); }
 summary { cursor: pointer; color: var(--quiet); } details { font-size: 13px; }
 @media (max-width: 60rem) { th, td { padding: .3rem .3rem; font-size: 12px; }
   td.text, tbody th { overflow-wrap: anywhere; } }
-svg { display: block; width: 100%; max-width: 40rem; height: auto; margin-top: 1rem; }
+img { display: block; width: 100%; max-width: 40rem; height: auto; margin-top: 1rem; }
 """
 
 

@@ -106,7 +106,7 @@ class Table:
         rows: those of one group are adjacent.
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row. A MeasureError is the outcome of the rows that are left.
-        draw: writes a picture of the records as png.
+        draw: returns a picture of the records, a figure of matplotlib; see `tftrain.bench.picture`.
         remarks: returns lines on all records together for stderr.
         page: writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
         panels: the bars of that report.
@@ -122,7 +122,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     measure: Measure
-    draw: Callable[[list[Record], Path], None] | None = None
+    draw: Callable[[list[Record]], Any] | None = None
     remarks: Callable[[list[Record]], list[str]] | None = None
     page: "Callable[[Table, list[Outcome], Path], None] | None" = None
     panels: tuple[Panel, ...] = ()

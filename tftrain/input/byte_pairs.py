@@ -18,7 +18,6 @@ from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, che
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
-SMALLEST_VOCABULARY = len(ALPHABET) + 1
 # A byte is a character of at most two bytes in the vocabulary.
 _LONGEST_LEARNED = LONGEST_TOKEN // 2
 # A pair that occurs once is not worth a token.

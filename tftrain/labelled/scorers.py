@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+# Names of a task's scores; the first one chooses the best checkpoint by default. Higher is better.
 METRICS = {
     "classification": ("accuracy", "f1", "matthews"),
     "multi_label": ("f1_micro", "f1_macro", "exact_match"),
@@ -22,9 +23,6 @@ _ROWS_AT_ONCE = 1024
 
 class Scorer(abc.ABC):
     """Judges what a task predicts for the examples of a split; `predictions` needs no labels."""
-
-    # Names of the scores; the first one chooses the best checkpoint by default. Higher is better.
-    metrics: tuple[str, ...]
 
     def __init__(self, examples: Sequence, labels: Sequence[str] = ()):
         """Takes the examples with their labels, and the classes by number, if there are any."""
@@ -61,8 +59,6 @@ class ClassScorer(Scorer):
     F1 is that of the second of two classes, as in GLUE; of more classes, the mean of their F1 ("macro").
     """
 
-    metrics = METRICS["classification"]
-
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns accuracy, F1 and Matthews' correlation of logits, [n, classes]."""
         from sklearn import metrics
@@ -96,8 +92,6 @@ class ClassScorer(Scorer):
 class MultiLabelScorer(Scorer):
     """Scores of any number of classes for each text; a class with a probability above one half is predicted."""
 
-    metrics = METRICS["multi_label"]
-
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns F1 over all decisions and over classes, and the share of exact matches, of logits [n, classes]."""
         from sklearn import metrics
@@ -118,8 +112,6 @@ class MultiLabelScorer(Scorer):
 class NumberScorer(Scorer):
     """Scores of a number for each text."""
 
-    metrics = METRICS["regression"]
-
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns Spearman's and Pearson's correlation and the negative root of the mean squared error, of [n, 1]."""
         true, found = np.array([example.label for example in self._examples[: len(outputs)]]), outputs[:, 0]
@@ -136,8 +128,6 @@ class EntityScorer(Scorer):
 
     The examples are sentences, in parts that fit a sequence.
     """
-
-    metrics = METRICS["token_classification"]
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns F1, precision and recall over entities, given the class of each token, [n, S]."""
@@ -170,8 +160,6 @@ class PairScorer(Scorer):
     If the pairs have numbers, these say how alike their texts are.
     """
 
-    metrics = METRICS["embedding"]
-
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of embeddings, [n, 2, H].
 
@@ -197,8 +185,6 @@ class PairScorer(Scorer):
 
 class CompletionScorer(Scorer):
     """Scores of completions. The examples are rows of a batch, each with those that are packed in it."""
-
-    metrics = METRICS["completion"]
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of the cross-entropy of each token, and 1 where the best one is right: [rows, S, 2].

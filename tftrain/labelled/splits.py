@@ -18,15 +18,17 @@ logger = logging.getLogger(__name__)
 
 _NAMES = ("input_ids", "input_mask", "segment_ids")
 Labels = Callable[[np.ndarray], np.ndarray]
+Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 class MemorySource(ExampleSource):
     """Rows in memory, with the `examples` that they come from for a scorer."""
 
-    def __init__(self, examples: list, rows: int, max_seq_length: int, widths: Mapping[str, int | None]):
-        super().__init__(rows, max_seq_length, widths)
-        self.examples = examples
-        self._dtypes = [values.dtype for values in self._rows(np.zeros([1], np.int64)).values()]
+    def __init__(self, examples: list, max_seq_length: int, widths: Mapping[str, int | None], rows: Rows):
+        """Takes what maps int64 [n] row numbers to the features of `widths`, in their order."""
+        super().__init__(len(examples), max_seq_length, widths)
+        self.examples, self._rows = examples, rows
+        self._dtypes = [values.dtype for values in rows(np.zeros([1], np.int64)).values()]
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples; the dtypes are those of the rows."""
@@ -35,44 +37,6 @@ class MemorySource(ExampleSource):
             return list(self._rows(order(np.arange(first, first + count))).values())
 
         return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
-
-    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Returns the features of `widths` in their order."""
-        raise NotImplementedError
-
-
-class CompletionSource(MemorySource):
-    """Rows of prompts with their completions."""
-
-    def __init__(self, packed: completions.Rows, length: int):
-        self._features = packed.features
-        super().__init__(packed.examples, len(packed.examples), length, dict.fromkeys(packed.features, length))
-        self.real_examples = sum(map(len, packed.examples))
-
-    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
-        return {name: values[numbers] for name, values in self._features.items()}
-
-
-class LabelledSource(MemorySource):
-    """Labelled examples in memory: sequences, side by side if an example has two, and labels, if there are any."""
-
-    def __init__(
-        self,
-        examples: list,
-        sides: Sequence[Sequences],
-        max_seq_length: int,
-        labels: Labels | None = None,
-        label_width: int | None = None,
-    ):
-        """Takes the examples; `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n]."""
-        widths = dict.fromkeys(_NAMES, max_seq_length * len(sides)) | ({"labels": label_width} if labels else {})
-        self._sides, self._labels = sides, labels
-        super().__init__(examples, len(examples), max_seq_length, widths)
-
-    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
-        sides = zip(*(side.rows(numbers, self.max_seq_length) for side in self._sides), strict=True)
-        features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, sides, strict=True)}
-        return features | ({"labels": self._labels(numbers)} if self._labels else {})
 
 
 def open_source(config: TrainConfig, split: str) -> MemorySource:
@@ -98,10 +62,10 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
         windows, encoded = squad.divide(found, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
         pairs = [(found[window.question], window) for window in windows]
-        made = LabelledSource(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
+        made = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
     elif task == "embedding":
         sides = [Sequences(encoder([(example.texts[side],) for example in found])) for side in (0, 1)]
-        made = LabelledSource(found, sides, length)
+        made = _of_sequences(found, sides, length)
     else:
         made = _of_texts(found, encoder, task, labels)
     if encoder.cut:
@@ -110,7 +74,7 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     return made
 
 
-def _of_completions(found, tokenizer, length, split) -> CompletionSource:
+def _of_completions(found, tokenizer, length, split) -> MemorySource:
     try:
         packed = completions.Rows(found, completions.encode(found, tokenizer), length)
     except DataError as error:
@@ -121,10 +85,37 @@ def _of_completions(found, tokenizer, length, split) -> CompletionSource:
             f"{packed.left_out} are left out, since nothing of their completion fits"
         )
     logger.info(f"{split}: {len(found) - packed.left_out} examples are packed into {len(packed.examples)} rows")
-    return CompletionSource(packed, length)
+
+    def rows(numbers):
+        return {name: values[numbers] for name, values in packed.features.items()}
+
+    made = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
+    made.real_examples = sum(map(len, packed.examples))
+    return made
 
 
-def _of_texts(found, encoder, task, labels) -> LabelledSource:
+def _of_sequences(
+    examples: list,
+    sides: Sequence[Sequences],
+    length: int,
+    labels: Labels | None = None,
+    label_width: int | None = None,
+) -> MemorySource:
+    """Returns labelled examples: sequences, side by side if an example has two, and labels, if there are any.
+
+    `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
+    """
+
+    def rows(numbers):
+        parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
+        features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
+        return features | ({"labels": labels(numbers)} if labels else {})
+
+    widths = dict.fromkeys(_NAMES, length * len(sides)) | ({"labels": label_width} if labels else {})
+    return MemorySource(examples, length, widths, rows)
+
+
+def _of_texts(found, encoder, task, labels) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
@@ -135,10 +126,10 @@ def _of_texts(found, encoder, task, labels) -> LabelledSource:
         ids = {label: number for number, label in enumerate(labels)}
         values = np.array([ids[example.label] for example in found], np.int32)
     sequences = Sequences(encoder([example.texts for example in found]))
-    return LabelledSource(found, [sequences], encoder.max_seq_length, values.__getitem__, width)
+    return _of_sequences(found, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(found, encoder, labels, unknown_id) -> LabelledSource:
+def _of_sentences(found, encoder, labels, unknown_id) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(found, encoder, unknown_id)
 
@@ -148,4 +139,4 @@ def _of_sentences(found, encoder, labels, unknown_id) -> LabelledSource:
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
         return rows
 
-    return LabelledSource(parts, [Sequences(encoded)], length, values, length)
+    return _of_sequences(parts, [Sequences(encoded)], length, values, length)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.labelled.scorers import METRICS, Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.labelled.squad import Question, Window
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -77,8 +77,6 @@ class Answer(NamedTuple):
 
 class AnswerScorer(Scorer):
     """Scores of answers to the questions of a split."""
-
-    metrics = METRICS["question_answering"]
 
     def __init__(
         self, examples: Sequence[tuple[Question, Window]], settings: FineTuningConfig, has_null: bool | None = None

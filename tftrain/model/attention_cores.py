@@ -7,12 +7,13 @@ a function of the type `AttentionCore` and choose it in `core_of`.
 """
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
 from tftrain.config.train import ModelConfig
 from tftrain.model.positions import distance_bias
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention, reference_attention_context
 from tftrain.ops.cudnn_attention import cudnn_attention
 from tftrain.ops.dropout import Dropout
@@ -20,29 +21,6 @@ from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.flash_attention import flash_attention
 from tftrain.ops.grouped_heads import grouped_product, repeated
 from tftrain.ops.shapes import dimension
-
-
-class AttentionMask(NamedTuple):
-    """Which keys a query attends to, and what is added to their scores.
-
-    Attributes:
-        keys: int32 [b, S], positive for a token, 0 for padding, to which no query attends.
-        causal: whether a query attends only to its own position and to those before it.
-        slopes: of this rank's heads, see `positions.distance_bias`; None: nothing is added.
-        sequences: int32 [b, S], which of the sequences of its row each token belongs to, 0 exactly where `keys` is 0:
-            a query attends only to tokens of its own sequence. None: to all of the row.
-        cache: holds the keys of the tokens before, see `key_value_cache`; for `plain_softmax` alone.
-        positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
-        window: the largest distance of a key that a query attends to; None: any.
-    """
-
-    keys: tf.Tensor
-    causal: bool = False
-    slopes: tuple[float, ...] | None = None
-    sequences: tf.Tensor | None = None
-    cache: Any = None
-    positions: tf.Tensor | None = None
-    window: int | None = None
 
 
 class AttentionCore(Protocol):
@@ -78,8 +56,7 @@ def plain_softmax(query, key, value, mask, dropout):
         wide, positions = wide_dtype(scores.dtype), mask.positions
         positions = None if positions is None else positions[:, tf.newaxis]
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide, positions)
-    limits = mask.causal, mask.sequences, mask.window
-    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, *limits)
+    context = reference_attention_context(scores, value, mask, 1.0, dropout)
     return tf.transpose(context, [0, 2, 1, 3])
 
 
@@ -90,14 +67,12 @@ def fused_softmax(query, key, value, mask, dropout):
     if mask.slopes:
         # The distance to a near key is small, so it is exact in 16 bits; a far key has next to no weight.
         bias = distance_bias(mask.slopes, key.shape[-2], query.dtype) / tf.cast(scale, query.dtype)
-    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias, mask.sequences, mask.window)
-    return tf.transpose(context, [0, 2, 1, 3])
+    return tf.transpose(attention(query, key, value, mask, scale, dropout, bias), [0, 2, 1, 3])
 
 
 def flash(query, key, value, mask, dropout):
     """The core that is one op, without any tensor of S x S elements."""
-    limits = mask.causal, mask.sequences, mask.slopes or None, mask.window
-    return flash_attention(query, key, value, mask.keys, _scale(query), dropout, *limits)
+    return flash_attention(query, key, value, mask, _scale(query), dropout)
 
 
 def cudnn(query, key, value, mask, dropout):

@@ -11,7 +11,6 @@ import tf_keras
 
 from tftrain.architecture import parts
 from tftrain.config.train import ModelConfig
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK
 from tftrain.model.embedding import TokenEmbedding, lookup
 from tftrain.model.layers import Dense, Norm
@@ -19,6 +18,7 @@ from tftrain.model.output_layer import output_cross_entropy, output_logits
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.gelu import bias_gelu, reference_bias_gelu
@@ -76,12 +76,8 @@ class BertPretrainer(BertEncoder):
     def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> LossTerms:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
 
-        Logits of all masked words do not exist at once.
-
-        Args:
-            x: see above.
-            batch: masked_lm_positions and masked_lm_ids, int32 [b, P]; sequence_starts if a row has several examples.
-            deferred: see `Dense.call`.
+        `batch` has masked_lm_positions and masked_lm_ids, int32 [b, P], and sequence_starts if a row has several
+        examples. Logits of all masked words do not exist at once. For `deferred`, see `Dense.call`.
         """
         x = self.output(x)
         of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], deferred)
@@ -122,11 +118,8 @@ class BertClassifier(BertEncoder):
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 
-        Args:
-            x: see above.
-            batch: input_mask, int32 [b, S], 0 for padding.
-            dropout: of what the classifier reads; None in inference.
-            deferred: see `Dense.call`.
+        `batch` has an input_mask, int32 [b, S], 0 for padding. `dropout` is that of what the classifier reads, None in
+        inference. For `deferred`, see `Dense.call`.
 
         Returns:
             Logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no classifier.
@@ -147,13 +140,7 @@ class Transform(tf_keras.layers.Layer):
     """norm(gelu(x W + b)): what the output layer reads of a masked word and, in ModernBERT, a classifier of a token."""
 
     def __init__(self, parameters: Parameters, layers: Mapping[str, parts.Leaf], config: ModelConfig):
-        """Makes the dense layer `transform` and its `norm`.
-
-        Args:
-            parameters: makes the variables.
-            layers: the two, by these names.
-            config: the form of the GeLU and the implementations.
-        """
+        """Makes the dense layer `transform` and its `norm`, which `layers` describes by these names."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
         self.gelu = bias_gelu if is_fused else reference_bias_gelu
@@ -175,28 +162,16 @@ class MaskedLMHead(tf_keras.layers.Layer):
         config: ModelConfig,
         token_embedding: TokenEmbedding,
     ):
-        """Makes the layers of the `Transform`, and the output's `bias`.
-
-        Args:
-            parameters: makes the variables.
-            layers: all of them, by name.
-            config: see `Transform`.
-            token_embedding: the output layer.
-        """
+        """Makes the layers of the `Transform`, and the output's `bias`, which `layers` describes by name."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.token_embedding, self.group, self.place = token_embedding, parameters.ranks.group, parameters.place
         self.transform = Transform(parameters, layers, config)
         self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
 
     def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Predicts the words at the masked positions.
+        """Maps the encoder's output, [b, S, H], to logits at the masked positions, int32 [b, P], each below S.
 
-        Args:
-            x: [b, S, H], the encoder's output.
-            positions: int32 [b, P], each below S.
-
-        Returns:
-            Logits over this rank's words, [b, P, words], float32 (float64 for float64).
+        They are over this rank's words, [b, P, words], float32 (float64 for float64).
         """
         logits = output_logits(self._rows(x, positions), self.token_embedding.table, self.bias)  # [b * P, words]
         return tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
@@ -206,10 +181,8 @@ class MaskedLMHead(tf_keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss at the masked positions, without logits of all of them at once.
 
-        Args:
-            x, positions: as for `call`.
-            labels: int32 [b, P], words of the whole vocabulary.
-            deferred: see `Dense.call`.
+        For `x` and `positions`, see `call`, and for `deferred`, `Dense.call`. The labels, int32 [b, P], are words of
+        the whole vocabulary.
 
         Returns:
             Cross-entropy in nats and 1 where the label is the best class, both [b, P], fp32 (float64 for float64); see
@@ -227,39 +200,23 @@ class MaskedLMHead(tf_keras.layers.Layer):
         return copy_to_ranks(self.group, picked, self.place)
 
 
-class Pooler(tf_keras.layers.Layer):
+class Pooler(Dense):
     """A dense layer and tanh over the first token: what classifiers of a whole example read."""
 
-    def __init__(self, parameters: Parameters, spec: parts.Dense):
-        """Makes the variables."""
-        super().__init__(dtype=parameters.dtype, autocast=False)
-        self.dense = Dense(parameters, spec)
-
     def call(self, x: tf.Tensor, starts: tf.Tensor | None = None, deferred: Deferred | None = None) -> tf.Tensor:
-        """Maps the encoder's output to the pooled first token.
+        """Maps the encoder's output, [b, S, H], to the pooled first token, [b, H]; for `deferred`, see `Dense.call`.
 
-        Args:
-            x: [b, S, H].
-            starts: int32 [b, E], the first token of each example of a row; by default a row is one example.
-            deferred: see `Dense.call`.
-
-        Returns:
-            [b, H]; with `starts`, [b, E, H].
+        With `starts`, int32 [b, E], the first token of each example of a row, the result is [b, E, H].
         """
-        return tf.tanh(self.dense(x[:, 0] if starts is None else pick(x, starts), deferred))
+        return tf.tanh(super().call(x[:, 0] if starts is None else pick(x, starts), deferred))
 
 
-class Classifier(tf_keras.layers.Layer):
+class Classifier(Dense):
     """A dense layer to logits: of the next sentence from the pooled token, or of a fine-tuned task."""
-
-    def __init__(self, parameters: Parameters, spec: parts.Dense):
-        """Makes the variables."""
-        super().__init__(dtype=parameters.dtype, autocast=False)
-        self.dense = Dense(parameters, spec)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [..., H] to logits [..., classes], float32 (float64 for float64)."""
-        logits = self.dense(x, deferred)
+        logits = super().call(x, deferred)
         return tf.cast(logits, wide_dtype(logits.dtype))
 
 

@@ -41,12 +41,7 @@ class SelfAttention(tf_keras.layers.Layer):
     ):
         """Makes the projections `query`, `key`, `value` and `output`.
 
-        Args:
-            parameters: makes the variables.
-            spec: the projections, the heads and the kind of positions.
-            config: the attention core, its dropout and the initial weights.
-            probabilities_site: dropout site of the attention probabilities.
-            checkpointing: whether backward recomputes the core.
+        `probabilities_site` is the dropout site of the attention probabilities.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.core, self.checkpointing = core_of(config), checkpointing
@@ -118,11 +113,6 @@ class FeedForward(tf_keras.layers.Layer):
         """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
         The layer between `up` and `down` is partitioned over the tensor parallel ranks.
-
-        Args:
-            parameters: makes the variables.
-            spec: the projections and the activation.
-            config: the form of the GeLU, the implementations and the initial weights.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.place = parameters.place
@@ -134,12 +124,7 @@ class FeedForward(tf_keras.layers.Layer):
         self._feed_as_piece = parameters.ranks.piece(self._feed)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
-        """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself.
-
-        Args:
-            x: the input.
-            deferred: see `Dense.call`.
-        """
+        """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself; see `Dense.call`."""
         return leave_dense(self._feed_as_piece(enter_dense(x, self.wide, self.place, deferred), deferred), self.down)
 
     def _feed(self, x: Entered, deferred: Deferred | None) -> tf.Tensor:
@@ -174,12 +159,7 @@ class Block(tf_keras.layers.Layer):
     ):
         """Makes the sub-layers `attention` and `feed_forward`, each with its `norm`.
 
-        Args:
-            parameters: makes the variables.
-            spec: the sub-layers.
-            config: dropout and the implementations.
-            first_site: first of the block's SITES_PER_BLOCK dropout sites.
-            checkpointing: what backward recomputes.
+        `first_site` is the first of the block's SITES_PER_BLOCK dropout sites.
         """
         # Profiles find the ops of both variants by this name.
         super().__init__(name="block", dtype=parameters.dtype, autocast=False)

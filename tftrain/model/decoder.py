@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tftrain.config.train import ModelConfig
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.shapes import dimension
 
 

@@ -38,13 +38,7 @@ class TokenEmbedding(tf.Module):
     """
 
     def __init__(self, parameters: Parameters, architecture: Architecture, part: ModelPart):
-        """Makes the table.
-
-        Args:
-            parameters: makes the variable, before all others.
-            architecture: its sizes, and whether the output layer is tied.
-            part: the layers of this rank.
-        """
+        """Makes the table, before all other variables, if the part of the model that this rank holds needs it."""
         super().__init__()
         self.table, self.first, self.ranks, self.place = None, 0, parameters.ranks, parameters.place
         self.copy: dict[str, tf.Variable] = {}
@@ -61,9 +55,7 @@ class TokenEmbedding(tf.Module):
     def update_copy(self, mesh: Mesh, name: str) -> None:
         """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function.
 
-        Args:
-            mesh: the ranks.
-            name: of the transfer; unique in a graph.
+        The name of the transfer is unique in a graph.
         """
         if not self.is_shared:
             return
@@ -76,9 +68,7 @@ class TokenEmbedding(tf.Module):
     def with_gradient_of_copy(self, mesh: Mesh, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the gradients of the variables that this rank owns; every rank must call it.
 
-        Args:
-            mesh: the ranks.
-            gradients: of all variables of this rank, a copy of the table last.
+        Given are those of all variables of this rank, a copy of the table last.
         """
         if not self.is_shared:
             return list(gradients)
@@ -97,13 +87,9 @@ class TokenEmbedding(tf.Module):
         return mesh.link(0 if self.is_copy else mesh.pipeline_parallel_size - 1)
 
     def rows(self, ids: tf.Tensor) -> SparseRows:
-        """Looks tokens up outside the gradient tape, so that their gradients stay rows, see `look_up`.
+        """Looks tokens up, int32 [b, S], outside the gradient tape, so that their gradients stay rows, see `look_up`.
 
-        Args:
-            ids: int32 [b, S].
-
-        Returns:
-            The ids and values of rows of this rank's table: its first row for tokens of other ranks.
+        Returns the ids and values of rows of this rank's table: its first row for tokens of other ranks.
         """
         local = self._local(ids)[0]
         return SparseRows(tf.reshape(local, [-1]), tf.gather(self.table, local))
@@ -154,14 +140,7 @@ class Embedding(tf_keras.layers.Layer):
     def __init__(
         self, parameters: Parameters, architecture: Architecture, config: ModelConfig, token_embedding: TokenEmbedding
     ):
-        """Makes the tables of positions and token types, and the norm.
-
-        Args:
-            parameters: makes the variables.
-            architecture: which tables there are, and whether there is a norm.
-            config: the hidden dropout and the norm's implementation.
-            token_embedding: looks tokens up.
-        """
+        """Makes the tables of positions and token types, and the norm; `token_embedding` looks tokens up."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dropout_rate, self.ranks = config.hidden_dropout_prob, parameters.ranks
         self.token_embedding, self.longest = token_embedding, architecture.positions or math.inf

@@ -47,8 +47,7 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
 def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
     """Returns one line for the log: the implementation of each op and, if `auto` did not take a fused one, the reason.
 
-    Args:
-        config, dtype, gpu: see `resolve_implementations`.
+    For the arguments, see `resolve_implementations`.
     """
     resolved = resolve_implementations(config, dtype, gpu)
     whole = resolved.attn_impl != "softmax"  # does without the attention softmax

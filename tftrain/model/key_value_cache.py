@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.decoder import Decoder
+from tftrain.ops.attention_mask import AttentionMask
 
 _TEXTS, _NUMBERS, _NUMBER = (tf.TensorSpec(shape, tf.int32) for shape in ([None, None], [None], []))
 

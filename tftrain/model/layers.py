@@ -45,9 +45,7 @@ class Dense(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [b, ..., inputs] to [b, ..., outputs] in the layer's dtype.
 
-        Args:
-            x: the input.
-            deferred: leaves the gradient of the kernel for later; None: backward computes it.
+        `deferred` leaves the gradient of the kernel for later; None: backward computes it.
         """
         # One matrix product over all tokens, followed at once by the bias: TensorFlow fuses that pair.
         rows = tf.reshape(x, [-1, x.shape[-1]])
@@ -128,13 +126,7 @@ class Norm(tf_keras.layers.Layer):
     """
 
     def __init__(self, parameters: Parameters, spec: parts.Norm, config: ModelConfig):
-        """Makes the variables `gamma` and, if there is a shift, `beta`.
-
-        Args:
-            parameters: makes the variables.
-            spec: the width H and the kind.
-            config: the epsilon, the variables' dtype and the implementation.
-        """
+        """Makes the variables `gamma` and, if there is a shift, `beta`."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         if config.ln_dtype == "fp32":
             parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)

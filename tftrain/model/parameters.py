@@ -21,16 +21,9 @@ ONE_RANK = TensorRanks()
 
 
 def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) -> tf.Tensor:
-    """Draws the initial value of a variable.
+    """Draws the initial value of a variable, float32, by its global name and shape and the run's seed.
 
-    Args:
-        name: the variable's global name.
-        shape: the variable's global shape.
-        stddev: standard deviation of the normal, which is truncated at twice this value.
-        seed: the run's seed.
-
-    Returns:
-        A float32 tensor of `shape`.
+    `stddev` is that of the normal, which is truncated at twice this value.
     """
     key = tf.constant([seed, zlib.crc32(name.encode())], tf.int64)
     return tf.random.stateless_truncated_normal(shape, key, stddev=stddev, dtype=tf.float32, alg="philox")
@@ -131,11 +124,7 @@ class Parameters:
         return self._make(self._piece(name, shape), functools.partial(tf.ones, shape), is_exact=True)
 
     def initial_value(self, name: str) -> tf.Tensor:
-        """Returns the initial value of a variable of the model, float32, before it was rounded to the dtype.
-
-        Args:
-            name: the variable's global name.
-        """
+        """Returns the initial value of a variable, by its global name, float32, before it was rounded to the dtype."""
         # Zeros and ones are exact in every dtype.
         return self.draws[name]() if name in self.draws else tf.cast(self.variables[name], tf.float32)
 

@@ -19,7 +19,6 @@ from tftrain.architecture.describe import describe
 from tftrain.checkpoint.piece import Piece
 from tftrain.config.train import ModelConfig
 from tftrain.formats.weights import Weights
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
@@ -27,6 +26,7 @@ from tftrain.model.layers import Dense, Norm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.model.weight_gradients import Deferred
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.tensor import TensorRanks
 
@@ -157,14 +157,9 @@ class Transformer(tf_keras.Model):
         blocks: Sequence[int] | None = None,
         deferred: Deferred | None = None,
     ) -> tf.Tensor:
-        """Runs the residual stream through some blocks of this rank.
+        """Runs the residual stream, [b, S, H], through blocks of this rank, by their indices; by default all.
 
-        Args:
-            x: [b, S, H].
-            batch: what `attention_mask` reads.
-            dropout: what the dropout masks depend on; None in inference.
-            blocks: their indices; by default all of the part.
-            deferred: see `Dense.call`.
+        `batch` has what `attention_mask` reads. `dropout` is None in inference. For `deferred`, see `Dense.call`.
         """
         mask = self.attention_mask(batch)
         for index in self.part.blocks if blocks is None else blocks:

@@ -19,22 +19,15 @@ class Deferred:
     """
 
     def __init__(self, kernels: Sequence[tf.Variable], taps: Sequence[tf.Tensor]):
-        """Knows of no product yet.
-
-        Args:
-            kernels: of all products.
-            taps: for each kernel a `tap` of its dtype.
-        """
+        """Takes the kernels of all products, and for each a `tap` of its dtype."""
         self._index = {kernel.ref(): index for index, kernel in enumerate(kernels)}
         self._taps = list(taps)
         self.inputs: list[tf.Tensor | None] = [None] * len(self._taps)
 
     def product(self, x: tf.Tensor, kernel: tf.Variable) -> tf.Tensor:
-        """Returns x W, [rows, outputs], whose gradient goes to x and to the tap of the kernel.
+        """Returns x W, [rows, outputs], whose gradient goes to x, [rows, inputs], and to the tap of the kernel.
 
-        Args:
-            x: [rows, inputs].
-            kernel: W, [inputs, outputs], one of the kernels, which no other product uses.
+        W, [inputs, outputs], is one of the kernels, which no other product uses.
         """
         index, weights = self._index[kernel.ref()], tf.stop_gradient(kernel.read_value())
         self.inputs[index] = x

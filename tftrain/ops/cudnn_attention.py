@@ -10,6 +10,7 @@ import functools
 
 import tensorflow as tf
 
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dtypes import check_dtype
 from tftrain.ops.flash_attention import reference_flash_attention
 from tftrain.ops.library import MissingLibraryError, library
@@ -108,12 +109,10 @@ def _difference(head_size, causal, dtype):
     shape, lengths = [3, 128, 2, head_size], tf.constant([128, 77, 0])
     *inputs, dcontext = (tf.cast(tf.random.stateless_normal(shape, [seed, 0]), dtype) for seed in range(4))
     scale = head_size**-0.5
-    keys = tf.cast(tf.sequence_mask(lengths, shape[1]), tf.int32)
+    mask = AttentionMask(tf.cast(tf.sequence_mask(lengths, shape[1]), tf.int32), causal)
     results = _with_gradients(lambda *parts: cudnn_attention(*parts, lengths, scale, causal), inputs, dcontext, True)
     wide = [tf.cast(tensor, tf.float32) for tensor in (*inputs, dcontext)]
-    expected = _with_gradients(
-        lambda *parts: reference_flash_attention(*parts, keys, scale, causal=causal), wide[:3], wide[3], False
-    )
+    expected = _with_gradients(lambda *parts: reference_flash_attention(*parts, mask, scale), wide[:3], wide[3], False)
     # Results are sums of numbers that were rounded to dtype once or twice.
     bound = 16 * _ROUNDING[dtype]
     errors = [

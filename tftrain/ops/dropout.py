@@ -140,14 +140,9 @@ def _bias_dropout_add_gradient(op, dy):
 def reference_bias_dropout_add(
     x: tf.Tensor, bias: tf.Tensor | None, residual: tf.Tensor, dropout: Dropout | None
 ) -> tf.Tensor:
-    """Computes `bias_dropout_add` in plain TensorFlow: its specification. All dimensions but b must be static.
+    """Computes `bias_dropout_add` in plain TensorFlow: its specification; float64 too.
 
-    Args:
-        x, residual, dropout: see `bias_dropout_add`; float64 too.
-        bias: likewise; None where x contains it already.
-
-    Returns:
-        A tensor like `x`.
+    All dimensions but b must be static; bias is None where x contains it already.
     """
     biased = x if bias is None else x + tf.cast(bias, x.dtype)
     return residual + reference_dropout(biased, dropout)
@@ -170,14 +165,9 @@ def reference_dropout(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
 
 
 def keep_mask(shape: list, dropout: Dropout) -> tf.Tensor:
-    """Draws the mask of a micro-batch in plain TensorFlow.
+    """Draws the mask of a micro-batch in plain TensorFlow: bool, True where the element stays.
 
-    Args:
-        shape: [b, ...] of the tensor that drops; b may be a tensor, the others are numbers.
-        dropout: what the mask depends on.
-
-    Returns:
-        bool, of that shape: True where the element stays.
+    `shape` is that of the tensor that drops, [b, ...]; b may be a tensor, the others are numbers.
     """
     samples, *rest = shape
     if dropout.part is None:

@@ -16,47 +16,19 @@ def wide_dtype(dtype: tf.DType | str) -> tf.DType:
 
 
 def check_storage(name: str, tensor: tf.Tensor) -> None:
-    """Checks that an argument has a dtype in which ops store data.
-
-    Args:
-        name: the argument's name, for the message.
-        tensor: the argument.
-
-    Raises:
-        tf.errors.InvalidArgumentError: it is neither fp32 nor fp16 nor bf16.
-    """
+    """Raises a tf.errors.InvalidArgumentError if an argument, called `name`, is neither fp32 nor fp16 nor bf16."""
     if tensor.dtype not in STORAGE:
         _refuse(f"{name} is {tensor.dtype.name}, expected float32, float16 or bfloat16")
 
 
 def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str = "") -> None:
-    """Checks the dtype of an argument.
-
-    Args:
-        name: the argument's name, for the message.
-        tensor: the argument.
-        expected: the dtype it must have.
-        why: the reason for that dtype, such as "as x".
-
-    Raises:
-        tf.errors.InvalidArgumentError: it has another dtype.
-    """
+    """Raises a tf.errors.InvalidArgumentError if an argument has another dtype; `why` is the reason for it, "as x"."""
     if tensor.dtype != expected:
         _refuse(f"{name} is {tensor.dtype.name}, expected {expected.name}" + (why and f", {why}"))
 
 
 def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], why: str) -> None:
-    """Checks the shape of an argument, as far as it is known.
-
-    Args:
-        name: the argument's name, for the message.
-        tensor: the argument.
-        expected: the shape it must have; None stands for any size.
-        why: the reason for that shape, such as "as scores".
-
-    Raises:
-        tf.errors.InvalidArgumentError: it has another rank or size.
-    """
+    """Raises a tf.errors.InvalidArgumentError if an argument has another rank or size, as far as known; None: any."""
     if not tensor.shape.is_compatible_with(expected):
         _refuse(f"{name} has shape {tensor.shape}, expected {tf.TensorShape(expected)}, {why}")
 

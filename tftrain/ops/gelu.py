@@ -104,28 +104,14 @@ def _geglu_gradient(op, dy):
 
 
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
-    """Computes `bias_gelu` in plain TensorFlow: its specification.
-
-    Args:
-        x, bias, form: see `bias_gelu`; float64 too, computed in float64.
-
-    Returns:
-        A tensor like `x`.
-    """
+    """Computes `bias_gelu` in plain TensorFlow: its specification; float64 too, computed in float64."""
     return tf.cast(_reference_gelu(biased(x, bias), form), x.dtype)
 
 
 def reference_geglu(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
 ) -> tf.Tensor:
-    """Computes `geglu` in plain TensorFlow: its specification.
-
-    Args:
-        gate, up, gate_bias, up_bias, form: see `geglu`; float64 too, computed in float64.
-
-    Returns:
-        A tensor like `gate`.
-    """
+    """Computes `geglu` in plain TensorFlow: its specification; float64 too, computed in float64."""
     return tf.cast(_reference_gelu(biased(gate, gate_bias), form) * biased(up, up_bias), gate.dtype)
 
 

@@ -24,26 +24,15 @@ def grouped_product(x: tf.Tensor, y: tf.Tensor, transpose_b: bool = False) -> tf
 
 
 def grouped_sum(x: tf.Tensor, y: tf.Tensor, shared: int) -> tf.Tensor:
-    """Returns x' y, summed over the heads that share a matrix: the gradient of a shared matrix.
+    """Returns x' y, summed over the heads that share a matrix: the gradient of the `shared` matrices.
 
-    Args:
-        x: [b, heads, m, k].
-        y: [b, heads, m, n].
-        shared: number of shared matrices.
-
-    Returns:
-        [b, shared, k, n].
+    With x of [b, heads, m, k] and y of [b, heads, m, n], it is [b, shared, k, n].
     """
     return tf.matmul(_joined(x, shared), _joined(y, shared), transpose_a=True)
 
 
 def repeated(x: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns keys or values, [b, S, shared, head_size], once for each head, for an op that takes as many as queries.
-
-    Args:
-        x: see above.
-        heads: a multiple of `shared`.
-    """
+    """Returns keys or values, [b, S, shared, head_size], once for each head, for an op with as many as queries."""
     shared, size = x.shape[2:]
     if shared == heads:
         return x

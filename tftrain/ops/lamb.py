@@ -9,7 +9,8 @@ them, rounded, to their 16-bit copies, so that no cast reads all of them once mo
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -40,131 +41,70 @@ class Squares(NamedTuple):
     updates: tf.Tensor
 
 
-def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sum of squares of each tensor, bit-equal in every run.
+class FusedUpdate(NamedTuple):
+    """An update of n tensors by one op.
 
-    Args:
-        tensors: n tensors of any shape, each fp32, fp16 or bf16.
-
-    Returns:
-        fp32 [n].
-    """
-    return library().tftrain_squared_norms(tensors=list(tensors))
-
-
-def lamb_moments(
-    gradients: Sequence[tf.Tensor],
-    m: Sequence[tf.Variable],
-    v: Sequence[tf.Variable],
-    weights: Sequence[tf.Variable],
-    scalars: UpdateScalars,
-    weight_decays: Sequence[float],
-    epsilon: float,
-    segments: Sequence[int] = (),
-) -> Squares:
-    """Updates the moments and returns the sums of squares for LAMB's trust ratios.
-
-    Args:
+    Attributes:
         gradients: n tensors, each fp32, fp16 or bf16.
-        m, v, weights: n fp32 variables of the gradients' shapes; `weights` do not change.
+        m, v, weights: n fp32 variables of the gradients' shapes.
         scalars: see UpdateScalars.
         weight_decays: decoupled decay of each tensor, or each segment.
         epsilon: added to the denominator; positive.
         segments: empty; or, where n is 1, the sizes of the consecutive tensors in the flat variables.
+        copies: by the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with
+            segments.
+    """
 
-    Returns:
-        The squares of weights and updates; zeros if the update is skipped.
+    gradients: Sequence[tf.Tensor]
+    m: Sequence[tf.Variable]
+    v: Sequence[tf.Variable]
+    weights: Sequence[tf.Variable]
+    scalars: UpdateScalars
+    weight_decays: Sequence[float]
+    epsilon: float
+    segments: Sequence[int] = ()
+    copies: Mapping[int, tf.Variable] = MappingProxyType({})
+
+    def stores(self) -> dict[str, Any]:
+        """Returns the inputs and attributes that all ops take."""
+        return {
+            **{name: [each.handle for each in getattr(self, name)] for name in ("m", "v", "weights")},
+            "scalars": self.scalars.pack(),
+            "weight_decays": tf.constant(list(self.weight_decays), tf.float32),
+            "epsilon": self.epsilon,
+            "segments": list(self.segments),
+        }
+
+    def copied(self) -> dict[str, Any]:
+        """Returns those of ops that write the copies of weights."""
+        numbers = sorted(self.copies)
+        return {"copied": numbers, "copies": [self.copies[number].handle for number in numbers]}
+
+
+def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sum of squares of each of n tensors, fp32, fp16 or bf16, bit-equal in every run: fp32 [n]."""
+    return library().tftrain_squared_norms(tensors=list(tensors))
+
+
+def lamb_moments(update: FusedUpdate) -> Squares:
+    """Updates the moments and returns the sums of squares for LAMB's trust ratios; zeros if the update is skipped.
 
     Raises:
         tf.errors.InvalidArgumentError: shapes or dtypes do not match; epsilon is not positive.
     """
-    return Squares(
-        *library().tftrain_lamb_moments(
-            gradients=list(gradients),
-            **_state(m, v, weights),
-            **_common(scalars, weight_decays, epsilon, segments),
-        )
-    )
+    return Squares(*library().tftrain_lamb_moments(gradients=list(update.gradients), **update.stores()))
 
 
-def lamb_weights(
-    m: Sequence[tf.Variable],
-    v: Sequence[tf.Variable],
-    weights: Sequence[tf.Variable],
-    rates: tf.Tensor,
-    scalars: UpdateScalars,
-    weight_decays: Sequence[float],
-    epsilon: float,
-    segments: Sequence[int] = (),
-    copies: Mapping[int, tf.Variable] | None = None,
-) -> tf.Operation | None:
-    """Updates the weights from the moments that `lamb_moments` updated.
+def lamb_weights(update: FusedUpdate, rates: tf.Tensor) -> tf.Operation | None:
+    """Updates the weights from the moments that `lamb_moments` updated, without the gradients.
 
-    Args:
-        rates: fp32 [n], the learning rate times the trust ratio of each tensor, or each segment.
-        m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
-        copies: by the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with
-            segments.
-
-    Returns:
-        The operation, in a graph.
-
-    Raises:
-        tf.errors.InvalidArgumentError: see `lamb_moments`.
+    `rates`, fp32 [n], are the learning rate times the trust ratio of each tensor, or each segment. Returns the
+    operation, in a graph. For the errors, see `lamb_moments`.
     """
-    return library().tftrain_lamb_weights(
-        rates=rates,
-        **_state(m, v, weights),
-        **_common(scalars, weight_decays, epsilon, segments),
-        **_copies(copies),
-    )
+    return library().tftrain_lamb_weights(rates=rates, **update.stores(), **update.copied())
 
 
-def adamw(
-    gradients: Sequence[tf.Tensor],
-    m: Sequence[tf.Variable],
-    v: Sequence[tf.Variable],
-    weights: Sequence[tf.Variable],
-    scalars: UpdateScalars,
-    weight_decays: Sequence[float],
-    epsilon: float,
-    segments: Sequence[int] = (),
-    copies: Mapping[int, tf.Variable] | None = None,
-) -> tf.Operation | None:
-    """Updates moments and weights in one pass.
-
-    Args:
-        gradients, m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
-        copies: as for `lamb_weights`.
-
-    Returns:
-        The operation, in a graph.
-
-    Raises:
-        tf.errors.InvalidArgumentError: see `lamb_moments`.
-    """
-    return library().tftrain_adam_w(
-        gradients=list(gradients),
-        **_state(m, v, weights),
-        **_common(scalars, weight_decays, epsilon, segments),
-        **_copies(copies),
-    )
-
-
-def _state(m, v, weights):
-    named = {"m": m, "v": v, "weights": weights}
-    return {name: [variable.handle for variable in variables] for name, variables in named.items()}
-
-
-def _copies(copies):
-    numbers = sorted(copies or {})
-    return {"copied": numbers, "copies": [copies[number].handle for number in numbers]}
-
-
-def _common(scalars, weight_decays, epsilon, segments):
-    return {
-        "scalars": scalars.pack(),
-        "weight_decays": tf.constant(list(weight_decays), tf.float32),
-        "epsilon": epsilon,
-        "segments": list(segments),
-    }
+def adamw(update: FusedUpdate) -> tf.Operation | None:
+    """Updates moments and weights in one pass; returns the operation, in a graph. For errors, see `lamb_moments`."""
+    gradients = list(update.gradients)
+    return library().tftrain_adam_w(gradients=gradients, **update.stores(), **update.copied())

@@ -42,14 +42,7 @@ def _layer_norm_gradient(op, dy, _dmean, _drstd):
 
 
 def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:
-    """Computes `layer_norm` in plain TensorFlow: its specification.
-
-    Args:
-        x, gamma, beta, epsilon: see `layer_norm`; float64 too, computed in float64.
-
-    Returns:
-        A tensor like `x`.
-    """
+    """Computes `layer_norm` in plain TensorFlow: its specification; float64 too, computed in float64."""
     wide = wide_dtype(x.dtype)
     centred = tf.cast(x, wide)
     centred -= tf.reduce_mean(centred, axis=-1, keepdims=True)

@@ -46,11 +46,7 @@ def library() -> ModuleType:
 
 
 def unavailable_reason(gpu: bool) -> str | None:
-    """Returns why fused ops cannot run on a device, in a few words; None if they can.
-
-    Args:
-        gpu: whether the device is a GPU; else the CPU.
-    """
+    """Returns why fused ops cannot run on a GPU, or on the CPU, in a few words; None if they can."""
     try:
         library()
     except MissingLibraryError:

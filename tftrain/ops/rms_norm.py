@@ -37,14 +37,7 @@ def _rms_norm_gradient(op, dy, _drstd):
 
 
 def reference_rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Computes `rms_norm` in plain TensorFlow: its specification.
-
-    Args:
-        x, gamma, epsilon: see `rms_norm`; float64 too, computed in float64. The last axis of `x` is static.
-
-    Returns:
-        A tensor like `x`.
-    """
+    """Computes `rms_norm` in plain TensorFlow: its specification; float64 too. The last axis of `x` is static."""
     wide = wide_dtype(x.dtype)
     values = tf.cast(x, wide)
     mean_square = tf.reduce_mean(tf.square(values), axis=-1, keepdims=True)

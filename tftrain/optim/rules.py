@@ -11,23 +11,13 @@ gradient.
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import tensorflow as tf
 
 from tftrain.config.train import OptimizerConfig
 from tftrain.ops import lamb
-from tftrain.ops.lamb import UpdateScalars
-
-
-class FusedCall(NamedTuple):
-    """The arguments of a fused op for one set of stores, by their names."""
-
-    gradients: dict[str, list[tf.Tensor]]
-    stores: dict[str, list[tf.Variable]]  # the slots and the weights
-    options: dict[str, Any]  # the arguments that every pass takes
-    copies: dict[int, tf.Variable]  # by the number of a store, the 16-bit variable that receives its rounded weights
-
+from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 
 # From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
 Rates = Callable[[Sequence[lamb.Squares]], Sequence[tf.Tensor]]
@@ -40,7 +30,8 @@ class UpdateRule(abc.ABC):
     # Whether the learning rate of each tensor gets its trust ratio. Then `direction` must follow from the weight
     # and the new slots alone: it is computed once more after all norms are known.
     adapts_layers: ClassVar[bool] = False
-    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None  # over calls; None: no fused ops
+    # Over one update or several; None: there are no fused ops.
+    fused_update: ClassVar[Callable[[Sequence[FusedUpdate], Rates], None] | None] = None
 
     def __init__(self, config: OptimizerConfig):
         self.config = config
@@ -86,10 +77,10 @@ class AdamW(UpdateRule):
         return (m * at.m_correction) / (tf.sqrt(v * at.v_correction) + self.config.adam_epsilon)
 
     @staticmethod
-    def fused_update(calls: Sequence[FusedCall], rates: Rates) -> None:
+    def fused_update(calls: Sequence[FusedUpdate], rates: Rates) -> None:
         """Updates slots and weights in one pass."""
         for call in calls:
-            lamb.adamw(**call.gradients, **call.stores, **call.options, copies=call.copies)
+            lamb.adamw(call)
 
 
 class Lamb(AdamW):
@@ -101,11 +92,10 @@ class Lamb(AdamW):
     adapts_layers = True
 
     @staticmethod
-    def fused_update(calls: Sequence[FusedCall], rates: Rates) -> None:
+    def fused_update(calls: Sequence[FusedUpdate], rates: Rates) -> None:
         """Updates the slots in a first pass and the weights in a second one; the norms are summed in between."""
-        squares = [lamb.lamb_moments(**call.gradients, **call.stores, **call.options) for call in calls]
-        for call, own in zip(calls, rates(squares), strict=True):
-            lamb.lamb_weights(rates=own, **call.stores, **call.options, copies=call.copies)
+        for call, own in zip(calls, rates([lamb.lamb_moments(call) for call in calls]), strict=True):
+            lamb.lamb_weights(call, own)
 
 
 class Lion(UpdateRule):

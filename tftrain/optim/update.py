@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 import tensorflow as tf
 
 from tftrain.ops import lamb
-from tftrain.ops.lamb import UpdateScalars
+from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 from tftrain.optim import rules
 from tftrain.optim.norms import Norms
-from tftrain.optim.rules import FusedCall, UpdateRule
+from tftrain.optim.rules import UpdateRule
 from tftrain.optim.state import OptimizerState
 
 
@@ -152,12 +152,11 @@ class Update:
             for number, store in enumerate(state.slices)
         ]
 
-    def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedCall]:
+    def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedUpdate]:
         """Yields one call for all whole tensors, or one for each bucket of parts."""
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: variables[stores] for slot, variables in state.slots.items()}
             decays, epsilon = [self._weight_decay(tensor) for tensor in tensors], self._rule.config.adam_epsilon
-            options = {"scalars": at, "weight_decays": decays, "epsilon": epsilon, "segments": sizes}
-            weights = {**slots, "weights": state.masters[stores]}
-            yield FusedCall({"gradients": list(gradients[stores])}, weights, options, copies)
+            settings = {"weight_decays": decays, "epsilon": epsilon, "segments": sizes, "copies": copies}
+            yield FusedUpdate(gradients[stores], weights=state.masters[stores], scalars=at, **slots, **settings)

@@ -10,10 +10,7 @@ import tensorflow as tf
 
 
 def collectives_of(function) -> dict[int, list[str]]:
-    """Returns the collectives of a function and of all functions that it calls.
-
-    Args:
-        function: a concrete function, from `tf.function(...).get_concrete_function(...)`.
+    """Returns the collectives of a concrete function and of all functions that it calls.
 
     Returns:
         For each of Horovod's process set ids (0: all ranks), the kind, name, input dtypes and input shapes of each

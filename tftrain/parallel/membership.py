@@ -29,11 +29,7 @@ class Membership:
     """
 
     def __init__(self, environ: Mapping[str, str]):
-        """Registers with the driver, so that it can notify this process.
-
-        Args:
-            environ: the variables set by horovodrun: the driver's address, and the host and slot of this process.
-        """
+        """Registers with the driver, so that it can notify this process; `environ` are horovodrun's variables."""
         from horovod.runner.elastic.worker import WorkerNotificationManager
 
         self._environ, self._address = environ, address_of_store(environ)

@@ -27,7 +27,7 @@ def parts(work: Workload) -> Parts:
 @functools.lru_cache(maxsize=1 << 14)
 def one_block(work: Workload) -> Workload:
     """Returns the workload with fixed values in the fields that its inventories do not depend on."""
-    return work.replaced(
+    return work._replace(
         dp=1,
         pp=1,
         schedule="1f1b",

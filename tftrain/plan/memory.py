@@ -111,7 +111,7 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     if work.pp == 1 or work.trainer != "tftrain":
         return []
     block, layers = inventory.parts(one).block, work.layers_of(stage)
-    whole = _bytes(_saved(one.replaced(checkpointing="none"), block, layers, 1))
+    whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
         whole += layers * 4 * work.micro_batch * work.seq * work.model.width * work.item
     found = [("activations of a part until its backward ends", whole / 2)]

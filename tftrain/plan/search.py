@@ -105,7 +105,7 @@ def candidates(
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
                     continue
-                divided = work.replaced(dp=dp, tp=tp, pp=pp, division=())
+                divided = work._replace(dp=dp, tp=tp, pp=pp, division=())
                 yield from _micro_batches(divided, [batch // dp for batch in batches], constraints)
 
 
@@ -120,14 +120,14 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
             continue
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
-        sized = work.replaced(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
+        sized = work._replace(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
         for stage in stages:
             for mode in modes:
                 for core in cores:
                     if core == "flash" and mode == "selective":
                         continue  # There is nothing of the core to compute again.
                     fused = work.fused | {"flash"} if core == "flash" else work.fused
-                    yield sized.replaced(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
+                    yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
 
 
 def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:

@@ -220,9 +220,7 @@ def _slowest(work, block, embedding, head) -> tuple[float, _PartSeconds]:
     return max(found, key=lambda each: each[0] * sum(block) + sum(each[1]))
 
 
-def all_reduce(
-    size: float, ranks: int, stride: int, cluster: Cluster, link: float, network: float, latency: float = 0.0
-) -> float:
+def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: float, network: float) -> float:
     """Returns the seconds of a ring all-reduce of `size` bytes over a group, while all groups of the cluster run one.
 
     Thakur et al., 2005; Patarasu and Yuan, 2009. In the node each rank sends 2 (r - 1) / r of the bytes over its link.
@@ -232,13 +230,12 @@ def all_reduce(
         ranks: of a group.
         stride: distance of neighbours in the group: 1 for tensor parallel ranks, tp for data parallel ranks.
         link, network: bytes/s that collectives reach in the node for each device, and between nodes for each node.
-        latency: seconds of each step of the ring.
     """
     if ranks == 1:
         return 0.0
     inside = max(1, min(ranks, cluster.per_node // stride))
     nodes = math.ceil(ranks / inside)
-    found = 2 * (ranks - 1) * latency
+    found = 0.0
     if inside > 1:
         found += 2 * (inside - 1) / inside * size / link
     if nodes > 1:

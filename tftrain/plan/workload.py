@@ -87,10 +87,6 @@ class Workload(NamedTuple):
         """Bytes of one activation or one weight."""
         return ITEM_BYTES[self.precision]
 
-    def replaced(self, **changes) -> "Workload":
-        """Returns this workload with other values of some fields."""
-        return self._replace(**changes)
-
 
 def zero_stages(dp: int, pp: int, trainer: str = "megatron") -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
@@ -113,9 +109,9 @@ def reference_optimizer(rule: str) -> str:
     return f"reference_{rule}" if f"reference_{rule}" in OPTIMIZERS else rule
 
 
-def reference_levers(rule: str = "lamb") -> dict[str, str]:
-    """Returns the flags, with their values, that run every op and the update rule in plain TensorFlow."""
-    return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer(rule)}
+def reference_levers() -> dict[str, str]:
+    """Returns the flags, with their values, that run every op and LAMB in plain TensorFlow."""
+    return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer("lamb")}
 
 
 def fused_ops(config: TrainConfig) -> frozenset[str]:

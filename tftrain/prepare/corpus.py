@@ -20,12 +20,7 @@ _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
 def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list[str]]:
-    """Yields the documents of one text file; with the separator "file" exactly one, which may be empty.
-
-    Args:
-        stream: the uncompressed file.
-        name: of the file, for errors.
-        separator: "blank_line" or "file".
+    """Yields the documents of an uncompressed text file; with the separator "file" exactly one, which may be empty.
 
     Raises:
         DataError: the file is not UTF-8. The message gives the byte offset in the uncompressed text.

@@ -47,9 +47,7 @@ class Rows:
     def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
         """Adds the paragraphs of a document that have at least MIN_BYTES bytes.
 
-        Args:
-            file, document: number of the file, and of the document in it.
-            chunk: number of the document's chunk among all chunks.
+        Numbers are those of the file, of the document in it, and of the document's chunk among all chunks.
         """
         for number, paragraph in enumerate(paragraphs):
             text = paragraph.casefold().encode()

@@ -52,7 +52,7 @@ def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:
     """Returns what the planner plans for an update of a run with so many samples, which differ in a batch ramp."""
     work = from_config(config, mesh.data.size, gpu=devices.has_gpu())
     accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
-    return work.replaced(global_batch=samples, accumulation=work.accumulation if accumulates else "")
+    return work._replace(global_batch=samples, accumulation=work.accumulation if accumulates else "")
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:

@@ -11,7 +11,6 @@ from tftrain import program
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.schedules import activations, orders, picture, simulation, trace
-from tftrain.schedules.check import check
 from tftrain.schedules.config import ScheduleConfig
 from tftrain.schedules.simulation import Event
 from tftrain.schedules.table import Table
@@ -31,7 +30,6 @@ def show(config: ScheduleConfig) -> None:
     make = orders.forward_only if config.forward_only else orders.table
     sizes = config.pipeline_parallel_size, config.micro_batches, config.virtual_pipeline_size
     table = make(config.pipeline_schedule, *sizes)
-    check(table)
     events = simulation.simulate(table, config.durations())
     print(text(table, events), end="", flush=True)
     if config.output:

@@ -25,16 +25,3 @@ def peak(actions: Sequence[Action], chunks: int) -> Peak:
         if total > most.total:
             most = Peak(total, tuple(held))
     return most
-
-
-def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """Returns the most activations that a stage of a schedule may hold, each of one micro-batch and one chunk.
-
-    Sources: arXiv 2104.04473, sections 2.2.1 and 2.2.2; arXiv 2401.10241, section 2.3.
-    """
-    if stages == 1:
-        return chunks
-    behind = stages - stage - 1
-    if schedule == "interleaved" and chunks > 1:
-        return min(2 * behind + (chunks - 1) * stages + 1, chunks * micro_batches)
-    return min({"gpipe": micro_batches, "zero_bubble": stages}.get(schedule, behind + 1), micro_batches)

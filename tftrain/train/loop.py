@@ -12,6 +12,7 @@ from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.input import pipeline
 from tftrain.input.source import ExampleSource
+from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory, plot
@@ -150,7 +151,7 @@ def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int
     if held_out is None or held_out.scorer is None:
         return None
     settings = config.fine_tuning
-    metric = settings.best_metric or held_out.scorer.metrics[0]
+    metric = settings.best_metric or METRICS[config.model.task][0]
     return Best(config.run.output_dir, metric, settings.early_stopping, mesh, done)
 
 

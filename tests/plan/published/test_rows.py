@@ -192,10 +192,10 @@ def test_every_lever_that_the_planner_knows_is_read():
         return row.workload
 
     plain = work("")
-    assert work("activation_checkpointing=full") == plain.replaced(checkpointing="full")
+    assert work("activation_checkpointing=full") == plain._replace(checkpointing="full")
     assert work("activation=geglu") == resized(plain, activation="geglu")
-    assert work("split_grad_accum=true") == plain.replaced(zero_stage=2)
-    assert work("split_opt_state=false") == plain.replaced(zero_stage=0)
+    assert work("split_grad_accum=true") == plain._replace(zero_stage=2)
+    assert work("split_opt_state=false") == plain._replace(zero_stage=0)
     assert work("optimizer=fused_adamw") == plain
     for lever in encoder_format.WITHOUT_EFFECT:
         assert work(f"{lever}=true") == plain

@@ -6,15 +6,16 @@ usual code with TensorFlow's own layers, with their numerics. The faster of the 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tf_keras
 
 from tftrain.bench.kernels import traffic
 from tftrain.host.units import ITEM_BYTES
 from tftrain.ops import attention_softmax, dropout, gelu, layer_norm, rms_norm, swiglu
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.library import library
 
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
@@ -43,18 +44,116 @@ class Case(NamedTuple):
     passes: dict[str, Pass]
 
 
-class Functions(NamedTuple):
-    """An op's implementations.
+class Op(NamedTuple):
+    """An op's implementations, functions of the same arguments.
 
-    Attributes:
-        inputs: tensors that all implementations take.
-        by_name: implementation -> forward.
-        backward: implementation -> function without arguments, where forward alone has no gradient.
+    `arguments` has a letter for each: t is a tensor of the case's shape, v a vector of its last axis, m an int32 mask
+    of its first and last axis, and s the number of a step.
     """
 
-    inputs: list[tf.Tensor]
+    arguments: str
     by_name: dict[str, Callable[..., tf.Tensor]]
-    backward: dict[str, Callable[[], Any]] | None = None
+
+
+def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
+    """Returns normal random numbers, drawn in the dtype itself."""
+    return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
+
+
+def dropout_of(step: tf.Tensor) -> dropout.Dropout:
+    """Returns the dropout of one site, at a step that is an input of the graph."""
+    return dropout.Dropout(RATE, site=1, key=dropout.DropoutKey(1, step, tf.zeros([], tf.int64)))
+
+
+def _op(arguments: str, fused: Callable, reference: Callable, tf_nn: Callable) -> Op:
+    return Op(arguments, {"fused": fused, "reference": reference, "tf_nn": tf_nn})
+
+
+def _layer_norm(x, gamma, beta):
+    """What Keras' LayerNormalization computes with an epsilon as small as BERT's."""
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+
+
+def _rms_norm(x, gamma):
+    return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + EPSILON) * gamma
+
+
+def _bias_gelu(x, bias, form):
+    return tf.nn.gelu(tf.nn.bias_add(x, bias), approximate=form == "tanh")
+
+
+OPS = {
+    "layer_norm": _op(
+        "tvv",
+        partial(layer_norm.layer_norm, epsilon=EPSILON),
+        partial(layer_norm.reference_layer_norm, epsilon=EPSILON),
+        _layer_norm,
+    ),
+    "rms_norm": _op(
+        "tv",
+        partial(rms_norm.rms_norm, epsilon=EPSILON),
+        partial(rms_norm.reference_rms_norm, epsilon=EPSILON),
+        _rms_norm,
+    ),
+    **{
+        f"bias_gelu_{form}": _op(
+            "tv", *(partial(each, form=form) for each in (gelu.bias_gelu, gelu.reference_bias_gelu, _bias_gelu))
+        )
+        for form in gelu.FORMS
+    },
+    "geglu_tanh": _op(
+        "ttvv",
+        partial(gelu.geglu, form="tanh"),
+        partial(gelu.reference_geglu, form="tanh"),
+        lambda gate, up, gate_bias, up_bias: _bias_gelu(gate, gate_bias, "tanh") * tf.nn.bias_add(up, up_bias),
+    ),
+    "swiglu": _op("tt", swiglu.swiglu, swiglu.reference_swiglu, lambda gate, up: tf.nn.silu(gate) * up),
+    "bias_dropout_add": _op(
+        "tvts",
+        lambda x, bias, residual, step: dropout.bias_dropout_add(x, bias, residual, dropout_of(step)),
+        lambda x, bias, residual, step: dropout.reference_bias_dropout_add(x, bias, residual, dropout_of(step)),
+        lambda x, bias, residual, step: residual + tf.nn.dropout(tf.nn.bias_add(x, bias), RATE),
+    ),
+}
+
+
+def _softmax(sizes: dict[str, int], causal: bool) -> Op:
+    """Returns the attention softmax with its dropout; `attention`, which has a gradient too, would add products."""
+    heads = sizes["heads"]
+    scale = 1 / math.sqrt(sizes["hidden"] // heads)
+
+    def fused(causal):
+        @tf.custom_gradient
+        def forward(scores, key_mask, step):
+            drop = dropout_of(step)
+            attributes = {"scale": scale, "causal": causal, "first_head": 0, "total_heads": heads, "dropouts": 1}
+            given = {"position": drop.position(), **attributes, **drop.attributes()}
+            made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, **given)
+
+            def gradient(ddropped):
+                again = library().tftrain_attention_softmax_grad(
+                    ddropped=ddropped, probabilities=made.probabilities, **given
+                )
+                return again.dscores, None, None
+
+            return made.dropped[0], gradient
+
+        return forward
+
+    def reference(scores, key_mask, step):
+        mask = AttentionMask(key_mask, causal)
+        probabilities = attention_softmax.reference_attention_softmax(scores, mask, scale)
+        return dropout.reference_dropout(probabilities, dropout_of(step))
+
+    def tf_nn(scores, key_mask, _step):
+        attended = tf.cast(key_mask > 0, scores.dtype)[:, None, None, :]
+        if causal:
+            attended *= tf.linalg.band_part(tf.ones(scores.shape[2:], scores.dtype), -1, 0)
+        return tf.nn.dropout(tf.nn.softmax(scores * scale + (1 - attended) * MASKED), RATE)
+
+    by_name = {"fused": fused(causal), **({"not_causal": fused(False)} if causal else {})}
+    return Op("tms", {**by_name, "reference": reference, "tf_nn": tf_nn})
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
@@ -72,14 +171,16 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
     shape = _sample_shape(op, sizes)
     elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
-    moved = traffic.TRAFFIC[op](traffic.Extent(batch, elements, columns, item))
-    made = MAKERS[op]([batch, *shape], DTYPES[dtype], sizes)
-    forward, backward = {}, {}
-    for name, function in made.by_name.items():
-        compiled = tf.function(function, autograph=False)
-        forward[name] = _forward(compiled, made.inputs)
-        backward[name] = (made.backward or {}).get(name) or _Backward(compiled, made.inputs)
-    passes = {"forward": Pass(moved.forward, forward), "backward": Pass(moved.backward, backward)}
+    at, moved = traffic.Extent(batch, elements, columns, item), traffic.TRAFFIC[op]
+    made = _softmax(sizes, op.endswith("causal")) if op.startswith("attention_softmax") else OPS[op]
+    inputs = _inputs(made.arguments, [batch, *shape], DTYPES[dtype])
+    compiled = {name: tf.function(function, autograph=False) for name, function in made.by_name.items()}
+    forward = {name: partial(function, *inputs) for name, function in compiled.items()}
+    backward = {name: _Backward(function, inputs) for name, function in compiled.items()}
+    passes = {
+        "forward": Pass(moved.forward.bytes(at), forward),
+        "backward": Pass(moved.backward.bytes(at), backward),
+    }
     return Case("x".join(map(str, [batch, *shape])), passes)
 
 
@@ -90,8 +191,14 @@ def _sample_shape(op, sizes):
     return [sizes["seq"], wide]
 
 
-def _forward(compiled, inputs):
-    return lambda: compiled(*inputs)
+def _inputs(arguments: str, shape: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
+    """Returns a value for each argument of an `Op`."""
+    fixed = {"m": tf.ones([shape[0], shape[-1]], tf.int32), "s": tf.constant(3, tf.int64)}
+    shapes = {"t": shape, "v": shape[-1:]}
+    return [
+        fixed[letter] if letter in fixed else normal(seed, shapes[letter], dtype)
+        for seed, letter in enumerate(arguments, start=1)
+    ]
 
 
 class _Backward:
@@ -117,181 +224,3 @@ class _Backward:
         gradients = self._tape.gradient(self._y, self._floats, self._dy)
         self._tape = self._y = None  # else the stored activations would stay in memory while other functions run
         return gradients
-
-
-def _fused_softmax_backward(inputs, sizes, causal):
-    """Returns the backward op; `attention`, which has a gradient, would add products."""
-    scores, key_mask, step = inputs
-    drop = dropout_of(step)
-
-    @tf.function(autograph=False)
-    def backward(ddropped, probabilities, position):
-        return library().tftrain_attention_softmax_grad(
-            ddropped=ddropped,
-            probabilities=probabilities,
-            position=position,
-            **_softmax_attributes(sizes, causal),
-            **drop.attributes(),
-        )
-
-    probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes), causal)
-    ddropped, position = normal(7, scores.shape, scores.dtype), drop.position()
-    return lambda: backward(ddropped, probabilities, position)
-
-
-def _softmax_attributes(sizes, causal):
-    return {"scale": _scale(sizes), "causal": causal, "first_head": 0, "total_heads": sizes["heads"], "dropouts": 1}
-
-
-def _scale(sizes):
-    return 1 / math.sqrt(sizes["hidden"] // sizes["heads"])
-
-
-def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
-    """Returns normal random numbers, drawn in the dtype itself."""
-    return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
-
-
-def dropout_of(step: tf.Tensor) -> dropout.Dropout:
-    """Returns the dropout of one site, at a step that is an input of the graph."""
-    return dropout.Dropout(RATE, site=1, key=dropout.DropoutKey(1, step, tf.zeros([], tf.int64)))
-
-
-def _layer_norm(shape, dtype, _sizes):
-    inputs = [normal(1, shape, dtype), normal(2, shape[-1:], dtype), normal(3, shape[-1:], dtype)]
-
-    layer = tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=dtype)
-    layer.build(shape)
-
-    def tf_nn(x, gamma, beta):
-        layer.gamma, layer.beta = gamma, beta
-        return layer(x)
-
-    return Functions(
-        inputs,
-        {
-            "fused": lambda *args: layer_norm.layer_norm(*args, EPSILON),
-            "reference": lambda *args: layer_norm.reference_layer_norm(*args, EPSILON),
-            "tf_nn": tf_nn,
-        },
-    )
-
-
-def _rms_norm(shape, dtype, _sizes):
-    def tf_nn(x, gamma):
-        return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + EPSILON) * gamma
-
-    return Functions(
-        [normal(1, shape, dtype), normal(2, shape[-1:], dtype)],
-        {
-            "fused": lambda *args: rms_norm.rms_norm(*args, EPSILON),
-            "reference": lambda *args: rms_norm.reference_rms_norm(*args, EPSILON),
-            "tf_nn": tf_nn,
-        },
-    )
-
-
-def _attention_softmax(causal):
-    def make(shape, dtype, sizes):
-        def fused(causal):
-            def forward(scores, key_mask, step):
-                drop = dropout_of(step)
-                made = library().tftrain_attention_softmax(
-                    scores=scores,
-                    key_mask=key_mask,
-                    position=drop.position(),
-                    **_softmax_attributes(sizes, causal),
-                    **drop.attributes(),
-                )
-                return made.dropped[0]
-
-            return forward
-
-        def reference(scores, key_mask, step):
-            probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes), causal)
-            return dropout.reference_dropout(probabilities, dropout_of(step))
-
-        def tf_nn(scores, key_mask, _step):
-            attended = tf.cast(key_mask > 0, dtype)[:, None, None, :]
-            if causal:
-                attended *= tf.linalg.band_part(tf.ones(shape[2:], dtype), -1, 0)
-            return tf.nn.dropout(tf.nn.softmax(scores * _scale(sizes) + (1 - attended) * MASKED), RATE)
-
-        inputs = [normal(1, shape, dtype), tf.ones([shape[0], shape[-1]], tf.int32), tf.constant(3, tf.int64)]
-        fused_names = {"fused": causal} | ({"not_causal": False} if causal else {})
-        return Functions(
-            inputs,
-            {name: fused(form) for name, form in fused_names.items()} | {"reference": reference, "tf_nn": tf_nn},
-            {name: _fused_softmax_backward(inputs, sizes, form) for name, form in fused_names.items()},
-        )
-
-    return make
-
-
-def _bias_gelu(form):
-    def make(shape, dtype, _sizes):
-        return Functions(
-            [normal(1, shape, dtype), normal(2, shape[-1:], dtype)],
-            {
-                "fused": lambda *args: gelu.bias_gelu(*args, form),
-                "reference": lambda *args: gelu.reference_bias_gelu(*args, form),
-                "tf_nn": lambda x, bias: tf.nn.gelu(tf.nn.bias_add(x, bias), approximate=form == "tanh"),
-            },
-        )
-
-    return make
-
-
-def _geglu(form):
-    def make(shape, dtype, _sizes):
-        def tf_nn(gate, up, gate_bias, up_bias):
-            gated = tf.nn.gelu(tf.nn.bias_add(gate, gate_bias), approximate=form == "tanh")
-            return gated * tf.nn.bias_add(up, up_bias)
-
-        biases = [normal(3, shape[-1:], dtype), normal(4, shape[-1:], dtype)]
-        return Functions(
-            [normal(1, shape, dtype), normal(2, shape, dtype), *biases],
-            {
-                "fused": lambda *args: gelu.geglu(*args, form),
-                "reference": lambda *args: gelu.reference_geglu(*args, form),
-                "tf_nn": tf_nn,
-            },
-        )
-
-    return make
-
-
-def _swiglu(shape, dtype, _sizes):
-    return Functions(
-        [normal(1, shape, dtype), normal(2, shape, dtype)],
-        {
-            "fused": swiglu.swiglu,
-            "reference": swiglu.reference_swiglu,
-            "tf_nn": lambda gate, up: tf.nn.silu(gate) * up,
-        },
-    )
-
-
-def _bias_dropout_add(shape, dtype, _sizes):
-    inputs = [normal(1, shape, dtype), normal(2, shape[-1:], dtype), normal(3, shape, dtype), tf.constant(3, tf.int64)]
-    return Functions(
-        inputs,
-        {
-            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], dropout_of(args[3])),
-            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], dropout_of(args[3])),
-            "tf_nn": lambda x, bias, residual, _step: residual + tf.nn.dropout(tf.nn.bias_add(x, bias), RATE),
-        },
-    )
-
-
-MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "attention_softmax": _attention_softmax(causal=False),
-    "attention_softmax_causal": _attention_softmax(causal=True),
-    "bias_gelu_tanh": _bias_gelu("tanh"),
-    "bias_gelu_erf": _bias_gelu("erf"),
-    "geglu_tanh": _geglu("tanh"),
-    "swiglu": _swiglu,
-    "bias_dropout_add": _bias_dropout_add,
-}

@@ -4,7 +4,6 @@ The count includes the op's own inputs and outputs, also those of backward, and 
 moves. So a share of 1 of the copy bandwidth means that the op moved nothing twice.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 STATISTIC = 4  # bytes of a mean or a reciprocal deviation, and of an int32
@@ -25,83 +24,52 @@ class Extent(NamedTuple):
     columns: int
     item: int
 
-    @property
-    def tensor(self) -> int:
-        """Bytes of one tensor of the whole batch."""
-        return self.batch * self.elements * self.item
 
-    @property
-    def vector(self) -> int:
-        """Bytes of one bias, or norm parameter."""
-        return self.columns * self.item
+class Moved(NamedTuple):
+    """How often one pass of an op reads or writes each kind of memory."""
 
-    @property
-    def statistics(self) -> int:
-        """Bytes of one fp32 number for each row."""
-        return self.batch * self.elements // self.columns * STATISTIC
+    tensors: int  # of the whole batch
+    vectors: int = 0  # biases and norm parameters
+    statistics: int = 0  # fp32 numbers, one for each row
+    masks: int = 0  # int32 numbers, one for each column of each sample
+    triangles: int = 0  # of a tensor only the keys up to each query
+
+    def bytes(self, at: Extent) -> int:
+        """Returns the bytes that a pass with these sizes moves."""
+        rows = at.batch * at.elements // at.columns
+        return (
+            (self.tensors * rows * at.columns + self.triangles * rows * (at.columns + 1) // 2) * at.item
+            + self.vectors * at.columns * at.item
+            + (self.statistics * rows + self.masks * at.batch * at.columns) * STATISTIC
+        )
 
 
 class Traffic(NamedTuple):
-    """Bytes moved by each pass."""
+    """Both passes of an op."""
 
-    forward: int
-    backward: int
-
-
-def layer_norm(at: Extent) -> Traffic:
-    """x, gamma, beta -> y, mean, rstd; and dy, x, gamma, mean, rstd -> dx, dgamma, dbeta."""
-    return Traffic(
-        2 * at.tensor + 2 * at.vector + 2 * at.statistics,
-        3 * at.tensor + 3 * at.vector + 2 * at.statistics,
-    )
+    forward: Moved
+    backward: Moved
 
 
-def rms_norm(at: Extent) -> Traffic:
-    """x, gamma -> y, rstd; and dy, x, gamma, rstd -> dx, dgamma."""
-    return Traffic(2 * at.tensor + at.vector + at.statistics, 3 * at.tensor + 2 * at.vector + at.statistics)
-
-
-def attention_softmax(at: Extent) -> Traffic:
-    """scores, int32 mask -> probabilities, dropped; and ddropped, probabilities -> dscores, dropped."""
-    return Traffic(3 * at.tensor + at.batch * at.columns * STATISTIC, 4 * at.tensor)
-
-
-def attention_softmax_causal(at: Extent) -> Traffic:
-    """As `attention_softmax`, but of the inputs' tensors only the keys up to each query."""
-    triangle = at.tensor // at.columns * (at.columns + 1) // 2
-    return Traffic(triangle + 2 * at.tensor + at.batch * at.columns * STATISTIC, 2 * triangle + 2 * at.tensor)
-
-
-def bias_gelu(at: Extent) -> Traffic:
-    """x, bias -> y; and dy, x, bias -> dx, dbias."""
-    return Traffic(2 * at.tensor + at.vector, 3 * at.tensor + 2 * at.vector)
-
-
-def geglu(at: Extent) -> Traffic:
-    """gate, up, two biases -> y; and dy, gate, up, two biases -> dgate, dup, two dbias."""
-    return Traffic(3 * at.tensor + 2 * at.vector, 5 * at.tensor + 4 * at.vector)
-
-
-def swiglu(at: Extent) -> Traffic:
-    """gate, up -> y; and dy, gate, up -> dgate, dup."""
-    return Traffic(3 * at.tensor, 5 * at.tensor)
-
-
-def bias_dropout_add(at: Extent) -> Traffic:
-    """x, bias, residual -> y; and dy -> dx, dbias. The residual's gradient is dy itself."""
-    return Traffic(3 * at.tensor + at.vector, 2 * at.tensor + at.vector)
-
-
-TRAFFIC: dict[str, Callable[[Extent], Traffic]] = {
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "attention_softmax": attention_softmax,
-    "attention_softmax_causal": attention_softmax_causal,
-    "bias_gelu_tanh": bias_gelu,
-    "bias_gelu_erf": bias_gelu,
-    "geglu_tanh": geglu,
-    "swiglu": swiglu,
-    "bias_dropout_add": bias_dropout_add,
+# x, bias -> y; and dy, x, bias -> dx, dbias.
+_BIAS_GELU = Traffic(Moved(2, vectors=1), Moved(3, vectors=2))
+TRAFFIC = {
+    # x, gamma, beta -> y, mean, rstd; and dy, x, gamma, mean, rstd -> dx, dgamma, dbeta.
+    "layer_norm": Traffic(Moved(2, vectors=2, statistics=2), Moved(3, vectors=3, statistics=2)),
+    # x, gamma -> y, rstd; and dy, x, gamma, rstd -> dx, dgamma.
+    "rms_norm": Traffic(Moved(2, vectors=1, statistics=1), Moved(3, vectors=2, statistics=1)),
+    # scores, int32 mask -> probabilities, dropped; and ddropped, probabilities -> dscores, dropped.
+    "attention_softmax": Traffic(Moved(3, masks=1), Moved(4)),
+    # The same, but of the inputs' tensors only the keys up to each query.
+    "attention_softmax_causal": Traffic(Moved(2, masks=1, triangles=1), Moved(2, triangles=2)),
+    "bias_gelu_tanh": _BIAS_GELU,
+    "bias_gelu_erf": _BIAS_GELU,
+    # gate, up, two biases -> y; and dy, gate, up, two biases -> dgate, dup, two dbias.
+    "geglu_tanh": Traffic(Moved(3, vectors=2), Moved(5, vectors=4)),
+    # gate, up -> y; and dy, gate, up -> dgate, dup.
+    "swiglu": Traffic(Moved(3), Moved(5)),
+    # x, bias, residual -> y; and dy -> dx, dbias. The residual's gradient is dy itself.
+    "bias_dropout_add": Traffic(Moved(3, vectors=1), Moved(2, vectors=1)),
 }
 
 # Bytes for each fp32 parameter, of the ops that a whole update consists of. LAMB: the gradients' norm reads g (4); the
@@ -114,6 +82,6 @@ UPDATE_BYTES = {"lamb": {"fp32": 44, "bf16": 42}, "adamw": {"fp32": 32, "bf16": 
 def batch_for(op: str, elements: int, columns: int, item: int, working_set: float) -> int:
     """Returns the smallest power of two, as a batch, with which forward moves at least `working_set` bytes."""
     batch = 1
-    while TRAFFIC[op](Extent(batch, elements, columns, item)).forward < working_set:
+    while TRAFFIC[op].forward.bytes(Extent(batch, elements, columns, item)) < working_set:
         batch *= 2
     return batch

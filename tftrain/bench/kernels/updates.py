@@ -46,15 +46,16 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
         rate = tf.constant(config.learning_rate)
         scalars = rules.scalars(config, rate, optimizer.step, factor, tf.constant(False))
         slots = optimizer.state.slots
-        state = {"m": slots["adam_m"], "v": slots["adam_v"], "weights": optimizer.state.masters}
-        common = {"scalars": scalars, "weight_decays": decays, "epsilon": config.adam_epsilon}
+        stores = {"m": slots["adam_m"], "v": slots["adam_v"], "weights": optimizer.state.masters, "scalars": scalars}
         copies = {} if dtype == "fp32" else dict(enumerate(weights))
+        settings = {"weight_decays": decays, "epsilon": config.adam_epsilon, "copies": copies}
+        update = lamb.FusedUpdate(gradients, **stores, **settings)
         if op == "adamw":
-            lamb.adamw(gradients, **state, **common, copies=copies)
+            lamb.adamw(update)
         else:
-            squares = lamb.lamb_moments(gradients, **state, **common)
+            squares = lamb.lamb_moments(update)
             ratios = tf.where(adapted > 0, rules.trust_ratio(squares.weights, squares.updates), 1.0)
-            lamb.lamb_weights(**state, rates=scalars.learning_rate * ratios, **common, copies=copies)
+            lamb.lamb_weights(update, scalars.learning_rate * ratios)
         return norm
 
     def reference(*gradients):

@@ -7,15 +7,14 @@ before and after. A table with too many rows for bars has points: planned over p
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
-from tftrain.bench.published.page import MAX_BARS, points
+from tftrain.bench.picture import PAPER, legend
 from tftrain.bench.table import Record
 
-PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"
-GREY, GRID = "#333333", "#dddddd"
+MAX_BARS = 60  # a table with more rows has points
+NAMES = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
+PUBLISHED, PLANNED, MEASURED, GREY = "#1f4e79", "#8fb3d9", "#d98e4a", "#333333"
 BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
-PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.6}
 # Title, format of a figure, and the columns that share the axis.
 REFERENCE = (
     ("Memory of the fullest device (GB)", ".1f", "planned_gb", "published_gb"),
@@ -27,15 +26,14 @@ MEASURED_PANELS = (
 )
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Writes the picture as png: bars, or points for more than MAX_BARS rows."""
+def draw(records: Sequence[Record]):
+    """Draws bars, or points for more than MAX_BARS rows."""
     from matplotlib.figure import Figure
 
     if len(records) > MAX_BARS:
-        _points(Figure(figsize=(7, 7), layout="constrained"), records).savefig(path, dpi=120, format="png")
-        return
+        return _points(Figure(figsize=(7, 7)), records)
     measured = any(number(record, "peak_gb") for record in records)
-    made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")
+    made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)))
     panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
     references, measured_axes = panels[:: len(panels) // 2], panels[1::2] if measured else ()
     for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
@@ -46,9 +44,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
     table = records[-1]["row"].partition("/")[0]
     panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
     panels[0].invert_yaxis()
-    entries = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    made.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9)
-    made.savefig(path, dpi=120, format="png")
+    legend(made)
+    return made
 
 
 def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
@@ -68,13 +65,18 @@ def _bars(axes, title: str, form: str, series, height: float, records: Sequence[
             if base:
                 axes.vlines(base, position - reach, position + reach, GREY, "--", linewidth=0.9)
     axes.set_xlim(0, 1.28 * widest)
-    axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
+    axes.set_title(title, fontsize=10)
     axes.margins(y=0.01)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
+
+
+def points(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """Returns published and planned samples/s of a GPU, of the rows that have both."""
+    pairs = [tuple(number(record, name) or 0 for name in NAMES) for record in records]
+    return [pair for pair in pairs if min(pair) > 0]
 
 
 def _points(made, records: Sequence[Record]):
@@ -87,9 +89,7 @@ def _points(made, records: Sequence[Record]):
     for factor in (0.9, 1.1):
         axes.plot(ends, [factor * end for end in ends], color=GREY, linewidth=0.8, linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="published samples/s of a GPU", ylabel="planned samples/s of a GPU")
-    axes.set_title(f"{len(pairs)} rows; dotted: 10% off", loc="left", fontweight="bold", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=GRID, linewidth=0.7)
+    axes.set_title(f"{len(pairs)} rows; dotted: 10% off", fontsize=10)
     return made
 
 

@@ -1,18 +1,15 @@
 """The report of a published table as one self-contained HTML file: chart, figures, order of the rows, notes, flags."""
 
+import base64
 import html
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain.bench import bars, page
+from tftrain.bench import bars, page, picture
 from tftrain.bench.bars import Panel, Series, words
-from tftrain.bench.published import order
+from tftrain.bench.published import chart, order
 from tftrain.bench.table import Outcome, Record, Table
 
-MAX_BARS = 60  # a table with more rows has points; its bars are folded
-SIZE, LEFT, BOTTOM = 480, 56, 44
-NAMES = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
 # Runs of one configuration differ by about as much in the published tables.
 OTHERS_SPREAD = 100 * order.PUBLISHED_SPREAD
 PANELS = tuple(
@@ -41,14 +38,14 @@ GROUPS = (
 
 
 def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes the page of a table with the outcomes of its rows, in order; the bars of many rows are folded."""
+    """Writes the page of a table with the outcomes of its rows, in order; the bars of many rows are below a picture."""
     records = [record for outcome in outcomes for record in outcome.records]
     base = _name(table, table.rows[0].name)
-    chart = bars.chart(PANELS, records, lambda record: (_name(table, record["row"]), record["settings"]), base)
+    changes = bars.chart(PANELS, records, lambda record: (_name(table, record["row"]), record["settings"]), base)
     scales = dict.fromkeys(record["scale"] for record in records if record.get("scale"))
     spread = "the range of the runs of the base row just before and after the row"
     meaning = bars.MEANING.format(base=f"the base row, {table.rows[0].name}", spread=spread)
-    many = len(records) > MAX_BARS
+    many = len(records) > chart.MAX_BARS
     scaled = f"Measured at scale {' and '.join(scales)} of the published sizes." if scales else ""
     others = (
         f"Planned and published changes have a colour above {OTHERS_SPREAD:.0f} %, because published runs of one "
@@ -57,8 +54,8 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
     parts = [
         f'<p class="about">{html.escape(scaled)}</p>' if scaled else "",
         f'<p class="note">{html.escape(f"{meaning} {others}")}</p>',
-        scatter_plot(records) if many else "",
-        f"<details><summary>Changes of all {len(records)} rows</summary>{chart}</details>" if many else chart,
+        _picture(records) if many and chart.points(records) else "",
+        f"<details><summary>Changes of all {len(records)} rows</summary>{changes}</details>" if many else changes,
         f"<h2>Figures</h2>\n{_figures(table, records)}",
         *(f"<p>{html.escape(line.capitalize())}.</p>" for line in order.lines(records)),
         f"<h2>Notes</h2>\n<table><tbody>{''.join(_note(record) for record in records)}</tbody></table>",
@@ -66,48 +63,9 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
     path.write_text(page.document(table.name, table.about, parts), encoding="utf-8")
 
 
-def points(records: Sequence[Record]) -> list[tuple[float, float]]:
-    """Returns published and planned samples/s of a GPU, of the rows that have both."""
-    pairs = [tuple(record.get(name) for name in NAMES) for record in records]
-    return [pair for pair in pairs if all(isinstance(value, float | int) and value > 0 for value in pair)]
-
-
-def scatter_plot(records: Sequence[Record]) -> str:
-    """Returns planned over published samples/s as SVG, with lines of equality and of 10% off; "" without points."""
-    pairs = points(records)
-    if not pairs:
-        return ""
-    low, high = math.log10(min(map(min, pairs))) - 0.1, math.log10(max(map(max, pairs))) + 0.1
-
-    def x(value: float) -> float:
-        return LEFT + (SIZE - LEFT - 10) * (math.log10(value) - low) / (high - low)
-
-    def y(value: float) -> float:
-        return SIZE - BOTTOM - (SIZE - BOTTOM - 10) * (math.log10(value) - low) / (high - low)
-
-    def line(factor: float, style: str) -> str:
-        ends = [10**low * max(1, 1 / factor), 10**high * min(1, 1 / factor)]
-        (x1, x2), (y1, y2) = map(x, ends), (y(factor * end) for end in ends)
-        return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="var(--quiet)" {style}/>'
-
-    dots = "".join(f'<circle cx="{x(right):.1f}" cy="{y(up):.1f}" r="2.6"/>' for right, up in pairs)
-    ticks = [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]
-    marks = "".join(
-        f'<line x1="{LEFT}" x2="{SIZE - 10}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="var(--line)"/>'
-        f'<line y1="10" y2="{SIZE - BOTTOM}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" stroke="var(--line)"/>'
-        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
-        f'<text x="{x(tick):.1f}" y="{SIZE - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>'
-        for tick in ticks
-    )
-    off = 'stroke-dasharray="3 3"'
-    return (
-        f'<svg viewBox="0 0 {SIZE} {SIZE}" role="img" font-size="12" fill="var(--text)">'
-        f"<title>planned over published samples/s of a GPU, {len(pairs)} rows</title>{marks}"
-        f'{line(1.0, "")}{line(1.1, off)}{line(1 / 1.1, off)}<g fill="var(--published)" fill-opacity=".6">{dots}</g>'
-        f'<text x="{(LEFT + SIZE) / 2}" y="{SIZE - 8}" text-anchor="middle">published samples/s of a GPU</text>'
-        f'<text transform="translate(14 {(SIZE - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
-        f"planned samples/s of a GPU</text></svg>\n<p class=note>{len(pairs)} rows; dashed: 10 % apart.</p>\n"
-    )
+def _picture(records: Sequence[Record]) -> str:
+    png = base64.b64encode(picture.png(chart.draw, records)).decode()
+    return f'<img alt="planned over published samples/s of a GPU" src="data:image/png;base64,{png}">\n'
 
 
 def _figures(table: Table, records: Sequence[Record]) -> str:

@@ -148,7 +148,7 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         intermediate_size=model.inner // model.width * hidden,
         vocab_size=min(model.vocab, words),
     )
-    return work.replaced(
+    return work._replace(
         trainer="tftrain",
         model=describe(small),
         seq=seq,

@@ -86,7 +86,7 @@ def plan(row: Row) -> Planned:
     cluster, constants, work = CLUSTERS[row.cluster], systems()[row.system], row.workload
     needed = memory.estimate(work, constants)
     if row.checkpointing_unstated and not needed.fits(cluster):
-        needed = memory.estimate(work.replaced(checkpointing="full"), constants)
+        needed = memory.estimate(work._replace(checkpointing="full"), constants)
     seconds = timing.step(work, cluster, constants).total
     return Planned(
         row,

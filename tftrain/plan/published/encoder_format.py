@@ -59,13 +59,13 @@ def read(cells: CsvRow) -> Row:
     accumulates = "grad_accum_dtype" in levers
     steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
     batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
-    workload = from_config(changed(config, batch), dp).replaced(
+    workload = from_config(changed(config, batch), dp)._replace(
         trainer="encoder",
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
     )
     if accumulates:  # the buffer exists for a single micro-batch too
-        workload = workload.replaced(accumulation=config.batch.grad_accum_dtype)
+        workload = workload._replace(accumulation=config.batch.grad_accum_dtype)
     # The source's figures of this table omit the factor of accumulation. It says so of row 13; taken literally, the
     # others would run at half the rate of Large on the same device.
     counted = 1 / steps if cells.text("table") == "deeper" else 1.0

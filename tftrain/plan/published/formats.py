@@ -67,7 +67,7 @@ def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]
     stated = _ranks(work)
     if not dp or work.ranks < devices or (factor and (left or work.dp % dp)):
         raise ValueError(f"{stated}: expected a product of {devices}, the devices of its nodes")
-    return work.replaced(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
+    return work._replace(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
 
 
 def _topology(cells: CsvRow) -> Row:
@@ -82,7 +82,7 @@ def _topology(cells: CsvRow) -> Row:
     )
     table = cells.text("table")
     # The source sums gradients in fp32.
-    workload, remark = _filling(workload.replaced(fused=MEGATRON_FUSED, wire="fp32"), PER_NODE * nodes, factor=True)
+    workload, remark = _filling(workload._replace(fused=MEGATRON_FUSED, wire="fp32"), PER_NODE * nodes, factor=True)
     return Row(
         name=cells.text("row"),
         table=table,
@@ -110,7 +110,7 @@ def _sweep(cells: CsvRow) -> Row:
     return Row(
         name=cells.text("row"),
         table=cells.text("table"),
-        workload=workload.replaced(fused=MEGATRON_FUSED),
+        workload=workload._replace(fused=MEGATRON_FUSED),
         cluster="a100_80gb_8_links",
         system="megatron",
         reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
@@ -128,7 +128,7 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     reference = Reference(
         None if oom else peak, oom, sec_per_iteration=seconds, tflops_per_gpu=cells.figure("tflops_per_gpu")
     )
-    workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0).replaced(fused=frozenset({"optimizer"}))
+    workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0)._replace(fused=frozenset({"optimizer"}))
     workload, remark = _filling(workload, cells.whole("nodes"), factor=False)
     return Row(
         name=cells.text("row"),
@@ -148,7 +148,7 @@ def _selene(cells: CsvRow) -> Row:
     checkpointing = cells.choice("activation_checkpointing", ("none", "selective", "full"))
     precision = cells.choice("precision", tuple(ITEM_BYTES))
     chunks, nodes = cells.whole("virtual_pp"), cells.whole("nodes")
-    workload = _decoder(cells, cells.whole("vocab"), precision, checkpointing, 0).replaced(
+    workload = _decoder(cells, cells.whole("vocab"), precision, checkpointing, 0)._replace(
         fused=MEGATRON_FUSED, sequence_parallel=switch, schedule="interleaved" if chunks > 1 else "1f1b", chunks=chunks
     )
     if workload.ranks != PER_NODE * nodes:

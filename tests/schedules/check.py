@@ -1,4 +1,4 @@
-"""Proves that a table is complete, in order, free of deadlocks and within its memory.
+"""Proves that a table of `tftrain.schedules` is complete, in order, free of deadlocks and within its memory.
 
 An engine that runs a table that passes computes every micro-batch once, and no stage waits for ever.
 """
@@ -6,7 +6,7 @@ An engine that runs a table that passes computes every micro-batch once, and no 
 import itertools
 from collections import defaultdict
 
-from tftrain.schedules import activations
+from tftrain.schedules.activations import RELEASING
 from tftrain.schedules.simulation import ScheduleError, steps
 from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
 
@@ -122,10 +122,23 @@ def _check_pairs(table: Table) -> None:
 def _check_memory(table: Table, stage: int) -> None:
     """Checks that the stage never holds more activations than its schedule may."""
     actions = table.stages[stage]
-    bound = activations.bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)
+    most = bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)
     held = 0
     for tick, action in enumerate(actions):
-        held += (action.kind is Kind.FORWARD) - (action.kind in activations.RELEASING)
-        if held > bound:
-            reason = f"holds the activations of {held} micro-batches and chunks; expected at most {bound}"
+        held += (action.kind is Kind.FORWARD) - (action.kind in RELEASING)
+        if held > most:
+            reason = f"holds the activations of {held} micro-batches and chunks; expected at most {most}"
             raise ScheduleError(stage, tick, action, reason)
+
+
+def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """Returns the most activations that a stage of a schedule may hold, each of one micro-batch and one chunk.
+
+    Sources: arXiv 2104.04473, sections 2.2.1 and 2.2.2; arXiv 2401.10241, section 2.3.
+    """
+    if stages == 1:
+        return chunks
+    behind = stages - stage - 1
+    if schedule == "interleaved" and chunks > 1:
+        return min(2 * behind + (chunks - 1) * stages + 1, chunks * micro_batches)
+    return min({"gpipe": micro_batches, "zero_bubble": stages}.get(schedule, behind + 1), micro_batches)
