@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
+from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import corpus
-from tftrain.prepare.corpus import read_documents
+from tftrain.prepare import corpus, sources
 
 TEXT = "First line.\nsecond  line\n\n\n  \nOther document. \r\nIts end"
 
@@ -15,6 +15,11 @@ def write(tmp_path, content):
     path = tmp_path / "text"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
+
+
+def read_documents(path, separator):
+    for document in sources.read([sources.Part(path)], PrepareConfig(document_separator=separator)):
+        yield document.paragraphs
 
 
 def test_blank_lines_part_documents_and_lines_are_paragraphs(tmp_path):

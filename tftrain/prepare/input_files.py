@@ -1,12 +1,14 @@
-"""The text files that `--input_files` names: files, folders and globs, separated by commas or in several flags."""
+"""The files that `--input_files` names: files, folders, globs and addresses, with commas or in several flags."""
 
 import errno
 import glob
+import json
 import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
 
+from tftrain.host import addresses
 from tftrain.host.files import reason as reason_of
 from tftrain.input.errors import DataError, MissingFileError
 
@@ -20,8 +22,9 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
     """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
 
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
-    folder or a glob. A folder means all regular files below it, through links too; files and folders whose names begin
-    with a dot are left out. A name that exists is never split at its commas and never read as a glob.
+    folder, a glob or an address. A folder means all regular files below it, through links too; files and folders whose
+    names begin with a dot are left out, and what `datasets` saves beside its files. A name that exists is never split
+    at its commas and never read as a glob.
 
     Raises:
         MissingFileError: a name matches no file.
@@ -33,14 +36,15 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            found = [path for match in matches or [name] for path in _files(match, unreadable)]
+            listed = matches or ([] if addresses.is_address(name) else [name])
+            found = _data_files([path for match in listed for path in _files(match, unreadable)])
             if not found and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 raise MissingFileError(
                     f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
             for path in found:
-                paths.setdefault(os.path.realpath(path), path)
+                paths.setdefault(path if addresses.is_address(path) else os.path.realpath(path), path)
     if unreadable:
         path, reason = min(unreadable.items())
         more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
@@ -55,6 +59,10 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
 
 def _names(value: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the names in a value with the paths that match each. The longest name that matches comes first."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if any(map(addresses.is_address, names)):
+        yield from ((name, _matches(name)) for name in names)
+        return
     if matches := _matches(value):
         yield value, matches
         return
@@ -72,6 +80,12 @@ def _names(value: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _matches(name: str) -> list[str]:
+    if addresses.is_address(name):
+        try:
+            return addresses.list_files(name)
+        except OSError as error:
+            reason = f"{error.strerror}; expected an address that can be listed"
+            raise DataError(f"--input_files={name}: {reason}") from error
     if os.path.exists(name):
         return [name]
     # A shell does not expand "~" after "=".
@@ -80,6 +94,8 @@ def _matches(name: str) -> list[str]:
 
 def _files(path: str, unreadable: dict[str, str]) -> list[str]:
     """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
+    if addresses.is_address(path):
+        return [path]
     if not os.path.isdir(path):
         return [path] if _is_file(path, unreadable) else []
     found, visited = [], {os.path.realpath(path)}
@@ -112,9 +128,24 @@ def _is_file(path: str, unreadable: dict[str, str]) -> bool:
         return False
 
 
+def _data_files(paths: list[str]) -> list[str]:
+    """Returns the paths without those that a data set saved by `datasets` has beside its files of rows."""
+    left_out = {path for path in paths if path.endswith("/dataset_dict.json")}
+    for path in paths:
+        folder, name = os.path.split(path)
+        if name == "state.json" and os.path.join(folder, "dataset_info.json") in paths:
+            try:
+                with addresses.open_file(path) as file:
+                    rows = {os.path.join(folder, entry["filename"]) for entry in json.load(file)["_data_files"]}
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                raise DataError(f"{path}: not as `datasets` saves it ({error}); save the data set again") from error
+            left_out |= {other for other in paths if os.path.dirname(other) == folder} - rows
+    return [path for path in paths if path not in left_out]
+
+
 def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:
     """Adds the folders in which a glob looks and which can't be listed. `glob` skips them."""
-    if os.path.exists(name):
+    if os.path.exists(name) or addresses.is_address(name):
         return
     parts = os.path.expanduser(name).split(os.sep)
     for number, part in enumerate(parts):
