@@ -77,6 +77,7 @@ class RangeFiles(Files):
         content = path.read_bytes()
         part = content[int(first) : int(last) + 1]
         self.send_response(206)
+        self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()

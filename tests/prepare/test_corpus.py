@@ -74,9 +74,9 @@ def test_what_is_not_utf8_names_file_and_byte(tmp_path, monkeypatch, content, of
 
 def test_damaged_gzip_is_named(tmp_path):
     packed = gzip.compress(TEXT.encode() * 100)
-    with pytest.raises(DataError, match="text: the gzip file is cut short"):
+    with pytest.raises(DataError, match=r"text: damaged, cut short.*end-of-stream"):
         list(read_documents(write(tmp_path, packed[:-9]), "file"))
-    with pytest.raises(DataError, match="text: a damaged gzip file"):
+    with pytest.raises(DataError, match="text: damaged, cut short"):
         list(read_documents(write(tmp_path, packed[:-8] + b"\x00" * 8), "file"))
 
 

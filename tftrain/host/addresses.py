@@ -8,25 +8,26 @@ import errno
 import io
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from glob import has_magic
+from typing import Any, BinaryIO, TypeVar
 
 Result = TypeVar("Result")
 
 # Seconds before each retry of a request.
 _WAITS = (0.5, 1, 2, 4, 8)
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Every request would end with them.
 _PERMANENT = (FileNotFoundError, ImportError, NotImplementedError, PermissionError, ValueError)
 # HTTP codes of 400 to 499 are permanent, except "request timeout" and "too many requests".
 _TEMPORARY_CODES = (408, 429)
-_PART_BYTES = 1 << 20
+_REQUEST_BYTES = 4 << 20
 
 
 def is_address(name: str) -> bool:
     """Whether a name is an address, not a path."""
-    return _ADDRESS.match(name) is not None
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name) is not None
 
 
 def list_files(address: str) -> list[str]:
@@ -37,19 +38,55 @@ def list_files(address: str) -> list[str]:
     Raises:
         OSError: the address can't be listed, for instance because the package for its protocol is missing.
     """
-    return sorted(_retried(address, lambda: _list_files(address)))
+    return sorted(_retried(address, _list_files))
 
 
 def size(name: str) -> int:
     """Returns the bytes of a file at an address or a path, 0 if its server does not say; raises OSError."""
-    if not is_address(name):
-        return os.path.getsize(name)
-    return _retried(name, lambda: _system(name)[0].size(name) or 0)
+    return _retried(name, _status)[2]["size"] or 0 if is_address(name) else os.path.getsize(name)
 
 
-def open_file(name: str) -> io.BufferedReader:
+def open_file(name: str) -> BinaryIO:
     """Opens a file at an address or a path to read its bytes; raises OSError if that fails, or a later read."""
-    return io.BufferedReader(_Remote(name), _PART_BYTES) if is_address(name) else open(name, "rb")
+    if not is_address(name):
+        return open(name, "rb")
+    system, path, info = _retried(name, _status)
+    if info["size"] is not None and (info.get("partial") or not _is_http(system)):
+        return io.BufferedReader(_Remote(name, info["size"]), _REQUEST_BYTES)
+    # A server of HTTP that does not offer ranges of a file.
+    copy = tempfile.NamedTemporaryFile()  # noqa: SIM115
+    _retried(name, lambda _: system.get_file(path, copy.name))
+    return copy
+
+
+class _Remote(io.RawIOBase):
+    """A file of `size` bytes at an address, of which each read is a request."""
+
+    def __init__(self, address: str, size: int):
+        self._address, self._size, self._position = address, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    seekable = readable
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        count = max(0, min(len(buffer), self._size - self._position))
+        if count:
+            buffer[:count] = _retried(self._address, lambda address: self._read(address, count))
+            self._position += count
+        return count
+
+    def _read(self, address: str, count: int) -> bytes:
+        system, path = _system(address)
+        block = system.cat_file(path, start=self._position, end=self._position + count)
+        if len(block) != count:
+            raise OSError(errno.EIO, f"{len(block)} bytes at byte {self._position}; expected {count}")
+        return block
 
 
 def _system(address: str) -> tuple[Any, str]:
@@ -61,111 +98,42 @@ def _system(address: str) -> tuple[Any, str]:
     return system, path
 
 
+def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
+    system, path = _system(address)
+    return system, path, system.info(path)
+
+
+def _is_http(system: Any) -> bool:
+    return "http" in system.protocol
+
+
 def _list_files(address: str) -> list[str]:
     system, path = _system(address)
-    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
-    try:
-        is_folder = path.endswith("/") if "http" in protocols else system.info(path)["type"] == "directory"
-        found = system.find(path) if is_folder else [system.info(path)["name"]]
-    except FileNotFoundError as error:
-        if not _is_missing(_cause(error)):
-            raise
-        is_folder, found = False, [match for match in system.glob(path) if system.isfile(match)]
-    if is_folder:
-        found = [name for name in found if "/." not in name.removeprefix(path.rstrip("/"))]
-    return found if "file" in protocols else [system.unstrip_protocol(name) for name in found]
+    if has_magic(path):
+        found = [name for name, info in system.glob(path, detail=True).items() if info["type"] == "file"]
+    elif path.endswith("/") if _is_http(system) else system.info(path)["type"] == "directory":
+        found = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
+    else:
+        found = [system.info(path)["name"]]
+    return found if "file" in system.protocol else [system.unstrip_protocol(name) for name in found]
 
 
-class _Remote(io.RawIOBase):
-    """A file at an address. If a read fails, the file is opened again and the read is repeated."""
-
-    def __init__(self, address: str):
-        self._address = address
-        self._file, self._position, self._options = None, 0, {}
-        _retried(address, self._open)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._file_size is not None
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file_size}[whence]
-        return self._position
-
-    def readinto(self, buffer) -> int:
-        block = _retried(self._address, lambda: self._read(len(buffer)))
-        buffer[: len(block)] = block
-        self._position += len(block)
-        return len(block)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        super().close()
-
-    def _open(self) -> None:
-        system, path = _system(self._address)
-        if self._file is not None:
-            self._file.close()
-        self._file = system.open(path, "rb", **self._options)
-        self._file_size = self._file.size
-
-    def _read(self, count: int) -> bytes:
-        try:
-            # A file without ranges is read forwards only.
-            if self._file is None or (self._options and self._file.tell() > self._position):
-                self._open()
-            while self._options and (missing := self._position - self._file.tell()):
-                if not self._file.read(min(missing, _PART_BYTES)):
-                    raise OSError(errno.EIO, f"it ends at byte {self._file.tell()}")
-            if not self._options:
-                self._file.seek(self._position)
-            block = self._file.read(count)
-            if not block and self._position < (self._file_size or 0):
-                raise OSError(errno.EIO, f"it ends at byte {self._position}, not {self._file_size}")
-            return block
-        except BaseException as error:
-            self._file, file = None, self._file
-            if file is not None:
-                file.close()
-            if not (isinstance(error, ValueError) and "range requests" in str(error) and not self._options):
-                raise
-        # A server of HTTP that gives no ranges of a file: it is read from the beginning.
-        self._options = {"block_size": 0}
-        return self._read(count)
-
-
-def _retried(address: str, action: Callable[[], Result]) -> Result:
-    """Returns what an action returns, after retries; raises OSError with the reason for its last failure."""
+def _retried(address: str, action: Callable[[str], Result]) -> Result:
+    """Returns what an action on an address returns, after retries; raises OSError with the last one's reason."""
     for number, wait in enumerate((*_WAITS, None), 1):
         try:
-            return action()
+            return action(address)
         except Exception as raised:
-            error = _cause(raised)
-            permanent = _is_permanent(error)
+            # fsspec's HTTP says that a file is missing, whatever the cause is.
+            error = raised.__cause__ if isinstance(raised, FileNotFoundError) and raised.__cause__ else raised
+            code = getattr(error, "status", None)
+            permanent = isinstance(error, _PERMANENT)
+            if isinstance(code, int):
+                permanent = 400 <= code < 500 and code not in _TEMPORARY_CODES
             if permanent or wait is None:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                reason = "no such file" if _is_missing(error) else reason
+                reason = "no such file" if code == 404 or isinstance(error, FileNotFoundError) else reason
                 tries = "" if permanent else f" (tried {number} times)"
                 raise OSError(errno.EIO, f"{reason}{tries}", address) from error
         time.sleep(wait)
     raise AssertionError("the last wait is None")
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Returns why a request failed. fsspec's HTTP says that a file is missing, whatever the cause is."""
-    return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-
-
-def _is_missing(error: BaseException) -> bool:
-    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404
-
-
-def _is_permanent(error: BaseException) -> bool:
-    """Whether a request that fails so would fail again."""
-    code = getattr(error, "status", None)
-    if isinstance(code, int):
-        return 400 <= code < 500 and code not in _TEMPORARY_CODES
-    return isinstance(error, _PERMANENT)

@@ -3,13 +3,8 @@
 import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
-
-# What reading an archive or a member raises, also zipfile if it does not know the compression.
-ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError)
-_ENCRYPTED = 1
 
 
 class _CheckedTarInfo(tarfile.TarInfo):
@@ -43,8 +38,6 @@ def zip_members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.is_dir() and not _is_hidden(member.filename):
-                if member.flag_bits & _ENCRYPTED:
-                    raise zipfile.BadZipFile(f"{member.filename} is encrypted")
                 with archive.open(member) as content:
                     yield f"{name}/{member.filename}", io.BufferedReader(content)
 

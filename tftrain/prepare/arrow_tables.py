@@ -1,14 +1,14 @@
 """The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text."""
 
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
 from pyarrow import types
 
-from tftrain.input.errors import DataError
-from tftrain.prepare.tables import Columns, Row
+from tftrain.input.table_rows import Row
+from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
 
@@ -16,51 +16,38 @@ _BATCH_ROWS = 256
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
     """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable."""
     table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-    _check_schema(table.schema_arrow, columns, name)
+    columns.check(table.schema_arrow.names, name)
     groups = range(table.num_row_groups) if row_group is None else [row_group]
-    first = 0 if row_group is None else sum(table.metadata.row_group(group).num_rows for group in range(row_group))
-    names = [column for column in columns if column]
-    batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
-    yield from _batch_rows(batches, name, columns, first)
+    before = sum(table.metadata.row_group(group).num_rows for group in range(row_group or 0))
+    batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns.names, use_threads=False)
+    yield from _rows(batches, name, columns, before)
 
 
 def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
     """Yields the rows of an Arrow IPC stream, as `datasets` saves it, or of an Arrow IPC file. It must be seekable."""
     if file.peek(6)[:6] == b"ARROW1":
         table = pyarrow.ipc.open_file(file)
-        batches = (table.get_batch(number) for number in range(table.num_record_batches))
+        batches = map(table.get_batch, range(table.num_record_batches))
     else:
         batches = table = pyarrow.ipc.open_stream(file)
-    _check_schema(table.schema, columns, name)
+    columns.check(table.schema.names, name)
     parts = (batch.slice(begin, _BATCH_ROWS) for batch in batches for begin in range(0, batch.num_rows, _BATCH_ROWS))
-    yield from _batch_rows(parts, name, columns, 0)
+    yield from _rows(parts, name, columns, 0)
 
 
-def _check_schema(schema: pyarrow.Schema, columns: Columns, name: str) -> None:
-    """Raises DataError unless a file has the columns, with text, and ids that are text or whole numbers."""
-    columns.check(schema.names, name)
-    is_text = (types.is_string, types.is_large_string, types.is_string_view)
-    kinds = {"text_column": (columns.text, is_text), "id_column": (columns.id, (*is_text, types.is_integer))}
-    for flag, (column, accepted) in kinds.items():
-        kind = schema.field(column).type if column else None
-        value = kind.value_type if column and types.is_dictionary(kind) else kind
-        if column and not any(accepts(value) for accepts in accepted):
-            raise DataError(f"{name}: --{flag}={column}: the column has the type {kind}; expected text")
-
-
-def _batch_rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, number: int) -> Iterator[Row]:
+def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, number: int) -> Iterator[Row]:
     """Yields the rows of batches; `number` rows of the file are before them."""
     for batch in batches:
-        # Arrow does not check that text is UTF-8.
-        texts = batch.column(columns.text).cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-        ids = batch.column(columns.id).cast(pyarrow.large_string()).to_pylist() if columns.id else [None] * len(texts)
-        for text, identity in zip(texts, ids, strict=True):
+        for values in zip(*(_values(batch.column(column)) for column in columns.names), strict=True):
             number += 1
-            place = f"{name}: row {number}: column "
-            if text is None or (columns.id and identity is None):
-                yield Row(fault=f"{place}{columns.text if text is None else columns.id}: null")
-                continue
-            try:
-                yield Row(text.decode(), identity)
-            except UnicodeDecodeError as error:
-                yield Row(fault=f"{place}{columns.text}: {error}")
+            yield Row(f"{name}, row {number}", dict(zip(columns.names, values, strict=True)))
+
+
+def _values(column: pyarrow.Array) -> list[Any]:
+    """Returns the values of a column. Arrow does not check that text is UTF-8."""
+    column = column.dictionary_decode() if types.is_dictionary(column.type) else column
+    if not any(is_text(column.type) for is_text in (types.is_string, types.is_large_string, types.is_string_view)):
+        return column.to_pylist()
+    # Offsets of 32 bits and views have no cast to bytes of 64 bits.
+    texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+    return [None if text is None else text.decode(errors="surrogateescape") for text in texts]

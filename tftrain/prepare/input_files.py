@@ -2,7 +2,6 @@
 
 import errno
 import glob
-import json
 import logging
 import os
 import stat
@@ -36,15 +35,14 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            listed = matches or ([] if addresses.is_address(name) else [name])
-            found = _data_files([path for match in listed for path in _files(match, unreadable)])
+            found = _data_files([path for match in matches or [name] for path in _files(match, unreadable)])
             if not found and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 raise MissingFileError(
                     f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
             for path in found:
-                paths.setdefault(path if addresses.is_address(path) else os.path.realpath(path), path)
+                paths.setdefault(os.path.realpath(path), path)
     if unreadable:
         path, reason = min(unreadable.items())
         more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
@@ -59,9 +57,8 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
 
 def _names(value: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the names in a value with the paths that match each. The longest name that matches comes first."""
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    if any(map(addresses.is_address, names)):
-        yield from ((name, _matches(name)) for name in names)
+    if "://" in value:
+        yield from ((name, _matches(name)) for name in filter(None, map(str.strip, value.split(","))))
         return
     if matches := _matches(value):
         yield value, matches
@@ -94,10 +91,8 @@ def _matches(name: str) -> list[str]:
 
 def _files(path: str, unreadable: dict[str, str]) -> list[str]:
     """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
-    if addresses.is_address(path):
-        return [path]
     if not os.path.isdir(path):
-        return [path] if _is_file(path, unreadable) else []
+        return [path] if addresses.is_address(path) or _is_file(path, unreadable) else []
     found, visited = [], {os.path.realpath(path)}
 
     def is_new(folder: str) -> bool:
@@ -130,22 +125,18 @@ def _is_file(path: str, unreadable: dict[str, str]) -> bool:
 
 def _data_files(paths: list[str]) -> list[str]:
     """Returns the paths without those that a data set saved by `datasets` has beside its files of rows."""
-    left_out = {path for path in paths if path.endswith("/dataset_dict.json")}
-    for path in paths:
-        folder, name = os.path.split(path)
-        if name == "state.json" and os.path.join(folder, "dataset_info.json") in paths:
-            try:
-                with addresses.open_file(path) as file:
-                    rows = {os.path.join(folder, entry["filename"]) for entry in json.load(file)["_data_files"]}
-            except (OSError, ValueError, LookupError, TypeError) as error:
-                raise DataError(f"{path}: not as `datasets` saves it ({error}); save the data set again") from error
-            left_out |= {other for other in paths if os.path.dirname(other) == folder} - rows
-    return [path for path in paths if path not in left_out]
+    saved = {os.path.dirname(path) for path in paths if path.endswith("/dataset_info.json")}
+    return [
+        path
+        for path in paths
+        if not path.endswith("/dataset_dict.json")
+        and (os.path.dirname(path) not in saved or os.path.basename(path).startswith("data-"))
+    ]
 
 
 def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:
     """Adds the folders in which a glob looks and which can't be listed. `glob` skips them."""
-    if os.path.exists(name) or addresses.is_address(name):
+    if os.path.exists(name):
         return
     parts = os.path.expanduser(name).split(os.sep)
     for number, part in enumerate(parts):

@@ -19,14 +19,7 @@ from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
 from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.input.vocabulary import write_vocabulary
-from tftrain.prepare import (
-    accounting,
-    accounting_report,
-    corpus_chunks,
-    output_folder,
-    shards,
-    tokenizer_choice,
-)
+from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, shards, tokenizer_choice
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
