@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Set
 
-from tftrain.config import fine_tuning, length_choice
+from tftrain.config import fine_tuning, length_choice, mixture
 from tftrain.config.families import listed, taking
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.layer_split import split_layers
@@ -103,7 +103,7 @@ def _no_cudnn(config) -> str | None:
 
 def _of_data(config) -> Iterator[Problem]:
     model, data = config.model, config.data
-    sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
+    sources = [name for name in ("data_dir", "mix", "train_files", "synthetic_data") if getattr(data, name)]
     if model.task in TASKS:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
@@ -111,9 +111,10 @@ def _of_data(config) -> Iterator[Problem]:
         yield from (Problem(name, getattr(data, name), expected) for name in sources)
     elif len(sources) != 1:
         given = "none" if not sources else ", ".join(sources)
-        expected = f"expected exactly one of data_dir, train_files and synthetic_data, given: {given}"
+        expected = f"expected exactly one of data_dir, mix, train_files and synthetic_data, given: {given}"
         yield Problem("data_dir", data.data_dir, expected)
-    if data.document_mask and not (model.is_decoder and data.data_dir):
+    yield from mixture.problems(data)
+    if data.document_mask and not (model.is_decoder and (data.data_dir or data.mix)):
         expected = f"expected together with --model_family={listed('causal')} and data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:

@@ -7,7 +7,7 @@ imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 import dataclasses
 from dataclasses import dataclass
 
-from tftrain.config import combinations
+from tftrain.config import combinations, mixture
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
@@ -26,6 +26,11 @@ class DataConfig:
 
     data_dir: str | None = flag(None, path=True)
     """Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary."""
+    mix: str | None = flag(None)
+    """Mixture of prepared data, instead of data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code: names, shares of
+    the samples, and folders; or a file with one source on each line."""
+    mix_temperature: float = flag(1.0, above=0)
+    """Shares of a mixture are raised to the power of 1 / mix_temperature: above 1, they become more alike."""
     train_files: str | None = flag(None, path=True)
     """Glob of TFRecords in the original BERT pre-training format, instead of data_dir."""
     eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
@@ -43,6 +48,13 @@ class DataConfig:
     the smallest of these lengths that holds them."""
     data_readers: int = flag(2, minimum=1, maximum=256, on_resume="local")
     """Threads that read and decode records on each rank."""
+
+    @property
+    def folder(self) -> str | None:
+        """A folder of prepared data, which has the vocabulary: data_dir, or the first one of a mixture."""
+        if not self.mix or mixture.problems(self):
+            return self.data_dir
+        return mixture.read(self.mix)[0].folder
 
 
 @dataclass(frozen=True)
@@ -183,7 +195,7 @@ class TrainConfig:
             decay = max(1, self.run.max_steps // 10)
         return dataclasses.replace(
             self,
-            data=with_absolute_paths(self.data),
+            data=dataclasses.replace(with_absolute_paths(self.data), mix=mixture.with_absolute_paths(self.data.mix)),
             fine_tuning=with_absolute_paths(self.fine_tuning),
             batch=self.batch.resolve(self.parallel.data_parallel_size(ranks)),
             optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup, decay_steps=decay),

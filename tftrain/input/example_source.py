@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.input.example import canonical
+from tftrain.input.mixture import Mixture
+from tftrain.input.order import example_ids
 from tftrain.input.records import RecordSet
 
 SYNTHETIC_EXAMPLES = {"train": 1 << 20, "eval": 1 << 10}
@@ -25,9 +27,11 @@ class ExampleSource:
         max_seq_length: S, tokens of an example, including padding.
         widths: number of elements of each feature of an example; None: the feature is one number.
         weights: names of the features that weight predictions, which are 0 in an example that only fills a batch.
+        mixture: tells which examples are of which source, if there are several.
     """
 
     weights: tuple[str, ...] = ()
+    mixture: Mixture | None = None
 
     def __init__(self, num_examples: int, max_seq_length: int, widths: Mapping[str, int | None]):
         self.num_examples = self.real_examples = num_examples
@@ -44,6 +48,12 @@ class ExampleSource:
             tf.errors.OpError: when the graph runs on invalid data. `errors.data_error` extracts its DataError.
         """
         raise NotImplementedError
+
+    def examples(self, samples: np.ndarray, seed: int) -> np.ndarray:
+        """Maps sample numbers of a run, int64 [n], to example numbers, int64 [n]."""
+        if self.mixture:
+            return self.mixture.examples(samples, seed)
+        return example_ids(samples, self.num_examples, seed)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Returns the tokens of examples without padding, given their numbers, both int64 [n]; raises DataError."""

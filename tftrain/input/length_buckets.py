@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.input.example_source import Batch, ExampleSource
-from tftrain.input.order import derive_key, example_ids
+from tftrain.input.order import derive_key
 
 WINDOW = 64  # global batches; their examples are read twice
 _KEPT = 3  # windows: threads read ahead
@@ -93,7 +93,7 @@ class LengthBuckets:
             return self._windows[begin]
 
     def _arranged(self, begin: int, end: int) -> _Window:
-        examples = example_ids(np.arange(begin, end), self._source.num_examples, self._seed)
+        examples = self._source.examples(np.arange(begin, end), self._seed)
         buckets = np.searchsorted(self._lengths[:-1], self._source.lengths(examples))
         by_length = np.argsort(buckets, kind="stable")
         # At the ends of an epoch, a batch has samples of two windows.

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tftrain.config.mixture import Source
 from tftrain.host import strict_json
 from tftrain.host.files import read_small
 from tftrain.input import vocabulary
@@ -82,6 +83,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
     folder: str
     splits: dict[str, list[Shard]]
+    sources: tuple[tuple[Source, "Manifest"], ...] = ()  # of a mixture, whose shards are all here, by their paths
 
     def path(self, name: str) -> str:
         """Returns the path of a file in the folder."""
@@ -122,28 +124,22 @@ def write_manifest(manifest: Manifest) -> None:
     os.replace(path + ".partial", path)
 
 
-def read_manifest(folder: str) -> Manifest:
+def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
     """Reads and checks the manifest of a folder, the value of `--data_dir`.
+
+    The vocabulary in the folder is not read if it has the SHA-256 of one that is known.
 
     Raises:
         DataError: the manifest is missing or invalid, or does not match the files in the folder.
     """
     path = os.path.join(folder, NAME)
     manifest = _from_json(path, folder, _load(path, folder))
-    vocab_path = manifest.path(manifest.vocab_file)
     for name in filter(None, [manifest.vocab_file, manifest.tokenizer_file]):
         if not os.path.isfile(_inside(path, folder, name)):
             raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
     remedy = "restore it or prepare the data again"
-    sha256 = file_sha256(vocab_path)
-    if sha256 != manifest.vocab_sha256:
-        raise DataError(
-            f"{vocab_path}: this is not the vocabulary that the records were made with: its SHA-256 begins "
-            f"{sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; {remedy}"
-        )
-    tokens, said = len(vocabulary.read_vocabulary(vocab_path, manifest.tokenizer_type)), manifest.vocab_size
-    if tokens != said:
-        raise DataError(f"{path}: vocab_size is {said}, but {vocab_path} has {tokens} tokens; prepare the data again")
+    if manifest.vocab_sha256 != known_vocabulary:
+        _check_vocabulary(manifest, remedy)
     for shard in itertools.chain(*manifest.splits.values()):
         shard_path, said = _inside(path, folder, shard.file), shard.bytes
         try:
@@ -155,6 +151,20 @@ def read_manifest(folder: str) -> Manifest:
             reason = f"byte {min(size, said)}: the shard has {size} bytes, {path} says {said}"
             raise DataError(f"{shard_path}: {reason}; {remedy}")
     return manifest
+
+
+def _check_vocabulary(manifest: Manifest, remedy: str) -> None:
+    """Raises DataError unless the vocabulary in the folder is the one that the manifest names."""
+    path, vocab_path = manifest.path(NAME), manifest.path(manifest.vocab_file)
+    sha256 = file_sha256(vocab_path)
+    if sha256 != manifest.vocab_sha256:
+        raise DataError(
+            f"{vocab_path}: this is not the vocabulary that the records were made with: its SHA-256 begins "
+            f"{sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; {remedy}"
+        )
+    tokens, said = len(vocabulary.read_vocabulary(vocab_path, manifest.tokenizer_type)), manifest.vocab_size
+    if tokens != said:
+        raise DataError(f"{path}: vocab_size is {said}, but {vocab_path} has {tokens} tokens; prepare the data again")
 
 
 def listed_files(folder: str) -> list[str]:

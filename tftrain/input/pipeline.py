@@ -14,7 +14,6 @@ from tftrain.config import length_choice
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import DataConfig
 from tftrain.input.length_buckets import LengthBuckets
-from tftrain.input.order import example_ids
 from tftrain.input.source import Batch, ExampleSource, open_source
 
 __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
@@ -41,7 +40,7 @@ def train_batches(
         buckets = LengthBuckets(source, seed, lengths, global_batch_size)
 
     def order(samples: np.ndarray) -> np.ndarray:
-        return example_ids(samples, source.num_examples, seed)
+        return source.examples(samples, seed)
 
     def batch(number: tf.Tensor) -> Batch:
         first = first_sample + number * global_batch_size
@@ -75,7 +74,7 @@ def ramped_batches(
 
 
 def eval_batches(
-    source: ExampleSource, data: DataConfig, global_batch_size: int, start: int, stop: int, max_rows: int = 0
+    source: ExampleSource, data: DataConfig, global_batch_size: int, start: int, stop: int, rows: range | None = None
 ) -> tf.data.Dataset:
     """Returns this rank's part of one pass over the held-out examples, in file order; their masks are always the same.
 
@@ -87,18 +86,18 @@ def eval_batches(
         data: data_readers is the number of threads that read and decode.
         global_batch_size: examples of one batch over all ranks.
         start, stop: this rank's examples of each batch.
-        max_rows: number of the first rows to read, however batches divide them; 0 for all.
+        rows: numbers of the rows to read, however batches divide them; by default all.
     """
-    total = min(source.num_examples, max_rows or source.num_examples)
-    batches = -(-total // global_batch_size)
+    rows = rows or range(source.num_examples)
+    batches = -(-len(rows) // global_batch_size)
 
     def order(samples: np.ndarray) -> np.ndarray:
-        return np.minimum(samples, total - 1)
+        return np.minimum(samples, rows.stop - 1)
 
     def batch(number: tf.Tensor) -> Batch:
-        first = number * global_batch_size + start
+        first = rows.start + number * global_batch_size + start
         features = source.batch(first, stop - start, order)
-        weights = tf.cast(first + tf.range(stop - start, dtype=tf.int64) < total, tf.float32)
+        weights = tf.cast(first + tf.range(stop - start, dtype=tf.int64) < rows.stop, tf.float32)
         for name in source.weights:
             features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)

@@ -4,13 +4,14 @@ import hashlib
 import math
 import os
 
-from tftrain.config import families, length_choice
+from tftrain.config import families, length_choice, mixture
 from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
 from tftrain.config.fields import Problem, field_problems
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.example import decode
-from tftrain.input.manifest import NAME, Manifest, file_sha256, read_manifest
+from tftrain.input.manifest import NAME, Manifest, file_sha256
+from tftrain.input.mixture import read_prepared
 from tftrain.input.records import RecordSet, match_files
 
 # An example has two segments. Their ids are the token types.
@@ -31,10 +32,10 @@ def sizes(config: TrainConfig) -> Sizes:
     data, vocab_size, objective = config.data, config.model.vocab_size, config.model.objective
     if data.synthetic_data:
         return synthetic(data, vocab_size, objective)
-    if data.data_dir:
-        manifest = read_manifest(data.data_dir)
+    if data.data_dir or data.mix:
+        manifest = read_prepared(data)
         if manifest.objective != objective:
-            raise DataError(f"--data_dir={data.data_dir}: {other_objective(objective, manifest.objective)}")
+            raise DataError(f"{manifest.folder}: {other_objective(objective, manifest.objective)}")
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
     if vocab_size is None:
         raise DataError(f"--vocab_size is not given; {_NO_VOCAB_SIZE}")
@@ -51,11 +52,14 @@ def identity(data: DataConfig) -> dict[str, str]:
     Raises:
         DataError: the data cannot be read.
     """
-    if data.data_dir:
-        manifest = read_manifest(data.data_dir)
-        return {
-            "the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}",
-            f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}",
+    if data.data_dir or data.mix:
+        manifest = read_prepared(data)
+        found = {"the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}"}
+        if not data.mix:
+            return found | {f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}"}
+        return found | {
+            f"the source {source.name}": f"{source.share:.6f}, SHA-256 {file_sha256(own.path(NAME))[:16]}"
+            for source, own in manifest.sources
         }
     properties = {}
     for flag in ("train_files", "eval_files"):
@@ -134,22 +138,27 @@ def problems(config: TrainConfig) -> list[Problem]:
     elif config.model.type_vocab_size < SEGMENTS:
         expected = f"expected at least {SEGMENTS}, the token types of an example"
         faults.append(_problem(config.model, "type_vocab_size", expected))
-    if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
+    if sum(map(bool, (data.data_dir, data.mix, data.train_files, data.synthetic_data))) != 1 or mixture.problems(data):
         return faults
     if data.synthetic_data:
         return faults + _synthetic_problems(config)
     if data.train_files:
         return faults + _standard_problems(config)
     try:
-        manifest = read_manifest(data.data_dir)
+        manifest = read_prepared(data)
     except DataError as error:
-        return [*faults, _problem(data, "data_dir", str(error))]
+        return [*faults, _problem(data, _flag(data), str(error))]
     if manifest.objective != config.model.objective:
-        return [*faults, _problem(data, "data_dir", other_objective(config.model.objective, manifest.objective))]
+        return [*faults, _problem(data, _flag(data), other_objective(config.model.objective, manifest.objective))]
     if manifest.next_sentence is False and config.model.next_sentence:
         expected = "expected false: the data was prepared with --next_sentence=false, so its examples have one text"
         faults.append(Problem("next_sentence", True, expected))
     return faults + _prepared_problems(config, manifest)
+
+
+def _flag(data: DataConfig) -> str:
+    """Returns the flag of prepared data."""
+    return "mix" if data.mix else "data_dir"
 
 
 def _problem(section, flag: str, expected: str) -> Problem:
@@ -180,7 +189,7 @@ def _synthetic_problems(config: TrainConfig) -> list[Problem]:
 
 
 def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
-    data, faults, folder = config.data, [], config.data.data_dir
+    data, faults, folder = config.data, [], manifest.folder
     length, most = manifest.max_seq_length, manifest.max_sequences_per_pack or 0
     if (config.model.vocab_size or manifest.vocab_size) < manifest.vocab_size:
         expected = f"remove this flag, or give at least the {manifest.vocab_size} of the vocabulary in {folder}"
@@ -194,10 +203,10 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
         expected = f"expected flash or softmax: the rows of {folder} are packed, and cuDNN would mix their examples"
         faults.append(_problem(config.model, "attn_impl", expected))
     if manifest.examples("train") == 0 and config.run.mode == "train":
-        faults.append(_problem(data, "data_dir", "its train split is empty; prepare it from more text"))
+        faults.append(_problem(data, _flag(data), "its train split is empty; prepare it from more text"))
     if manifest.examples("eval") == 0:
         reason = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
-        faults += _held_out_problems(config, _problem(data, "data_dir", reason))
+        faults += _held_out_problems(config, _problem(data, _flag(data), reason))
     if manifest.objective == "causal":
         return faults + _prediction_problems(data, length)
     if manifest.masking == "static":

@@ -5,9 +5,10 @@ from tftrain.config.train import DataConfig
 from tftrain.input.causal_source import CausalSource, SyntheticSequences
 from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource
-from tftrain.input.manifest import read_manifest
+from tftrain.input.manifest import Manifest
 from tftrain.input.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
 from tftrain.input.masking import Masking, stream_key
+from tftrain.input.mixture import Mixture, read_prepared
 from tftrain.input.preflight import manifest_predictions, other_objective, record_sizes
 from tftrain.input.records import RecordSet, match_files
 from tftrain.input.vocabulary import read_vocabulary
@@ -19,7 +20,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
     """Opens the source of a split, "train" or "eval", that the flags select.
 
     Args:
-        data: data_dir, train_files and eval_files, or synthetic_data select the source.
+        data: data_dir, mix, train_files and eval_files, or synthetic_data select the source.
         vocab_size: rows of the embedding. Reading a record with a token id of vocab_size or more is an error.
         seed: seed of the masks, and of synthetic data.
         objective: "masked" (see `masked_source` for the features of a batch) or "causal" (see `causal_source`).
@@ -32,8 +33,12 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
         if objective == "causal":
             return SyntheticSequences(split, length, vocab_size, seed)
         return SyntheticPairs(split, length, slots, vocab_size, seed)
-    if data.data_dir:
-        return _open_prepared(data, split, vocab_size, seed, objective)
+    if data.data_dir or data.mix:
+        manifest = read_prepared(data)
+        source = _open_prepared(manifest, data, split, vocab_size, seed, objective)
+        if data.mix:
+            source.mixture = Mixture({each: own.examples(split) for each, own in manifest.sources})
+        return source
     pattern, flag = (data.train_files, "train_files") if split == "train" else (data.eval_files, "eval_files")
     if pattern is None:
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
@@ -45,8 +50,9 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
     return StaticSource(records, length, slots, vocab_size)
 
 
-def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str) -> ExampleSource:
-    manifest = read_manifest(data.data_dir)
+def _open_prepared(
+    manifest: Manifest, data: DataConfig, split: str, vocab_size: int, seed: int, objective: str
+) -> ExampleSource:
     if manifest.objective != objective:
         raise DataError(f"{manifest.folder}: {other_objective(objective, manifest.objective)}")
     shards = manifest.splits[split]

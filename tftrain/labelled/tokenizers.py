@@ -31,8 +31,8 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
         return
     if config.model.reads_examples:
         own_tokenizer = tokenizer_of(config)
-    elif config.data.data_dir:
-        own_tokenizer = own.of_data(config.data.data_dir)
+    elif config.data.folder:
+        own_tokenizer = own.of_data(config.data.folder)
     else:
         initial = config.run.init_checkpoint
         own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None

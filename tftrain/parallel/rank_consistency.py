@@ -20,7 +20,7 @@ from tftrain.parallel.mesh import Mesh, MeshError
 Facts = Mapping[str, str]
 
 # Paths may differ between hosts. All ranks must agree on whether a path is given and on the content there.
-PATHS = ("data_dir", "train_files", "eval_files", "output_dir", "resume")
+PATHS = ("data_dir", "mix", "train_files", "eval_files", "output_dir", "resume")
 NO_PATHS = ("auto", "none")
 # These flags change no result and no collective.
 HOST_FLAGS = ("cpu_threads", "data_readers", "huge_pages", "machine_file")

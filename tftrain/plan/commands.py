@@ -40,7 +40,7 @@ def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
 def command(config: TrainConfig, ranks: int) -> str:
     """Returns the command of a run: every flag that is not the default; the data and the folder have to be named."""
     shown = [f"python -m tftrain.launch -np {ranks}"]
-    if not (config.data.data_dir or config.data.train_files or config.data.synthetic_data):
+    if not (config.data.folder or config.data.train_files or config.data.synthetic_data):
         buckets = config.data.seq_length_buckets != length_choice.NONE
         config = changed(config, {"data_dir": "data"} if buckets else {"synthetic_data": True})
     if not config.run.output_dir:

@@ -227,8 +227,9 @@ def describe(run: Run, source: ExampleSource) -> str:
         "model": run.task.description(),
         "data": (
             f"{examples} examples{'' if rows == examples else f' in {rows} rows'} of {data.max_seq_length} tokens",
-            f"{rows / batch.global_batch_size:.1f} steps an epoch",
+            *([] if source.mixture else [f"{rows / batch.global_batch_size:.1f} steps an epoch"]),
         ),
+        "mix": (source.mixture.words(batch.ramp.samples_after(config.run.max_steps)),) if source.mixture else (),
         "batch": (
             f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
             f"x {run.mesh.data.size} ranks",

@@ -25,8 +25,8 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import Problem, changed, on_resume, sections
 from tftrain.config.train import TrainConfig
 
-_SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
-_SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
+_SOURCES = {"data_dir", "mix", "train_files", "eval_files", "synthetic_data"}
+_SIZES_OF_DATA = {"mix_temperature", "max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size"}
 
 

@@ -55,7 +55,7 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
         if name in given and own != value and _effective(config.model, name) != _effective(model, name):
             expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}; correct or remove this flag"
             problems.append(Problem(name, own, expected))
-    if tokenizer and config.data.data_dir and (problem := _vocabulary_problem(config, tokenizer)):
+    if tokenizer and config.data.folder and (problem := _vocabulary_problem(config, tokenizer)):
         problems.append(problem)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
 
@@ -70,16 +70,16 @@ def _effective(model: ModelConfig, name: str):
 
 
 def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
-    data_dir = config.data.data_dir
+    folder = config.data.folder
     try:
-        theirs, ours = tokenizer.vocabulary.tokens, of_data(data_dir).vocabulary.tokens
+        theirs, ours = tokenizer.vocabulary.tokens, of_data(folder).vocabulary.tokens
     except FormatError:
         return None  # The checks of the data say more.
     if theirs == ours:
         return None
     first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
     found = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
-    expected = f"its vocabulary is not that of --data_dir={data_dir}: {found}; prepare the text with --vocab_file"
+    expected = f"its vocabulary is not that of the data in {folder}: {found}; prepare the text with --vocab_file"
     return Problem("init_checkpoint", config.run.init_checkpoint, expected)
 
 

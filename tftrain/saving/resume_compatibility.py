@@ -16,7 +16,7 @@ from tftrain.config.train import TrainConfig
 # Flags that older checkpoints do not have.
 _NEWER = {
     *("task", "labels", "seq_length_buckets", "num_key_value_heads", "rope_theta", "rope_scaling", "bias"),
-    *("tie_output", *(field.name for field in dataclasses.fields(FineTuningConfig))),
+    *("tie_output", "mix", "mix_temperature", *(field.name for field in dataclasses.fields(FineTuningConfig))),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 

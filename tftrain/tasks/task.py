@@ -20,7 +20,7 @@ from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
-from tftrain.input.manifest import read_manifest
+from tftrain.input.mixture import read_prepared
 from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorers import Scorer
 from tftrain.model import implementations
@@ -103,8 +103,8 @@ class Task(abc.ABC):
 
     def has_held_out(self, data: DataConfig) -> bool:
         """Whether there is a held-out split."""
-        if data.data_dir:
-            return read_manifest(data.data_dir).examples("eval") > 0
+        if data.data_dir or data.mix:
+            return read_prepared(data).examples("eval") > 0
         return data.synthetic_data or data.eval_files is not None
 
     @abc.abstractmethod

@@ -44,34 +44,48 @@ class HeldOut:
         mesh = self._mesh
         samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
         share = self._mesh.data.share(samples)
-        sums, counts, outputs = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size), []
-        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, self._rows()):
-            before_batch()
-            of_batch, predicted = self._forward(batch)
-            sums += of_batch.numpy()
-            if predicted is not None:
-                outputs.append(predicted.numpy())
-            tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
-            if tokens is not None:
-                counts += np.bincount(tokens, minlength=self._task.vocab_size)
-        vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
+        parts = self._parts()
+        sums, counts, outputs = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size), []
+        for own, rows in zip(sums, parts.values(), strict=True):
+            for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, rows):
+                before_batch()
+                of_batch, predicted = self._forward(batch)
+                own += of_batch.numpy()
+                if predicted is not None:
+                    outputs.append(predicted.numpy())
+                tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
+                if tokens is not None:
+                    counts += np.bincount(tokens, minlength=self._task.vocab_size)
+        vector = tf.constant(np.concatenate([sums.reshape(-1), counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
-        total, counts = vector[: len(sums)], vector[len(sums) :]
+        sums, counts = vector[: sums.size], vector[sums.size :]
         # Of the pipeline stages, only the last one computes sums; those of the others are zero.
-        total = collectives.all_reduce(mesh.pipeline, tf.constant(total), "evaluation").numpy()
+        sums = collectives.all_reduce(mesh.pipeline, tf.constant(sums), "evaluation").numpy().reshape(len(parts), -1)
+        total = sums.sum(axis=0)
         examples = int(total[self._task.sums.index("examples")])
         unigram = entropy(counts) if counts.any() else None
         result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
+        if self._source.mixture:
+            loss = next(mean.name for mean in self._task.means if mean.in_evaluation)
+            means = map(self._task.mean_values, sums)
+            values = {f"{loss}/{name}": of_source[loss] for name, of_source in zip(parts, means, strict=True)}
+            return result._replace(scores=values)
         if self.scorer is None:
             return result
-        rows = min(self._rows() or self._source.num_examples, self._source.num_examples)
-        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:rows]
+        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(rows)]
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
 
-    def _rows(self) -> int:
-        """Returns how many rows of the split hold `eval_examples`, about so many if they are packed; 0: all."""
+    def _parts(self) -> dict[str, range]:
+        """Returns the rows to read, by the names of the sources of a mixture.
+
+        They hold `eval_examples`, about so many if they are packed, of which each source has its share; 0: all.
+        """
         wanted, source = self._config.evaluation.eval_examples, self._source
-        return math.ceil(wanted * source.num_examples / source.real_examples)
+        rows = wanted * source.num_examples / source.real_examples
+        if not source.mixture:
+            return {"": range(source.num_examples)[: math.ceil(rows) or None]}
+        every = {each: source.mixture.rows(number) for number, each in enumerate(source.mixture.sources)}
+        return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
     def _of_batch(self, batch):
         found = self._task.compute(batch)

@@ -98,6 +98,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
         reporter.close()
+    if source.mixture:
+        logger.info(f"mixture: {source.mixture.words(int(run.progress.consumed_samples))}")
     if outcome.is_stopped:
         number = outcome.number
         logger.info(f"stopped after step {number}, and the state is saved: start the same command again to continue")

@@ -1,0 +1,97 @@
+"""`--mix`: named folders of prepared data, and the share of the samples that each gives."""
+
+import math
+import os
+import re
+from typing import NamedTuple
+
+from tftrain.config.fields import Problem
+from tftrain.host.files import read_small, reason
+
+# Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
+PERIOD = 832040
+_ENTRY = re.compile(r"([\w.-]+)=([^:,]+):(.+)")
+_FORM = "expected NAME=SHARE:FOLDER, several with commas between them, or a file with one on each line"
+_MAX_BYTES = 4 << 20
+
+
+class Source(NamedTuple):
+    """Prepared data of a mixture."""
+
+    name: str
+    share: float  # of the samples; the shares of all sources are 1 together
+    folder: str
+
+
+def read(value: str, temperature: float = 1.0) -> list[Source]:
+    """Returns the sources of a value of `--mix`, which is a list of sources, or a file with them.
+
+    Each share is raised to 1 / temperature, and then divided by their sum.
+
+    Raises:
+        ValueError: the value can't be read, or a source has no share or occurs twice; the message says why.
+    """
+    found: dict[str, Source] = {}
+    folders: dict[str, str] = {}
+    for entry in _entries(value):
+        match = _ENTRY.fullmatch(entry)
+        share = _number(match[2]) if match else None
+        if share is None:
+            raise ValueError(f"{entry}: {_FORM}")
+        name, _, folder = match.groups()
+        if not 0 < share < math.inf:
+            raise ValueError(f"{entry}: expected a share above 0; leave a source without a share out")
+        if name in found:
+            raise ValueError(f"{entry}: the name {name} is there twice; expected one for each source")
+        other = folders.setdefault(os.path.realpath(folder), name)
+        if other != name:
+            raise ValueError(f"{entry}: {name} and {other} are the same folder; add their shares up")
+        found[name] = Source(name, share, folder)
+    if not found:
+        raise ValueError(_FORM)
+    largest = max(source.share for source in found.values())
+    exponent = 1 / temperature if temperature > 0 else 1  # Another temperature is refused as a flag.
+    weights = [(source.share / largest) ** exponent for source in found.values()]
+    total = math.fsum(weights)
+    sources = [each._replace(share=weight / total) for each, weight in zip(found.values(), weights, strict=True)]
+    smallest = min(sources, key=lambda source: source.share)
+    if smallest.share * PERIOD < 1:
+        raise ValueError(f"{smallest.name} has {smallest.share:.1e} of the samples; expected at least {1 / PERIOD:.1e}")
+    return sources
+
+
+def problems(data) -> list[Problem]:
+    """Returns what is wrong with the flags of a mixture, without a look at its folders."""
+    if not data.mix:
+        expected = "remove this flag, or add mix"
+        return [Problem("mix_temperature", data.mix_temperature, expected)] if data.mix_temperature != 1 else []
+    try:
+        read(data.mix, data.mix_temperature)
+    except ValueError as error:
+        return [Problem("mix", data.mix, str(error))]
+    return []
+
+
+def with_absolute_paths(value: str | None) -> str | None:
+    """Returns a value of `--mix` that is valid in any working folder."""
+    if not value or os.path.isfile(value):
+        return value and os.path.abspath(value)
+    parts = [entry.partition(":") for entry in _entries(value)]
+    return ",".join(f"{share}:{os.path.abspath(folder)}" for share, _, folder in parts)
+
+
+def _entries(value: str) -> list[str]:
+    lines = value.split(",")
+    if os.path.isfile(value):
+        try:
+            lines = [line.partition("#")[0] for line in read_small(value, _MAX_BYTES).decode().splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{reason(error)}; {_FORM}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,126 @@
+"""Mixtures: the samples of a run come from several prepared data sets, each with a fixed share of them.
+
+The examples of all sources are numbered one source after another, so every other module sees one data set; only the
+order of the examples is another one. Sample n belongs to the source in whose interval of [0, 1), as long as its share,
+frac(n * phi) lies. The multiples of the golden ratio phi are spread as evenly as a sequence can be (Niederreiter,
+"Random Number Generation and Quasi-Monte Carlo Methods", 1992, section 3.1), so every run of samples has the shares.
+Here phi is a ratio of two Fibonacci numbers. Then the sequence repeats after `PERIOD` samples, and tables of one period
+tell the source of a sample and how many of the samples before it have the same source. That number is the sample's
+number in its source, which has epochs of its own (`order`).
+"""
+
+import os
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from tftrain.config import mixture
+from tftrain.config.mixture import PERIOD, Source
+from tftrain.config.train import DataConfig
+from tftrain.host.files import listed
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import Manifest, read_manifest
+from tftrain.input.order import derive_key, example_ids
+
+_STEP = 514229  # the Fibonacci number before PERIOD
+_SHOWN = 8
+# What must not differ between sources, and the flags of tftrain.prepare that decide it.
+_ALIKE = {
+    "objective": "objective",
+    "vocab_sha256": "vocab_file",
+    "normalization": "normalization",
+    "lower_case": "lower_case",
+    "strip_accents": "strip_accents",
+    "max_seq_length": "max_seq_length",
+    "masking": "masking",
+    "max_predictions_per_seq": "max_predictions_per_seq",
+    "max_sequences_per_pack": "max_sequences_per_pack",
+    "next_sentence": "next_sentence",
+}
+
+
+class Mixture:
+    """The samples of sources, given the number of the examples of each."""
+
+    def __init__(self, sizes: Mapping[Source, int]):
+        self.sources, self.sizes = list(sizes), list(sizes.values())
+        self._begins = np.cumsum([0, *self.sizes])
+        ends = np.floor(np.cumsum([source.share for source in sizes]) * PERIOD + 0.5).astype(np.int64)
+        ends[-1] = PERIOD
+        begins = np.concatenate([[0], ends[:-1]])
+        self._counts = ends - begins  # of the samples of a period
+        self._source = np.searchsorted(ends, np.arange(PERIOD) * _STEP % PERIOD, side="right").astype(np.int32)
+        by_source = np.argsort(self._source, kind="stable")
+        self._before = np.empty(PERIOD, np.int32)
+        self._before[by_source] = np.arange(PERIOD) - begins[self._source[by_source]]
+
+    def examples(self, samples: np.ndarray, seed: int) -> np.ndarray:
+        """Maps sample numbers from 0, int64 [n], to example numbers, int64 [n]."""
+        periods, places = np.divmod(samples, PERIOD)
+        of_samples = self._source[places]
+        numbers = periods * self._counts[of_samples] + self._before[places]
+        found = np.empty_like(numbers)
+        for source in np.unique(of_samples):
+            own = of_samples == source
+            key = int(derive_key(seed, zlib.crc32(self.sources[source].name.encode()))) >> 1
+            found[own] = self._begins[source] + example_ids(numbers[own], self.sizes[source], key)
+        return found
+
+    def rows(self, source: int) -> range:
+        """Returns the numbers of the examples of a source."""
+        return range(int(self._begins[source]), int(self._begins[source + 1]))
+
+    def consumed(self, samples: int) -> np.ndarray:
+        """Returns how many of the first `samples` come from each source, int64 [sources]."""
+        periods, places = divmod(samples, PERIOD)
+        return periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
+
+    def words(self, samples: int) -> str:
+        """Returns share, size and epochs of each source, after so many samples of the run, for the log."""
+        counts = self.consumed(samples).tolist()
+        found = [
+            f"{source.name} {source.share:.2%} of the samples, {count / size:.2f} epochs of {size}"
+            for source, size, count in zip(self.sources, self.sizes, counts, strict=True)
+        ]
+        return listed(found, _SHOWN)
+
+
+def read_prepared(data: DataConfig) -> Manifest:
+    """Returns the manifest of data_dir; of a mixture, one that has the shards of all sources and their manifests.
+
+    Raises:
+        DataError: a manifest can't be used, a source has no training data, or sources do not fit together.
+    """
+    if not data.mix:
+        return read_manifest(data.data_dir)
+    try:
+        sources = mixture.read(data.mix, data.mix_temperature)
+    except ValueError as error:
+        raise DataError(f"--mix={data.mix}: {error}") from error
+    first = read_manifest(sources[0].folder)
+    manifests = [first, *(read_manifest(source.folder, first.vocab_sha256) for source in sources[1:])]
+    for source, manifest in zip(sources, manifests, strict=True):
+        if fault := _difference(first, manifest):
+            raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.folder} has {fault}")
+        if not manifest.examples("train"):
+            raise DataError(f"{source.name}: the train split of {source.folder} is empty; leave this source out")
+    splits = {
+        split: [
+            msgspec.structs.replace(shard, file=os.path.abspath(manifest.path(shard.file)))
+            for manifest in manifests
+            for shard in manifest.splits[split]
+        ]
+        for split in first.splits
+    }
+    return msgspec.structs.replace(first, splits=splits, sources=tuple(zip(sources, manifests, strict=True)))
+
+
+def _difference(first: Manifest, other: Manifest) -> str | None:
+    """Returns what another manifest has that can't be mixed with the first; None if nothing."""
+    for name, flag in _ALIKE.items():
+        one, two = getattr(first, name), getattr(other, name)
+        if one != two:
+            return f"{name} {two}, {first.folder} has {one}; prepare both with the same --{flag}"
+    return None
