@@ -51,7 +51,7 @@ def open_file(name: str) -> BinaryIO:
     if not is_address(name):
         return open(name, "rb")
     system, path, info = _retried(name, _status)
-    if info["size"] is not None and (info.get("partial") or not _is_http(system)):
+    if info["size"] is not None and (info.get("partial") or "http" not in system.protocol):
         return io.BufferedReader(_Remote(name, info["size"]), _REQUEST_BYTES)
     # A server of HTTP that does not offer ranges of a file.
     copy = tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -103,15 +103,11 @@ def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
     return system, path, system.info(path)
 
 
-def _is_http(system: Any) -> bool:
-    return "http" in system.protocol
-
-
 def _list_files(address: str) -> list[str]:
     system, path = _system(address)
     if has_magic(path):
         found = [name for name, info in system.glob(path, detail=True).items() if info["type"] == "file"]
-    elif path.endswith("/") if _is_http(system) else system.info(path)["type"] == "directory":
+    elif path.endswith("/") if "http" in system.protocol else system.info(path)["type"] == "directory":
         found = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
     else:
         found = [system.info(path)["name"]]

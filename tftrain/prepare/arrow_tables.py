@@ -5,7 +5,6 @@ from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
-from pyarrow import types
 
 from tftrain.input.table_rows import Row
 from tftrain.prepare.columns import Columns
@@ -45,9 +44,8 @@ def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, n
 
 def _values(column: pyarrow.Array) -> list[Any]:
     """Returns the values of a column. Arrow does not check that text is UTF-8."""
-    column = column.dictionary_decode() if types.is_dictionary(column.type) else column
-    if not any(is_text(column.type) for is_text in (types.is_string, types.is_large_string, types.is_string_view)):
+    try:
         return column.to_pylist()
-    # Offsets of 32 bits and views have no cast to bytes of 64 bits.
-    texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-    return [None if text is None else text.decode(errors="surrogateescape") for text in texts]
+    except UnicodeDecodeError:
+        texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        return [None if text is None else text.decode(errors="surrogateescape") for text in texts]
