@@ -170,8 +170,10 @@ def test_http(tmp_path, handler, monkeypatch):
         assert names == ["a.jsonl", "b.txt", "c.parquet", "large.txt"]
         # Above the block of one request.
         assert sum(1 for _ in addresses.open_file(f"{root}/large.txt")) == 3 << 20
-        with pytest.raises(MissingFileError, match=f"--input_files={root}/gone.txt: no file matches"):
+        with pytest.raises(DataError, match=f"^--input_files={root}/gone.txt: no such file; expected an address"):
             list_files([f"{root}/gone.txt"])
+        with pytest.raises(MissingFileError, match=f"^--input_files={root}/gone.\\*: no file matches"):
+            list_files([f"{root}/gone.*"])
 
 
 @pytest.mark.parametrize("fault", [503, "reset", "cut"])
@@ -233,7 +235,7 @@ def test_s3_that_does_not_recover_is_named(s3):
 
 def test_s3_of_others_is_named(s3, monkeypatch):
     handler, _ = s3
-    with pytest.raises(MissingFileError, match=r"^--input_files=s3://bucket/none/: no file matches"):
+    with pytest.raises(DataError, match=r"^--input_files=s3://bucket/none/: no such file; expected an address"):
         list_files(["s3://bucket/none/"])
 
     def forbidden(self):
