@@ -69,6 +69,10 @@ class Files(http.server.SimpleHTTPRequestHandler):
 class RangeFiles(Files):
     """The same with ranges."""
 
+    def end_headers(self):
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
     def send_head(self):
         path = Path(self.translate_path(self.path))
         if self.headers.get("Range") is None or not path.is_file():
@@ -77,7 +81,6 @@ class RangeFiles(Files):
         content = path.read_bytes()
         part = content[int(first) : int(last) + 1]
         self.send_response(206)
-        self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
@@ -184,14 +187,13 @@ def test_http_faults_are_retried(tmp_path, handler, proxy, fault):
     with serving(functools.partial(handler, directory=str(tmp_path))) as address:
         faulty, (host, port) = proxy(address)
         url = f"http://{host}:{port}/a.jsonl"
+        faulty.faults[:] = [fault, fault]
         with addresses.open_file(url) as file:
-            faulty.faults[:] = [fault, fault]
             assert file.read() == content
-            assert not faulty.faults
-        with addresses.open_file(url) as file:
-            faulty.faults[:] = [fault] * 1000
-            with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised:
-                file.read()
+        assert not faulty.faults
+        faulty.faults[:] = [fault] * 1000
+        with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised, addresses.open_file(url) as file:
+            file.read()
         assert raised.value.filename == url
 
 
