@@ -69,6 +69,10 @@ class Files(http.server.SimpleHTTPRequestHandler):
 class RangeFiles(Files):
     """The same with ranges."""
 
+    def end_headers(self):
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
     def send_head(self):
         path = Path(self.translate_path(self.path))
         if self.headers.get("Range") is None or not path.is_file():
@@ -77,7 +81,6 @@ class RangeFiles(Files):
         content = path.read_bytes()
         part = content[int(first) : int(last) + 1]
         self.send_response(206)
-        self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
@@ -170,8 +173,10 @@ def test_http(tmp_path, handler, monkeypatch):
         assert names == ["a.jsonl", "b.txt", "c.parquet", "large.txt"]
         # Above the block of one request.
         assert sum(1 for _ in addresses.open_file(f"{root}/large.txt")) == 3 << 20
-        with pytest.raises(MissingFileError, match=f"--input_files={root}/gone.txt: no file matches"):
+        with pytest.raises(DataError, match=f"^--input_files={root}/gone.txt: no such file; expected an address"):
             list_files([f"{root}/gone.txt"])
+        with pytest.raises(MissingFileError, match=f"^--input_files={root}/gone.\\*: no file matches"):
+            list_files([f"{root}/gone.*"])
 
 
 @pytest.mark.parametrize("fault", [503, "reset", "cut"])
@@ -182,14 +187,13 @@ def test_http_faults_are_retried(tmp_path, handler, proxy, fault):
     with serving(functools.partial(handler, directory=str(tmp_path))) as address:
         faulty, (host, port) = proxy(address)
         url = f"http://{host}:{port}/a.jsonl"
+        faulty.faults[:] = [fault, fault]
         with addresses.open_file(url) as file:
-            faulty.faults[:] = [fault, fault]
             assert file.read() == content
-            assert not faulty.faults
-        with addresses.open_file(url) as file:
-            faulty.faults[:] = [fault] * 1000
-            with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised:
-                file.read()
+        assert not faulty.faults
+        faulty.faults[:] = [fault] * 1000
+        with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised, addresses.open_file(url) as file:
+            file.read()
         assert raised.value.filename == url
 
 
@@ -233,7 +237,7 @@ def test_s3_that_does_not_recover_is_named(s3):
 
 def test_s3_of_others_is_named(s3, monkeypatch):
     handler, _ = s3
-    with pytest.raises(MissingFileError, match=r"^--input_files=s3://bucket/none/: no file matches"):
+    with pytest.raises(DataError, match=r"^--input_files=s3://bucket/none/: no such file; expected an address"):
         list_files(["s3://bucket/none/"])
 
     def forbidden(self):

@@ -35,7 +35,8 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            found = _data_files([path for match in matches or [name] for path in _files(match, unreadable)])
+            named = matches or ([] if addresses.is_address(name) else [name])
+            found = _data_files([path for match in named for path in _files(match, unreadable)])
             if not found and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 raise MissingFileError(

@@ -137,6 +137,8 @@ def _errors_named(path: str) -> Iterator[None]:
     """Turns an error of reading a file into a DataError that names it."""
     try:
         yield
+    except DataError:
+        raise
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error
