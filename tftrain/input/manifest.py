@@ -210,7 +210,8 @@ def _inside(path: str, folder: str, name: str) -> str:
     if not name.isprintable():
         raise DataError(f"{named}; expected a name of printable characters")
     inside = os.path.join(folder, name)
-    if not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
+    may_lead_out = os.sep in name or os.path.islink(inside)
+    if may_lead_out and not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
         reason = f"a symbolic link leads out of {folder}, and {path} names it"
         raise DataError(f"{inside}: {reason}; put the file itself there")
     return inside

@@ -9,6 +9,7 @@ tell the source of a sample and how many of the samples before it have the same 
 number in its source, which has epochs of its own (`order`).
 """
 
+import functools
 import os
 import zlib
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from tftrain.config.mixture import PERIOD, Source
 from tftrain.config.train import DataConfig
 from tftrain.host.files import listed
 from tftrain.input.errors import DataError
-from tftrain.input.manifest import Manifest, read_manifest
+from tftrain.input.manifest import NAME, Manifest, read_manifest
 from tftrain.input.order import derive_key, example_ids
 
 _STEP = 514229  # the Fibonacci number before PERIOD
@@ -99,6 +100,20 @@ def read_prepared(data: DataConfig) -> Manifest:
         sources = mixture.read(data.mix, data.mix_temperature)
     except ValueError as error:
         raise DataError(f"--mix={data.mix}: {error}") from error
+    return _merged(tuple(sources), tuple(_stamp(source.folder) for source in sources))
+
+
+def _stamp(folder: str) -> tuple[int, int] | None:
+    """Returns what changes with the manifest in a folder; None if there is none."""
+    try:
+        status = os.stat(os.path.join(folder, NAME))
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(maxsize=1)  # Several checks before a start read the manifests, which may be a thousand.
+def _merged(sources: tuple[Source, ...], stamps: tuple[tuple[int, int] | None, ...]) -> Manifest:
     first = read_manifest(sources[0].folder)
     manifests = [first, *(read_manifest(source.folder, first.vocab_sha256) for source in sources[1:])]
     for source, manifest in zip(sources, manifests, strict=True):
