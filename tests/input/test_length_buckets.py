@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.input.test_pipeline import SEED, joined, same, text_of
 from tftrain.config.train import DataConfig
+from tftrain.input.example_source import ExampleSource
 from tftrain.input.length_buckets import WINDOW, LengthBuckets
 from tftrain.input.pipeline import open_source, train_batches
 
@@ -16,11 +17,11 @@ LENGTHS = (16, 24, 32)
 sizes, batches, seeds = st.integers(1, 1500), st.integers(1, 9), st.integers(0, 1 << 31)
 
 
-class Lengths:
+class Lengths(ExampleSource):
     """A source of which only the lengths are known."""
 
     def __init__(self, size, longest=32):
-        self.num_examples = size
+        super().__init__(size, longest, {})
         self.tokens = np.random.default_rng(size).integers(1, longest + 1, size)
 
     def lengths(self, examples):
