@@ -174,16 +174,16 @@ def test_shares_and_temperature():
 
 
 def test_a_file_names_sources_too(tmp_path):
-    (tmp_path / "mix.txt").write_text("# two\nwiki=0.7: data/a,b\n\ncode=0.3:data/code # more\n")
+    (tmp_path / "mix.txt").write_text("# two\nwiki=0.7: data/wiki\n\ncode=0.3:data/code # more\n")
     found = mixture.read(str(tmp_path / "mix.txt"))
-    assert [(each.name, each.folder) for each in found] == [("wiki", "data/a,b"), ("code", "data/code")]
+    assert [(each.name, each.folder) for each in found] == [("wiki", "data/wiki"), ("code", "data/code")]
 
 
 def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert mixture.with_absolute_paths("a=1:x, b=2:y/z") == f"a=1:{tmp_path}/x,b=2:{tmp_path}/y/z"
-    (tmp_path / "mix.txt").write_text("a=1:x")
-    assert mixture.with_absolute_paths("mix.txt") == f"{tmp_path}/mix.txt"
+    (tmp_path / "mix.txt").write_text("a=1: x\nb=2:/y")
+    assert mixture.with_absolute_paths("mix.txt") == f"a=1:{tmp_path}/x,b=2:/y"
     assert mixture.with_absolute_paths(None) is None
 
 

@@ -10,7 +10,7 @@ from tftrain.host.files import read_small, reason
 
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
 PERIOD = 832040
-_ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*(.+)")
+_ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*([^,]+)")
 _FORM = "expected NAME=SHARE:FOLDER, several with commas between them, or a file with one on each line"
 _MAX_BYTES = 4 << 20
 
@@ -73,11 +73,11 @@ def problems(data) -> list[Problem]:
 
 
 def with_absolute_paths(value: str | None) -> str | None:
-    """Returns a value of `--mix` that is valid in any working folder."""
-    if not value or os.path.isfile(value):
-        return value and os.path.abspath(value)
+    """Returns a value of `--mix` that means the same in any working folder and after a change of its file."""
+    if not value:
+        return value
     parts = [entry.partition(":") for entry in _entries(value)]
-    return ",".join(f"{share}:{os.path.abspath(folder)}" for share, _, folder in parts)
+    return ",".join(f"{share}:{os.path.abspath(folder.strip())}" for share, _, folder in parts)
 
 
 def _entries(value: str) -> list[str]:
