@@ -49,6 +49,7 @@ def test_each_source_is_evaluated(whole):
         low, high = sorted(row[f"eval_mlm_loss/s{number}"] for number in range(2))
         assert low < row["eval_mlm_loss"] < high
     assert "mlm_loss/s0 " in output
+    assert not (folder / "score_curve.png").exists()
     lines = run(1, f"--mode=evaluate --output_dir={folder} --eval_examples=30")
     for number in range(2):
         assert f"mlm loss/s{number}             {rows(folder)[1][-1][f'eval_mlm_loss/s{number}']:.4f}" in lines

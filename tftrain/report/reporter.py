@@ -144,7 +144,7 @@ class Reporter:
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes the result of an evaluation."""
         row = of_evaluation(number, self._run.task.means, result)
-        self._scores = tuple(row.scores)
+        self._scores = tuple(name for name in row.scores if "/" not in name)  # No losses of a mixture's sources.
         if self._writer:
             self._writer.evaluation(row)
 

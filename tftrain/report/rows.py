@@ -67,7 +67,7 @@ class EvalRow:
     Attributes:
         means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
         eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
-        scores: of the task's scorer by name, "eval_" in front.
+        scores: of the task's scorer, or the losses of a mixture's sources, by name, "eval_" in front.
     """
 
     step: int
