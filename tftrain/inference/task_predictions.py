@@ -6,7 +6,7 @@ outputs with the task's scorer.
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from tftrain.inference.trained_model import Sample, TrainedModel, answer_setting
 from tftrain.labelled import conll, glue, squad
 from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
-from tftrain.labelled.scorers import ClassScorer, EntityScorer, MultiLabelScorer, NumberScorer, PairScorer
+from tftrain.labelled.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.labelled.squad_answers import AnswerScorer
 from tftrain.model.bert import embeddings
 
@@ -84,8 +84,6 @@ class Reader(abc.ABC):
 class TextReader(Reader):
     """Of classification, multi_label and regression; whether texts are pairs follows from the run."""
 
-    _SCORERS: ClassVar = {"classification": ClassScorer, "multi_label": MultiLabelScorer, "regression": NumberScorer}
-
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         super().__init__(model, settings, max_seq_length, has_null)
         if settings.glue_task:
@@ -99,7 +97,7 @@ class TextReader(Reader):
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Returns the objects of logits, [classes]."""
-        return self._SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
+        return SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
 
 
 class EmbeddingReader(Reader):

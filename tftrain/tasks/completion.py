@@ -5,8 +5,6 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorers import CompletionScorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning, example_weights, token_weights
@@ -45,12 +43,3 @@ class Completion(FineTuning):
     def step_flops(self, samples: int) -> int:
         """Returns the operations of forward and backward over so many rows."""
         return flops.step(describe(self._config.model), self._config.data.max_seq_length, 0, samples)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The cross-entropy of each token, and whether the best one is right."""
-        return (self._config.data.max_seq_length, 2)
-
-    def scorer(self, source: ExampleSource) -> CompletionScorer:
-        """Returns perplexity and the share of exact matches."""
-        return CompletionScorer(source.examples)
