@@ -78,9 +78,8 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
     """Prints plans beside published figures, and the errors of each table; with csv the errors go to stderr."""
     planned = compare.plan_all(chosen)
     print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)
-    lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
     out = sys.stderr if form == "csv" else sys.stdout
-    print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+    print(compare.render(compare.SUMMARY_COLUMNS, compare.summarize(planned), form), end="", file=out)
     for row in chosen:
         if row.remark:
             print(f"{row.name}: {row.remark}", file=out)
