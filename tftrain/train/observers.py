@@ -176,4 +176,4 @@ class Save(Observer):
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         with self.watchdog.limit("the last checkpoint", "save_timeout_seconds"):
-            self.checkpoints.finish()
+            self.checkpoints.saves.finish()
