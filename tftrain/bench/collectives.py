@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import step_seconds, train
 from tftrain.bench.worker import MeasureError
 
@@ -201,11 +201,7 @@ COLLECTIVES = Table(
         "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 "
         "negotiated:1"
     ),
-    tuple(
-        Row(f"{ranks}/{layout}/{cycle}", f"{ranks}/{layout}", {"ranks": ranks, "layout": layout, "cycle_ms": cycle})
-        for ranks, layout in CASES
-        for cycle in CYCLES
-    ),
+    rows_of("ranks layout cycle_ms", [(*case, cycle) for case in CASES for cycle in CYCLES], 2),
     each_row(records),
     panels=(Panel("Time of a step, ms", (Series("step_ms"),), ".1f", " ms"),),
     chart_note="A bar is the median time of a step, and its label is the same number.",
