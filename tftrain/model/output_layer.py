@@ -59,7 +59,7 @@ def output_cross_entropy(
     Args:
         x: [n, H], equal on every rank of the group.
         table: [words of this rank, H], of x's dtype.
-        labels: int32 [n], classes of the whole vocabulary.
+        labels: int32, classes of the whole vocabulary, in any shape of n elements.
         first: class of this rank's first row of `table`.
         group: the ranks that divide the vocabulary.
         place: name of the layer, for the collectives.
@@ -67,17 +67,20 @@ def output_cross_entropy(
         bias: [words of this rank], of x's dtype; None: no bias.
 
     Returns:
-        Two tensors [n], fp32 (float64 for float64), equal on every rank. The first is the cross-entropy in nats. It has
-        gradients for x, table and bias: the one of x is this rank's part of a sum over the group. The second is 1 where
-        the label is the best class, else 0; of classes with equal logits, the lowest is the best.
+        Two tensors in the shape of the labels, fp32 (float64 for float64), equal on every rank. The first is the
+        cross-entropy in nats. It has gradients for x, table and bias: the one of x is this rank's part of a sum over
+        the group. The second is 1 where the label is the best class, else 0; of classes with equal logits, the lowest
+        is the best.
     """
     cross_entropy = _cross_entropy if group.size == 1 else _cross_entropy_over_ranks
+    flat = tf.reshape(labels, [-1])
 
     @tf.custom_gradient
     def compared(x, table, *biases):
-        return cross_entropy(_Chunks(x, table, biases, labels - first, rows), labels, first, group, place)
+        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, place)
 
-    return compared(x, table, *([] if bias is None else [bias]))
+    found = compared(x, table, *([] if bias is None else [bias]))
+    return tuple(tf.reshape(each, tf.shape(labels)) for each in found)
 
 
 def _cross_entropy(chunks, labels, _first, _group, _place):
