@@ -28,7 +28,7 @@ from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
 from tftrain.train import grappler, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
-from tftrain.train.observers import CheckHealth, DrawPipeline, Evaluate, Observer, Outcome, Report, Save, Watch
+from tftrain.train.observers import AfterStep, DrawPipeline, Evaluate, Observer, Outcome, Save, Watch
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -87,9 +87,9 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         drawn = min(done + pipeline_trace.STEP, max_steps)
         observers = [
             Watch(signals),
-            CheckHealth(health),
+            AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
             *([DrawPipeline(run, step.clock, drawn)] if step.clock else []),
-            Report(reporter, config.log.log_every),
+            AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
         ]

@@ -4,6 +4,7 @@ The loop calls them in the order watch, health, trace, report, evaluate, a user'
 makes a step the last one before the report writes its row, and a checkpoint is saved only if health found nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tftrain.host.exit_codes import ExitCode
@@ -74,14 +75,14 @@ class Watch(Observer):
 
 
 @dataclass
-class CheckHealth(Observer):
-    """Numbers that are not finite end the run, see `Health`."""
+class AfterStep(Observer):
+    """A function that is called with each outcome."""
 
-    health: Health
+    function: Callable[[Outcome], None]
 
     def after_step(self, outcome: Outcome, request: float) -> None:
-        """Checks the step before this one, so that the device need not wait; and this one too, if it is the last."""
-        self.health.observe(outcome.number, outcome.info, outcome.is_last)
+        """Calls the function."""
+        self.function(outcome)
 
 
 @dataclass
@@ -96,18 +97,6 @@ class DrawPipeline(Observer):
         """Draws the step, if it is the one."""
         if outcome.number == self.step:
             pipeline_trace.write(self.run, self.clock)
-
-
-@dataclass
-class Report(Observer):
-    """Rows of figures every so many steps, see `Reporter`."""
-
-    reporter: Reporter
-    every: int
-
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Records the step, and writes a row if one is due."""
-        self.reporter.step(outcome.number, outcome.info, outcome.is_due(self.every))
 
 
 @dataclass
