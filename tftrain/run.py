@@ -248,9 +248,7 @@ def with_sizes(config: TrainConfig) -> TrainConfig:
         config, sizes = labelled.with_labels(config), labelled.sizes(config)
     else:
         sizes = preflight.sizes(config)
-    names = ("vocab_size", "max_seq_length", "max_predictions_per_seq")
-    found = {name: getattr(sizes, name) for name in names}
-    return changed(config, {**found, "intermediate_size": config.model.feed_forward_size})
+    return changed(config, {**sizes._asdict(), "intermediate_size": config.model.feed_forward_size})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def describe(model: ModelConfig) -> Architecture:
     tables: list[Named] = []
     if model.position_embedding == "learned":
         tables.append(("position", Table(model.max_position_embeddings, width)))
-    if model.has_token_types:
+    if family.token_types:
         tables.append(("token_type", Table(model.type_vocab_size, width)))
     return Architecture(
         family=model.model_family,

@@ -171,11 +171,6 @@ class ModelConfig:
         return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
 
     @property
-    def has_token_types(self) -> bool:
-        """Whether the embedding has a table of token types."""
-        return self.family.token_types
-
-    @property
     def longest_sequence(self) -> float:
         """Most tokens of a sequence; infinite without a table of positions."""
         return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
