@@ -260,7 +260,8 @@ def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
     reference = Reference(config, initial_weights())
     step = compiled(optimizer, "graph")
     for gradients in gradient_steps(10):
-        step(*optimizer.state.split.take([tf.constant(value) for value in gradients.values()]))
+        whole_gradients = [tf.constant(value) for value in gradients.values()]
+        step(*optimizer.state.split.take(whole_gradients.__getitem__))
         reference.apply(gradients)
     state = whole(optimizer)
     for name, variable in zip(SHAPES, variables, strict=True):
