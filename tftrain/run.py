@@ -107,7 +107,7 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
     """
     holder = ""
     if launch.rank == 0:
-        holder = lock.acquire(LINGER_SECONDS if elastic.is_child(os.environ) else 0.0) or ""
+        holder = lock.acquire(LINGER_SECONDS if elastic.PARENT in os.environ else 0.0) or ""
     holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
     expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
     return Problem("output_dir", config.run.output_dir, expected) if holder else None
