@@ -11,7 +11,6 @@ numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the la
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -19,22 +18,6 @@ from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-
-
-class RowSums(NamedTuple):
-    """What is known of each row after one pass over its logits, each [n].
-
-    Attributes:
-        best: the largest logit of this rank's words, in the wide dtype.
-        winner: int64, the lowest class that has it; a GPU compares int32 on the host.
-        powers: sum of exp(logit - best).
-        label: logit of the label; 0 if the word is on another rank.
-    """
-
-    best: tf.Tensor
-    winner: tf.Tensor
-    powers: tf.Tensor
-    label: tf.Tensor
 
 
 def output_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
@@ -109,22 +92,23 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
     words, wide = chunks.words, chunks.wide
 
     def row_sums(logits, labels):
+        """Returns each row's largest logit, the lowest class that has it, sum of exp(logit - best), label's logit."""
         best = tf.reduce_max(logits, axis=-1)
-        winner = tf.argmax(logits, axis=-1)
+        winner = tf.argmax(logits, axis=-1)  # int64: a GPU compares int32 on the host
         is_local = (labels >= 0) & (labels < words)
         label = tf.gather(logits, tf.where(is_local, labels, 0), axis=1, batch_dims=1)
         powers = tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1)
-        return RowSums(best, winner, powers, tf.where(is_local, label, tf.zeros([], wide)))
+        return best, winner, powers, tf.where(is_local, label, tf.zeros([], wide))
 
     def dlogits(logits, labels, total, upstream):
         probabilities = tf.exp(logits - total[:, tf.newaxis])
         chosen = tf.one_hot(labels, words, dtype=wide)  # zeros for words of other ranks
         return (probabilities - chosen) * upstream[:, tf.newaxis]
 
-    sums = RowSums(*chunks.map(row_sums, (wide, tf.int64, wide, wide)))
-    best = collectives.all_reduce(group, sums.best, f"{place}/best", "max")
-    lower_wins = tf.cast((sums.best == best) & (first + sums.winner < tf.cast(labels, tf.int64)), wide)
-    local = tf.stack([sums.powers * tf.exp(sums.best - best), sums.label, lower_wins])
+    own_best, winner, powers, label = chunks.map(row_sums, (wide, tf.int64, wide, wide))
+    best = collectives.all_reduce(group, own_best, f"{place}/best", "max")
+    lower_wins = tf.cast((own_best == best) & (first + winner < tf.cast(labels, tf.int64)), wide)
+    local = tf.stack([powers * tf.exp(own_best - best), label, lower_wins])
     powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
 
