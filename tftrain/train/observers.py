@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from tftrain.host.exit_codes import ExitCode
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter
-from tftrain.run_state import Run, StepInfo
+from tftrain.run_state import StepInfo
 from tftrain.saving.best import Best
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
-from tftrain.train import pipeline_trace
 from tftrain.train.held_out import HeldOut
-from tftrain.train.stage_clock import StageClock
 
 
 @dataclass
@@ -83,20 +81,6 @@ class AfterStep(Observer):
     def after_step(self, outcome: Outcome, request: float) -> None:
         """Calls the function."""
         self.function(outcome)
-
-
-@dataclass
-class DrawPipeline(Observer):
-    """Draws when each pipeline stage computed what, in one step."""
-
-    run: Run
-    clock: StageClock
-    step: int
-
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Draws the step, if it is the one."""
-        if outcome.number == self.step:
-            pipeline_trace.write(self.run, self.clock)
 
 
 @dataclass
