@@ -28,10 +28,6 @@ _IDS = tf.TensorSpec([None, None], tf.int32)
 Read = tuple[Any, list[Encoded], list[Sample]]
 
 
-class PairError(ValueError):
-    """A text is not what the task reads; the message says what is expected."""
-
-
 class Reader(abc.ABC):
     """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer."""
 
@@ -43,12 +39,12 @@ class Reader(abc.ABC):
         self._encoder = Encoder(model.tokenizer, max_seq_length)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Returns one text or two with a tab between them; raises PairError if the task reads another number."""
+        """Returns one text or two with a tab between them; raises a ValueError if the task reads another number."""
         texts = tuple(text.split(SEPARATOR))
         if len(texts) > 2:
-            raise PairError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
+            raise ValueError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
         if self.pairs is not None and len(texts) != 1 + self.pairs:
-            raise PairError(self._expected)
+            raise ValueError(self._expected)
         return texts
 
     @property
