@@ -15,8 +15,9 @@ from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader, share
 from tftrain.checkpoint.save import Attempt
 from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.optim import state_split
 from tftrain.optim.state import OptimizerState
-from tftrain.parallel import buckets, collectives
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
 from tftrain.saving.checkpoints import Checkpoints
@@ -45,7 +46,7 @@ def runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
         patch.setattr(OptimizerState, "publish", lambda state: None if state.split else publish(state))
-        patch.setattr(buckets, "BUCKET_BYTES", SMALL_BUCKETS)
+        patch.setattr(state_split, "BUCKET_BYTES", SMALL_BUCKETS)
         yield {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
 
 
