@@ -43,6 +43,8 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
     (folder / "one_document.txt").write_text(corpora.text(1))
     (folder / "one_word_documents.txt").write_text("the\n\n" * 200 + corpora.text(2))
     (folder / "empty.txt").write_text("")
+    (folder / "empty.csv").write_text("text,id\n")
+    (folder / "text.parquet").write_text(corpora.text(20))
     (folder / "latin1.txt").write_bytes("Ein schöner Satz.\n".encode("latin-1"))
     (folder / "binary.bin").write_bytes(bytes(range(256)) * 8)
     packed = gzip.compress(corpora.text(20).encode())

@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
+from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import corpus
-from tftrain.prepare.corpus import read_documents
+from tftrain.prepare import corpus, sources
 
 TEXT = "First line.\nsecond  line\n\n\n  \nOther document. \r\nIts end"
 
@@ -15,6 +15,11 @@ def write(tmp_path, content):
     path = tmp_path / "text"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
+
+
+def read_documents(path, separator):
+    for document in sources.read([sources.Part(path)], PrepareConfig(document_separator=separator)):
+        yield document.paragraphs
 
 
 def test_blank_lines_part_documents_and_lines_are_paragraphs(tmp_path):
@@ -69,9 +74,9 @@ def test_what_is_not_utf8_names_file_and_byte(tmp_path, monkeypatch, content, of
 
 def test_damaged_gzip_is_named(tmp_path):
     packed = gzip.compress(TEXT.encode() * 100)
-    with pytest.raises(DataError, match="text: the gzip file is cut short"):
+    with pytest.raises(DataError, match=r"text: damaged, cut short.*end-of-stream"):
         list(read_documents(write(tmp_path, packed[:-9]), "file"))
-    with pytest.raises(DataError, match="text: a damaged gzip file"):
+    with pytest.raises(DataError, match="text: damaged, cut short"):
         list(read_documents(write(tmp_path, packed[:-8] + b"\x00" * 8), "file"))
 
 

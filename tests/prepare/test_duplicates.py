@@ -41,7 +41,7 @@ def divided(tmp_path, numbered, buckets=1, parts=1):
     for part in reversed(range(parts)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.getpid", lambda part=part: part)
-            spool.add(numbered[part::parts])
+            spool.add((*entry, None) for entry in numbered[part::parts])
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
     count = sum(find_duplicates(spool.index, bucket, folders) for bucket in range(buckets))
     return count, {chunk: spool.read(chunk) for chunk in spool.chunks()}, spool
@@ -54,7 +54,7 @@ def test_the_first_place_in_the_corpus_is_kept(tmp_path, buckets, parts):
     truth = expected(numbered)
     assert count == sum(len(dropped) for _, dropped in truth.values()) > 100
     for chunk, documents in chunks.items():
-        own = [truth[file, document] for file, document, _ in numbered if spool.assign(file, document) == chunk]
+        own = [truth[file, document] for file, document, _ in numbered if spool.assign(f"{file} {document}") == chunk]
         assert [(document.paragraphs, document.duplicates) for document in documents] == own
 
 

@@ -27,7 +27,13 @@ class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
     input_files: tuple[str, ...] = flag(())
-    """UTF-8 text, plain or .gz: files, folders and globs; separate them by commas, or repeat the flag."""
+    """Files, folders, globs and addresses such as s3://bucket/texts; separate them by commas, or repeat the flag. UTF-8
+    text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
+    text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
+    id_column: str | None = flag(None)
+    """Column of tables with a document's id. The id decides whether a document is held out, not its number."""
+    skip_bad_rows: bool = flag(False)
+    """Leave out rows of tables that have no text or can't be read, and count them in the manifest."""
     skip_unreadable: bool = flag(False)
     """Leave out files, folders and links that can't be read, and count them in the manifest."""
     builtin_corpus: bool = flag(False)

@@ -71,6 +71,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
     max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None  # most examples in a row, if packed
     unreadable_inputs: Count | None = None  # what was left out with --skip_unreadable; None without the flag
+    bad_rows: Count | None = None  # what was left out with --skip_bad_rows; None without the flag
     next_sentence: bool | None = None  # False if examples have one text; else None
     seed: Count
     splits: dict[str, Any]
@@ -108,7 +109,7 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
-    for name in ("max_sequences_per_pack", "unreadable_inputs", "next_sentence"):
+    for name in ("max_sequences_per_pack", "unreadable_inputs", "bad_rows", "next_sentence"):
         if content[name] is None:
             del content[name]
     with contextlib.suppress(FileNotFoundError):

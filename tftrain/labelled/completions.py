@@ -13,8 +13,9 @@ import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
+from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
-from tftrain.labelled.tables import Row, column_of, read_table, text_of
+from tftrain.labelled.tables import column_of, read_table, text_of
 from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
+from tftrain.input.table_rows import Row
 from tftrain.labelled import glue
-from tftrain.labelled.tables import Row, column_of, read_table, text_of
+from tftrain.labelled.tables import column_of, read_table, text_of
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
 PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")

@@ -1,6 +1,6 @@
-"""Reads documents from text files, plain or gzip, in strict UTF-8.
+"""Documents and paragraphs of text in strict UTF-8.
 
-A document is a list of paragraphs without line breaks. There are two formats:
+A document is a list of paragraphs without line breaks. There are two formats of files:
     blank_line: blank lines separate documents, and every line is a paragraph. The input of the original BERT (one
         sentence a line) and extracts of Wikipedia have this format.
     file: every file is one document, and blank lines separate its paragraphs. The lines of a paragraph are joined, as
@@ -8,9 +8,8 @@ A document is a list of paragraphs without line breaks. There are two formats:
 """
 
 import codecs
-import gzip
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from tftrain.input.errors import DataError
 
@@ -20,15 +19,25 @@ LONGEST_PARAGRAPH = 1 << 16
 _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
-def read_documents(path: str, separator: str) -> Iterator[list[str]]:
-    """Yields the documents of a text file, plain or gzip; the separator is "blank_line" or "file".
+def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list[str]]:
+    """Yields the documents of an uncompressed text file; with the separator "file" exactly one, which may be empty.
 
     Raises:
-        DataError: the file cannot be read or is not UTF-8. The message gives the byte offset in the uncompressed text.
+        DataError: the file is not UTF-8. The message gives the byte offset in the uncompressed text.
     """
+    yield from _documents(_lines(stream, name), separator)
+
+
+def paragraphs(text: str, separator: str) -> list[str]:
+    """Returns the paragraphs of a text that is one document, in which they lie as in a file."""
+    lines = (part for line in text.replace("\r\n", "\n").split("\n") for part in _cut(line))
+    return [paragraph for document in _documents(lines, separator) for paragraph in document]
+
+
+def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     document: list[str] = []
     wrapped: list[str] = []
-    for line in _lines(path):
+    for line in lines:
         words = " ".join(line.split())
         if separator == "file":
             if words:
@@ -43,21 +52,23 @@ def read_documents(path: str, separator: str) -> Iterator[list[str]]:
             document = []
     if wrapped:
         document.append(" ".join(wrapped))
-    if document:
+    if document or separator == "file":
         yield document
 
 
-def _lines(path: str) -> Iterator[str]:
+def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
     """Yields the lines of a file, long ones in parts."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     offset, rest, bom_checked = 0, "", False
-    for block in _blocks(path):
+    block = b"x"
+    while block:
+        block = stream.read(_BLOCK)
         undecoded = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}: byte {offset - undecoded + error.start}: not UTF-8 ({error.reason}); convert the file, "
+                f"{name}: byte {offset - undecoded + error.start}: not UTF-8 ({error.reason}); convert the file, "
                 f"for instance with iconv -t UTF-8, or leave it out if it is not text"
             ) from error
         offset += len(block)
@@ -82,21 +93,3 @@ def _cut(line: str) -> Iterator[str]:
         yield line[:end]
         line = line[end:]
     yield line
-
-
-def _blocks(path: str) -> Iterator[bytes]:
-    """Yields the uncompressed bytes of a file in blocks; the last block is empty."""
-    try:
-        with open(path, "rb") as file:
-            compressed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            with gzip.GzipFile(fileobj=file) if compressed else file as stream:
-                while block := stream.read(_BLOCK):
-                    yield block
-                yield b""
-    except EOFError as error:
-        raise DataError(f"{path}: the gzip file is cut short; copy it again") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: a damaged gzip file ({error}); copy it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error

@@ -1,9 +1,11 @@
 """The first stage of a preparation: distributes the corpus to chunks of documents on disk, the inputs of the shards.
 
-So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number selects
-the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next sentences are
-drawn from this sample. A chunk does not depend on which worker reads which file: each worker appends to its own files,
-and `Spool.read` sorts the documents. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie beside them.
+So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number, or its
+id, selects the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next
+sentences are drawn from this sample. A chunk does not depend on which worker reads which file, nor on the format and
+the number of the files: each worker appends to its own files, and `Spool.read` sorts the documents. For that, all files
+are read twice, first to count documents and bytes. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie
+beside them.
 """
 
 import hashlib
@@ -18,9 +20,9 @@ from typing import NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import builtin_corpus
-from tftrain.prepare.corpus import read_documents
+from tftrain.prepare import builtin_corpus, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, find_duplicates, read_duplicates
+from tftrain.prepare.sources import Part
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,6 @@ logger = logging.getLogger(__name__)
 _BUFFERED_BYTES = 16 << 20
 _DOCUMENTS = "documents-"
 _MB = 1_000_000
-_GZIP_RATIO = 3
 _TASK_BYTES = 4 * _MB
 _BUILTIN_FILES_AT_ONCE = 100
 # A small corpus has several chunks too, so that several workers share the work.
@@ -71,24 +72,25 @@ class Spool:
         """Returns the folder of a chunk. It does not exist if the chunk has no documents."""
         return os.path.join(self.folder, f"{chunk.split}-{chunk.number}")
 
-    def assign(self, file: int, document: int) -> Chunk:
-        """Returns the chunk of a document, from the number of its file and its number in the file."""
-        digest = hashlib.blake2b(f"{self.seed} {file} {document}".encode(), digest_size=16).digest()
+    def assign(self, key: str) -> Chunk:
+        """Returns the chunk of a document, from what tells it from others."""
+        digest = hashlib.blake2b(f"{self.seed} {key}".encode(), digest_size=16).digest()
         share, choice = int.from_bytes(digest[:8], "little") / 2**64, int.from_bytes(digest[8:], "little")
         if share < self.eval_fraction:
             return Chunk("eval", choice % self.eval_chunks)
         return Chunk("train", choice % self.train_chunks)
 
-    def add(self, numbered: Iterable[tuple[int, int, list[str]]]) -> dict[str, int]:
+    def add(self, numbered: Iterable[tuple[int, int, list[str], str | None]]) -> dict[str, int]:
         """Appends documents to their chunks, and returns the number of documents added to each split.
 
-        Given are the file's number, the document's number in the file, and the document's paragraphs.
+        Args:
+            numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
         rows = Rows(self.index) if self.index else None
         counts, buffered = {"train": 0, "eval": 0}, 0
-        for file, number, paragraphs in numbered:
-            chunk = self.assign(file, number)
+        for file, number, paragraphs, identity in numbered:
+            chunk = self.assign(f"{file} {number}" if identity is None else identity)
             if rows:
                 rows.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
             line = json.dumps([file, number, paragraphs], ensure_ascii=False)
@@ -129,19 +131,29 @@ class Spool:
             rows.flush()
 
 
-def spool_files(spool: Spool, paths: list[str], first: int, separator: str) -> dict[str, int]:
-    """Adds consecutive input files, of which the first one has the number `first`, to the spool; see `Spool.add`."""
-    return spool.add(
-        (file, number, document)
-        for file, path in enumerate(paths, first)
-        for number, document in enumerate(read_documents(path, separator))
-    )
+def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None]:
+    """Returns numbers of documents (also empty ones), of bytes and of bad rows, and the fault of the first bad row."""
+    documents, size, bad_rows, first = 0, 0, 0, None
+    for document in sources.read(parts, config):
+        documents += 1
+        size += sum(len(paragraph.encode()) + 1 for paragraph in document.paragraphs)
+        bad_rows += document.fault is not None
+        first = first or document.fault
+    return documents, size, bad_rows, first
+
+
+def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
+    """Adds the documents of consecutive parts to the spool, see `Spool.add`; `first` documents are before them."""
+    documents = enumerate(sources.read(parts, config), first)
+    return spool.add((number, 0, each.paragraphs, each.id) for number, each in documents if each.paragraphs)
 
 
 def read_corpus(
     config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int
-) -> tuple[Spool, int]:
-    """Reads all documents into chunks, and finds the duplicate paragraphs. Returns the spool and the documents' number.
+) -> tuple[Spool, int, int]:
+    """Reads all documents into chunks, and finds the duplicate paragraphs.
+
+    Returns the spool, the number of documents, and that of the bad rows that were left out.
 
     A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are read
     again with another hash and a larger share.
@@ -152,24 +164,32 @@ def read_corpus(
         smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
 
     Raises:
-        DataError: there is no document, or a split that is wanted stays empty.
+        DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
+    groups, firsts, bad_rows = [], [], 0
     if config.builtin_corpus:
         documents = _builtin_documents(config, workers)
         total = sum(len(paragraph.encode()) + 1 for document in documents for paragraph in document)
         logger.info(f"built-in corpus: {len(documents)} documents, {total / _MB:.1f} MB of text")
     else:
-        documents, total = None, sum(map(_text_size, inputs))
+        groups, documents, total = list(_groups(inputs)), None, 0
+        tasks = [(group, config) for group in groups]
+        for counted, size, bad, fault in workers.run("count documents", count_parts, tasks):
+            if bad and not bad_rows:
+                logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
+            firsts.append(sum(firsts[-1:]) + counted)
+            total, bad_rows = total + size, bad_rows + bad
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, total, attempt, smallest_chunk)
         if documents is None:
-            tasks = list(_file_tasks(spool, inputs, config.document_separator))
-            parts = workers.run("read documents", spool_files, tasks)
+            tasks = [(spool, group, first, config) for group, first in zip(groups, [0, *firsts], strict=False)]
+            added = workers.run("read documents", spool_parts, tasks)
         else:
-            parts = [spool.add((0, number, document) for number, document in enumerate(documents))]
-        counts = sum(map(Counter, parts), Counter())
+            added = [spool.add((0, number, document, None) for number, document in enumerate(documents))]
+        counts = sum(map(Counter, added), Counter())
         if not counts:
-            raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text")
+            left_out = f"; {bad_rows:,} bad rows are left out" if bad_rows else ""
+            raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text{left_out}")
         if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
             break
     for split, name in (("train", "training"), ("eval", "held-out")):
@@ -182,7 +202,7 @@ def read_corpus(
             )
     if spool.index:
         _find_duplicates(spool, workers)
-    return spool, counts.total()
+    return spool, counts.total(), bad_rows
 
 
 def source(config: PrepareConfig) -> str:
@@ -196,10 +216,6 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
     extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
     limit = config.builtin_corpus_mb * _MB or float("inf")
     return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
-
-
-def _text_size(path: str) -> int:
-    return os.path.getsize(path) * (_GZIP_RATIO if path.endswith(".gz") else 1)
 
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
@@ -226,11 +242,14 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
         logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
 
 
-def _file_tasks(spool: Spool, paths: list[str], separator: str) -> Iterator[tuple[Spool, list[str], int, str]]:
-    """Groups consecutive files into arguments of `spool_files` for texts of similar size."""
-    begin, size = 0, 0
-    for end, path in enumerate(paths, 1):
-        size += _text_size(path)
-        if size >= _TASK_BYTES or end == len(paths):
-            yield spool, paths[begin:end], begin, separator
-            begin, size = end, 0
+def _groups(paths: list[str]) -> Iterator[list[Part]]:
+    """Yields consecutive parts of files in groups of similar size."""
+    group, size = [], 0
+    for part in sources.parts(paths):
+        group.append(part)
+        size += part.bytes
+        if size >= _TASK_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

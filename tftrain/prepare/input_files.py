@@ -1,4 +1,4 @@
-"""The text files that `--input_files` names: files, folders and globs, separated by commas or in several flags."""
+"""The files that `--input_files` names: files, folders, globs and addresses, with commas or in several flags."""
 
 import errno
 import glob
@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 
+from tftrain.host import addresses
 from tftrain.host.files import reason as reason_of
 from tftrain.input.errors import DataError, MissingFileError
 
@@ -20,8 +21,9 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
     """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
 
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
-    folder or a glob. A folder means all regular files below it, through links too; files and folders whose names begin
-    with a dot are left out. A name that exists is never split at its commas and never read as a glob.
+    folder, a glob or an address. A folder means all regular files below it, through links too; files and folders whose
+    names begin with a dot are left out, and what `datasets` saves beside its files. A name that exists is never split
+    at its commas and never read as a glob.
 
     Raises:
         MissingFileError: a name matches no file.
@@ -33,7 +35,8 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            found = [path for match in matches or [name] for path in _files(match, unreadable)]
+            named = matches or ([] if addresses.is_address(name) else [name])
+            found = _data_files([path for match in named for path in _files(match, unreadable)])
             if not found and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 raise MissingFileError(
@@ -55,6 +58,9 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
 
 def _names(value: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the names in a value with the paths that match each. The longest name that matches comes first."""
+    if "://" in value:
+        yield from ((name, _matches(name)) for name in filter(None, map(str.strip, value.split(","))))
+        return
     if matches := _matches(value):
         yield value, matches
         return
@@ -72,6 +78,12 @@ def _names(value: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _matches(name: str) -> list[str]:
+    if addresses.is_address(name):
+        try:
+            return addresses.list_files(name)
+        except OSError as error:
+            reason = f"{error.strerror}; expected an address that can be listed"
+            raise DataError(f"--input_files={name}: {reason}") from error
     if os.path.exists(name):
         return [name]
     # A shell does not expand "~" after "=".
@@ -81,7 +93,7 @@ def _matches(name: str) -> list[str]:
 def _files(path: str, unreadable: dict[str, str]) -> list[str]:
     """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
     if not os.path.isdir(path):
-        return [path] if _is_file(path, unreadable) else []
+        return [path] if addresses.is_address(path) or _is_file(path, unreadable) else []
     found, visited = [], {os.path.realpath(path)}
 
     def is_new(folder: str) -> bool:
@@ -110,6 +122,17 @@ def _is_file(path: str, unreadable: dict[str, str]) -> bool:
         if os.path.lexists(path) or not isinstance(error, FileNotFoundError | NotADirectoryError):
             unreadable[path] = _reason(path, error)
         return False
+
+
+def _data_files(paths: list[str]) -> list[str]:
+    """Returns the paths without those that a data set saved by `datasets` has beside its files of rows."""
+    saved = {os.path.dirname(path) for path in paths if path.endswith("/dataset_info.json")}
+    return [
+        path
+        for path in paths
+        if not path.endswith("/dataset_dict.json")
+        and (os.path.dirname(path) not in saved or os.path.basename(path).startswith("data-"))
+    ]
 
 
 def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:

@@ -50,11 +50,15 @@ def prepare(config: PrepareConfig) -> Manifest:
     os.makedirs(work)
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
-            spool, documents = corpus_chunks.read_corpus(config, work, inputs, workers, objective.smallest_chunk())
+            smallest = objective.smallest_chunk()
+            spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
             tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
             new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:
             new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=unreadable)
+        if config.skip_bad_rows:
+            logger.info(accounting.row("bad rows left out", bad_rows))
+            new_manifest = msgspec.structs.replace(new_manifest, bad_rows=bad_rows)
         output_folder.publish(work, new_manifest)
         return new_manifest
     finally:

@@ -1,0 +1,260 @@
+"""Sources at addresses: servers of HTTP and S3 on this machine, with faults."""
+
+import contextlib
+import functools
+import http.client
+import http.server
+import threading
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
+from tftrain.config.prepare import PrepareConfig
+from tftrain.host import addresses
+from tftrain.input.errors import DataError, MissingFileError
+from tftrain.prepare import sources
+from tftrain.prepare.input_files import list_files
+from tftrain.prepare.preparation import prepare
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Passes requests to another server. `faults` has one entry for each of the next requests that get a fault."""
+
+    protocol_version = "HTTP/1.1"
+    target, faults, seconds = ("", 0), [], 0.0
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
+        connection = http.client.HTTPConnection(*self.target)
+        connection.request(self.command, self.path, self.rfile.read(length), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        fault = self.faults.pop(0) if self.faults and self.command == "GET" else None
+        time.sleep(self.seconds)
+        if fault == 503:
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if fault == "reset":
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+        self.close_connection = self.close_connection or fault == "cut"
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    """The server of the standard library, which gives no ranges of a file."""
+
+    def log_message(self, *_):
+        pass
+
+
+class RangeFiles(Files):
+    """The same with ranges."""
+
+    def end_headers(self):
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+    def send_head(self):
+        path = Path(self.translate_path(self.path))
+        if self.headers.get("Range") is None or not path.is_file():
+            return super().send_head()
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        content = path.read_bytes()
+        part = content[int(first) : int(last) + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+        return None
+
+
+@contextlib.contextmanager
+def serving(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(addresses, "_WAITS", (0.01,) * 3)
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """Returns a function that starts a proxy before a server."""
+    with contextlib.ExitStack() as stack:
+
+        def start(address):
+            handler = type("Handler", (Proxy,), {"target": address, "faults": []})
+            return handler, stack.enter_context(serving(handler))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def s3_server():
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, proxy, monkeypatch):
+    """A bucket behind a proxy: the proxy's handler and a file system."""
+    handler, (host, port) = proxy(s3_server)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    system = fsspec.filesystem("s3", skip_instance_cache=True)
+    fsspec.filesystem("s3").clear_instance_cache()
+    if not system.exists("bucket"):
+        system.mkdir("bucket")
+    yield handler, system
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+def documents_at(*values):
+    for document in sources.read(sources.parts(list_files(values)[0]), PrepareConfig()):
+        yield "\n".join(document.paragraphs)
+
+
+def test_memory_and_file_addresses(tmp_path):
+    fsspec.filesystem("memory").pipe("/texts/a.jsonl", json_lines(DOCUMENTS[:10]))
+    write(tmp_path, {"b.parquet": parquet(DOCUMENTS[10:]), ".hidden.txt": b"none"})
+    assert list(documents_at("memory://texts/*.jsonl", f"file://{tmp_path}")) == DOCUMENTS[10:] + DOCUMENTS[:10]
+    assert list_files([f"file://{tmp_path}/b.parquet"]) == ([f"{tmp_path}/b.parquet"], 0)
+
+
+@pytest.mark.parametrize("handler", [Files, RangeFiles])
+def test_http(tmp_path, handler, monkeypatch):
+    write(tmp_path, {"a.jsonl": json_lines(DOCUMENTS[:10]), "b.txt": "\n\n".join(DOCUMENTS[10:20])})
+    write(tmp_path, {"large.txt": "word\n" * (3 << 20), ".hidden.txt": b"none"})
+    write(tmp_path, {"c.parquet": parquet(DOCUMENTS[20:])})
+    with serving(functools.partial(handler, directory=str(tmp_path))) as (host, port):
+        root = f"http://{host}:{port}"
+        found = list(documents_at(f"{root}/a.jsonl,{root}/b.txt"))
+        assert found == DOCUMENTS[:20]
+        assert list(documents_at(f"{root}/c.*")) == DOCUMENTS[20:]
+        names = [path.rpartition("/")[2] for path in list_files([f"{root}/"])[0]]
+        assert names == ["a.jsonl", "b.txt", "c.parquet", "large.txt"]
+        # Above the block of one request.
+        assert sum(1 for _ in addresses.open_file(f"{root}/large.txt")) == 3 << 20
+        with pytest.raises(DataError, match=f"^--input_files={root}/gone.txt: no such file; expected an address"):
+            list_files([f"{root}/gone.txt"])
+        with pytest.raises(MissingFileError, match=f"^--input_files={root}/gone.\\*: no file matches"):
+            list_files([f"{root}/gone.*"])
+
+
+@pytest.mark.parametrize("fault", [503, "reset", "cut"])
+@pytest.mark.parametrize("handler", [Files, RangeFiles])
+def test_http_faults_are_retried(tmp_path, handler, proxy, fault):
+    content = json_lines(DOCUMENTS * 100)
+    write(tmp_path, {"a.jsonl": content})
+    with serving(functools.partial(handler, directory=str(tmp_path))) as address:
+        faulty, (host, port) = proxy(address)
+        url = f"http://{host}:{port}/a.jsonl"
+        faulty.faults[:] = [fault, fault]
+        with addresses.open_file(url) as file:
+            assert file.read() == content
+        assert not faulty.faults
+        faulty.faults[:] = [fault] * 1000
+        with pytest.raises(OSError, match=r"\(tried 4 times\)") as raised, addresses.open_file(url) as file:
+            file.read()
+        assert raised.value.filename == url
+
+
+def test_a_server_that_is_not_there_is_named():
+    with serving(Files) as (host, port):
+        url = f"http://{host}:{port}/a.txt"
+    with pytest.raises(DataError, match=rf"^--input_files={url}: .*\(tried 4 times\); expected an address that can be"):
+        list_files([url])
+
+
+@pytest.mark.slow
+def test_s3_gives_the_bytes_of_the_local_files(tmp_path, s3, prepare_config):
+    handler, system = s3
+    files = saved_dataset({"data-0.arrow": arrow(DOCUMENTS)})
+    for name, content in files.items():
+        system.pipe(f"bucket/set/{name}", content if isinstance(content, bytes) else content.encode())
+    prepare(prepare_config(tmp_path / "local", input_files=write(tmp_path / "in", files)))
+    handler.faults[:] = [503, "reset"]
+    prepare(prepare_config(tmp_path / "s3", input_files="s3://bucket/set", num_workers=2))
+    assert contents(tmp_path / "local") == contents(tmp_path / "s3")
+
+
+@pytest.mark.parametrize("fault", [503, "reset", "cut", None])
+def test_s3_faults_are_retried(s3, fault):
+    handler, system = s3
+    content = parquet(DOCUMENTS * 20, rows=200)
+    system.pipe("bucket/one/a.parquet", content)
+    handler.faults[:], handler.seconds = [fault] * 2, 0.05 if fault is None else 0
+    assert list(documents_at("s3://bucket/one/*.parquet")) == DOCUMENTS * 20
+    assert not handler.faults
+
+
+def test_s3_that_does_not_recover_is_named(s3):
+    handler, system = s3
+    system.pipe("bucket/one/a.jsonl", json_lines(DOCUMENTS))
+    part = sources.Part("s3://bucket/one/a.jsonl")
+    handler.faults[:] = ["reset"] * 10000
+    with pytest.raises(DataError, match=r"^s3://bucket/one/a.jsonl: .*\(tried 4 times\)"):
+        list(sources.read([part], PrepareConfig()))
+
+
+def test_s3_of_others_is_named(s3, monkeypatch):
+    handler, _ = s3
+    with pytest.raises(DataError, match=r"^--input_files=s3://bucket/none/: no such file; expected an address"):
+        list_files(["s3://bucket/none/"])
+
+    def forbidden(self):
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    monkeypatch.setattr(handler, "do_GET", forbidden)
+    monkeypatch.setattr(handler, "do_HEAD", forbidden)
+    with pytest.raises(DataError, match=r"^--input_files=s3://bucket/a.txt: Forbidden; expected an address"):
+        list_files(["s3://bucket/a.txt"])
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("gs://bucket/a.txt", "Please install gcsfs to access Google Storage"), ("none://x", "Protocol not known: none")],
+)
+def test_a_missing_package_is_named(address, reason):
+    with pytest.raises(DataError, match=f"^--input_files={address}: {reason}; expected an address that can be listed"):
+        list_files([address])

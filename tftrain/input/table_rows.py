@@ -1,0 +1,92 @@
+"""The rows of JSON Lines, CSV and TSV files, read one by one, so that memory does not depend on the size of a file."""
+
+import codecs
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, AnyStr, BinaryIO, NamedTuple
+
+import msgspec
+
+from tftrain.input.errors import DataError
+
+LONGEST_LINE = 1 << 26
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    place: str  # file and line, for messages
+    values: dict[str, Any]  # by the name of the column; of a table without a header by "0", "1" and so on
+    fault: str | None = None  # why it can't be used
+
+
+def json_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
+    """Yields the rows of JSON Lines: each line is an object. Empty lines are no rows."""
+    for number, line in enumerate(_lines(stream.readline, name), 1):
+        place = f"{name}, line {number}"
+        if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
+            continue
+        try:
+            values = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            yield Row(place, {}, f"not JSON: {error}")
+        else:
+            yield Row(place, values) if isinstance(values, dict) else Row(place, {}, "expected a JSON object")
+
+
+def separated_rows(
+    stream: BinaryIO, name: str, delimiter: str, check: Callable[[list[str], str], None], header: bool = True
+) -> Iterator[Row]:
+    """Yields the rows of CSV, or of TSV, which has no quotes. Empty lines are no rows.
+
+    Bytes that are not UTF-8 are surrogates in the values.
+
+    Args:
+        check: is called with the names of the columns and the name of the file.
+        header: whether the first row has the names of the columns.
+    """
+    names = None
+    for number, fields, fault in _records(stream, name, delimiter):
+        place = f"{name}, line {number}"
+        if fault:
+            yield Row(place, {}, fault)
+            continue
+        if names is None:
+            names = fields if header else [str(column) for column in range(len(fields))]
+            check(names, name)
+            if header:
+                continue
+        if len(fields) == len(names):
+            yield Row(place, dict(zip(names, fields, strict=True)))
+        else:
+            yield Row(place, {}, f"{len(fields)} fields; expected {len(names)}, as in the first line")
+
+
+def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int, list[str], str | None]]:
+    """Yields the number of the last line, the fields and the fault of each record."""
+    is_tsv = delimiter == "\t"
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="\n" if is_tsv else "")
+    lines = _lines(text.readline, name)
+    if is_tsv:
+        for number, line in enumerate(lines, 1):
+            if line := line.rstrip("\r\n"):
+                yield number, line.split(delimiter), None
+        return
+    csv.field_size_limit(LONGEST_LINE)  # Python's own limit is 128 KiB.
+    reader, fields = csv.reader(lines, delimiter=delimiter, strict=True), []
+    while fields is not None:
+        try:
+            if fields := next(reader, None):
+                yield reader.line_num, fields, None
+        except csv.Error as error:
+            yield reader.line_num, [], str(error)
+
+
+def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
+    number = 0
+    while line := readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise DataError(f"{name}, line {number}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
+        yield line

@@ -1,0 +1,148 @@
+"""Reads the documents of one input file: opens and decompresses it, and chooses a reader by the ending of its name.
+
+Several workers read a Parquet file, each some of its row groups. Every other file is read by one worker.
+"""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from tftrain.config.prepare import PrepareConfig
+from tftrain.host import addresses
+from tftrain.input.errors import DataError
+from tftrain.input.table_rows import Row, json_rows, separated_rows
+from tftrain.prepare import archives, corpus
+from tftrain.prepare.columns import Columns
+
+_COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
+# What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
+_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
+
+
+class Part(NamedTuple):
+    """What one worker reads of a file: the whole, or a row group; and about how many bytes of text that is."""
+
+    path: str
+    bytes: int = 0
+    row_group: int | None = None
+
+
+class Document(NamedTuple):
+    """A document's paragraphs, none if it is empty or has a fault, and its id, if the file has one."""
+
+    paragraphs: list[str]
+    id: str | None = None
+    fault: str | None = None
+
+
+def parts(paths: Iterable[str]) -> Iterator[Part]:
+    """Yields the parts of files, in order; raises DataError if a file can't be read."""
+    for path in paths:
+        with _errors_named(path):
+            if path.endswith(".parquet"):
+                import pyarrow.parquet
+
+                with addresses.open_file(path) as file:
+                    metadata = pyarrow.parquet.ParquetFile(file).metadata
+                for group in range(metadata.num_row_groups):
+                    yield Part(path, metadata.row_group(group).total_byte_size, group)
+            else:
+                compressed = path.endswith((*_COMPRESSIONS, ".tgz", ".zip"))
+                yield Part(path, addresses.size(path) * (3 if compressed else 1))
+
+
+def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
+    """Yields the documents of parts of files, empty ones too.
+
+    Raises:
+        DataError: a file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
+    """
+    for path, _, row_group in divided:
+        with _errors_named(path), addresses.open_file(path) as stream:
+            for document in _documents(stream, path, config, row_group):
+                if document.fault and not config.skip_bad_rows:
+                    raise DataError(f"{document.fault}; mend it, or leave such rows out with --skip_bad_rows")
+                yield document
+
+
+def _documents(stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None) -> Iterator[Document]:
+    columns, content, uncompressed = Columns(config.text_column, config.id_column), _decompressed(stream), name.lower()
+    while uncompressed.endswith(_COMPRESSIONS):
+        uncompressed = os.path.splitext(uncompressed)[0]
+    ending = os.path.splitext(uncompressed)[1]
+    if ending in (".parquet", ".arrow", ".zip") and not (content is stream and stream.seekable()):
+        copy = tempfile.TemporaryFile()  # noqa: SIM115
+        shutil.copyfileobj(content, copy, 1 << 20)
+        copy.seek(0)
+        content = copy
+    if ending in (".tar", ".tgz", ".zip"):
+        members = archives.zip_members if ending == ".zip" else archives.tar_members
+        for member, file in members(content, name):
+            yield from _documents(file, member, config)
+    elif rows := _rows(content, name, ending, columns, row_group):
+        for text, identity, fault in map(columns.of, rows):
+            yield Document(corpus.paragraphs(text, config.document_separator), identity, fault)
+    elif config.id_column:
+        raise DataError(f"{name}: --id_column={config.id_column}: text has no columns; leave the file out")
+    else:
+        yield from map(Document, corpus.read_documents(content, name, config.document_separator))
+
+
+def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group: int | None) -> Iterator[Row] | None:
+    """Returns the rows of a table, or None if the ending of its name is that of text."""
+    if ending in (".jsonl", ".ndjson", ".json"):  # JSON Lines are also published as .json.
+        return json_rows(stream, name)
+    if ending in (".csv", ".tsv"):
+        return separated_rows(stream, name, "," if ending == ".csv" else "\t", columns.check)
+    if ending not in (".parquet", ".arrow"):
+        return None
+    from tftrain.prepare import arrow_tables
+
+    if ending == ".arrow":
+        return arrow_tables.arrow_rows(stream, name, columns)
+    return arrow_tables.parquet_rows(stream, name, columns, row_group)
+
+
+def _decompressed(stream: BinaryIO) -> BinaryIO:
+    """Returns a stream of the content of a file, whose first bytes tell whether and how it is compressed."""
+    first = stream.peek(10)
+    if first.startswith(b"\x1f\x8b"):
+        return gzip.open(stream)
+    if re.match(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", first):
+        return bz2.open(stream)
+    if first.startswith(b"\xfd7zXZ\x00"):
+        return lzma.open(stream)
+    if not first.startswith(b"\x28\xb5\x2f\xfd"):
+        return stream
+    import pyarrow
+
+    # The package zstandard does not tell that a file is cut short.
+    content = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, mode="r"), "zstd")
+    return io.BufferedReader(content, 1 << 20)
+
+
+@contextlib.contextmanager
+def _errors_named(path: str) -> Iterator[None]:
+    """Turns an error of reading a file into a DataError that names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error
+        if isinstance(error, _DAMAGED) or type(error).__module__.startswith("pyarrow"):
+            fault = "damaged, cut short or of another format than its name says"
+            raise DataError(f"{path}: {fault} ({error}); copy it again") from error
+        raise
