@@ -104,6 +104,16 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
+def was_written_by(path: Path, ranks: int, values: Mapping[str, Any]) -> bool:
+    """Returns whether so many ranks with these values of flags have written a checkpoint."""
+    try:
+        layout = manifest.read(path).run.get("layout")
+    except (CheckpointError, OSError):
+        return False
+    same = isinstance(layout, dict) and layout.get("ranks") == ranks
+    return same and values.items() <= {name: saved for name, saved in _saved(path).items() if name in values}.items()
+
+
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run
