@@ -105,10 +105,10 @@ def test_ranks_get_the_flags_of_a_flagfile(tmp_path, monkeypatch):
     own = ["--global_batch_size=8", "--max_steps=5", f"--output_dir={tmp_path}"]
     args = ["-np", "2", "--fork_ranks", f"--flagfile={file}", *own]
     assert launch.main(["tftrain.launch", *args]) == 75
-    ((hosts, command, config, limits, fork_server),) = started
+    ((hosts, command, config, limits, fork_server, layouts),) = started
     assert fork_server == [sys.executable, "-m", "tftrain.rank_server", *command[3:]]
     assert command == [sys.executable, "-m", "tftrain.run", *SMALL, "--preempt_save_seconds=7", *own]
-    assert (len(hosts), config.num_proc, limits.save) == (1, 2, 7 + launch.MARGIN_SECONDS)
+    assert (len(hosts), config.num_proc, limits.save, layouts) == (1, 2, 7 + launch.MARGIN_SECONDS, None)
 
 
 def test_the_launcher_loads_no_tensorflow():

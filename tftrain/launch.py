@@ -11,26 +11,23 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tftrain import run
 from tftrain.config import flagfile, flags
-from tftrain.config.fields import ConfigError, Problem, sections
+from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig, split
+from tftrain.launching.layouts import Layouts
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import choice, machine
-from tftrain.plan.config import PlanConfig, PlanFlags, workload
-from tftrain.plan.forecast import forecast
+from tftrain.plan.config import PlanConfig, PlanFlags
+from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
 from tftrain.saving import checkpoint_flags, initial_weights
-
-if TYPE_CHECKING:  # Horovod may be missing.
-    from tftrain.launching.hosts import Host
-    from tftrain.launching.layouts import Layouts
 
 logger = logging.getLogger("tftrain.launch")
 
@@ -90,14 +87,14 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
 
 def start(
     config: LaunchConfig,
-    places: "Sequence[Host]",
-    args: Sequence[str],
-    in_files: Sequence[Problem],
-    layouts: "Layouts | None" = None,
+    places: Sequence[Any],
+    args: list[str],
+    in_files: list[Problem],
+    layouts: Layouts | None = None,
 ) -> int | None:
     """Starts the ranks with these flags and returns the exit code of the run; None to start again, see `job.run`.
 
-    `in_files` are the problems of the flagfiles. For the errors, see `launch`.
+    `places` are the hosts with their ranks, `in_files` the problems of the flagfiles. For the errors, see `launch`.
     """
     from tftrain.launching import job
 
@@ -121,14 +118,10 @@ def start(
     )
     # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
     command, server = ([sys.executable, "-m", f"tftrain.{name}", *args[1:]] for name in ("run", "rank_server"))
-    if layouts:
-        layouts.begin(completed.path)
     return job.run(places, command, config, limits, server if config.fork_ranks else None, layouts)
 
 
-def layouts_of(
-    config: LaunchConfig, places: "Sequence[Host]", args: Sequence[str], in_files: Sequence[Problem]
-) -> "Layouts":
+def layouts_of(config: LaunchConfig, places: Sequence[Any], args: list[str], in_files: list[Problem]) -> Layouts:
     """Chooses the layout of a run: that of its checkpoint on as many ranks as before, else the fastest that fits.
 
     Raises:
@@ -136,7 +129,6 @@ def layouts_of(
         RunError: the data can't be read.
     """
     from tftrain.launching import local_machine
-    from tftrain.launching.layouts import Layouts
 
     local_machine.check(places)
     size, given = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
@@ -149,14 +141,11 @@ def layouts_of(
         raise ConfigError(completed.explain(problems))
     cluster = local_machine.cluster_of(config, places, free.run.machine_file)
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
-    values = {name: value for section in sections(completed.config) for name, value in vars(section).items()}
-    fixed = {name: values[name] for name in (*choice.LAYOUT, "global_batch_size") if name in given}
+    request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), given, cluster, constants)
     kept = None
-    if completed.path and checkpoint_flags.was_written_by(completed.path, size, fixed):
-        logger.info(f"layout: {size} ranks keep that of {completed.path}")
-        saved = PlanConfig(**vars(run.with_sizes(completed.config)), plan=own)
-        kept = forecast(workload(saved, cluster), cluster, constants, own.memory_margin)
-    return Layouts(PlanConfig(**vars(run.with_sizes(free)), plan=own), given, cluster, constants, kept)
+    if checkpoint_flags.was_written_by(completed, size, given & {*choice.LAYOUT, "global_batch_size"}):
+        kept = of_run(run.with_sizes(completed.config.resolve(size)), size, cluster, constants)
+    return Layouts(request, kept)
 
 
 def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:

@@ -204,7 +204,10 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
         return error
     lines = str(error).splitlines() if isinstance(error, tf.errors.ResourceExhaustedError) else ()
     if reason := next((line for line in lines if "allocat" in line), ""):  # Else the disk is full.
-        return OutOfMemoryError(files.one_line(reason))
+        advice = (
+            "use a smaller --micro_batch_size or --activation_checkpointing; `tftrain.launch --layout=auto` chooses"
+        )
+        return OutOfMemoryError(f"{files.one_line(reason)}: {advice}")
     return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 

@@ -44,10 +44,3 @@ class OutOfMemoryError(RunError):
     """TensorFlow could not allocate a tensor."""
 
     exit_code = ExitCode.OUT_OF_MEMORY
-
-    def __init__(self, reason: str):
-        """Adds to TensorFlow's reason what to do."""
-        super().__init__(
-            f"out of memory: {reason}. Use a smaller --micro_batch_size, --activation_checkpointing=full, or more "
-            "ranks that share the state; `tftrain.launch --layout=auto` chooses what fits"
-        )

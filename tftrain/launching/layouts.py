@@ -8,20 +8,17 @@ import dataclasses
 import json
 import logging
 import signal
-from collections.abc import Collection
 from pathlib import Path
 
-from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint import folder
 from tftrain.config.fields import ConfigError
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.units import GB
 from tftrain.plan import choice
-from tftrain.plan.cluster import Cluster
-from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.search import SearchResult
-from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
+from tftrain.supervise.elastic import last_logged_step
 
 logger = logging.getLogger(__name__)
 
@@ -29,57 +26,34 @@ logger = logging.getLogger(__name__)
 OUT_OF_MEMORY = (ExitCode.OUT_OF_MEMORY, ExitCode.SIGNALLED + signal.SIGKILL)
 LESS = 0.9  # share of the memory that a layout was planned with, of which the next one has at most as much
 SLOWER = 1.2  # how much longer than planned a step may take
-WARM_UP = 2  # steps of a start that are not measured
-MEASURED = 3  # steps after them
+FIRST_STEPS = 5  # of a start, at least, after which its time is known; the first one compiles
 ROWS = 50  # last ones of metrics.jsonl that are read
 
 
 class Layouts:
     """The layouts of a run, of which `plan` is the current one."""
 
-    def __init__(
-        self,
-        config: PlanConfig,
-        given: Collection[str],
-        cluster: Cluster,
-        constants: Constants,
-        kept: Forecast | None = None,
-    ):
-        """Chooses the first layout, and prints it.
-
-        Args:
-            config, given, cluster, constants: see `choice.choose`.
-            kept: the layout of a checkpoint, with which the run goes on; None to search one.
-
-        Raises:
-            ConfigError: see `choice.choose`.
-        """
-        self._config, self._given, self._cluster, self._constants = config, given, cluster, constants
+    def __init__(self, request: choice.Request, kept: Forecast | None = None):
+        """Chooses the first layout: `kept`, that of a checkpoint, or the fastest; may raise what `choose` raises."""
+        self._request, self._output_dir = request, request.config.run.output_dir
+        self._newest = self._newest_checkpoint()
         self._seconds: dict[Workload, float] = {}  # Measured.
-        self._output_dir = Path(config.run.output_dir)
-        self._metrics, self._newest = self._output_dir / "metrics.jsonl", self._newest_checkpoint()
-        self._take(SearchResult(1, 1, [kept]) if kept else choice.choose(config, given, cluster, constants))
+        self._take(SearchResult(0, 0, [kept]) if kept else choice.choose(request))
 
     @property
     def memory_gb(self) -> float:
-        """Memory of a rank in the current layout."""
+        """Planned memory of a rank in the current layout."""
         return self.plan.memory.minimum / GB
 
     def arguments(self) -> list[str]:
-        """Returns the flags of the current layout; after a start that has saved, the run goes on from there."""
+        """Returns the flags for the next start, which goes on from what the last one has saved."""
+        self._logged = last_logged_step(self._output_dir)
         resume = [] if self._newest_checkpoint() == self._newest else ["--resume=auto"]
-        return [*choice.arguments(self.plan.work, self._config, self._given), *resume]
-
-    def begin(self, checkpoint: Path | None) -> None:
-        """Records what a start of the ranks continues from, None for a fresh start."""
-        self._done = manifest.read(checkpoint).step if checkpoint else 0
-        self._file = _number(self._metrics)
+        return [*choice.arguments(self.plan.work, self._request), *resume]
 
     def is_slow(self) -> bool:
         """Returns whether the first steps took longer than another layout needs; the job asks until they are done."""
-        if self.plan.work in self._seconds or _number(self._metrics) == self._file:
-            return False  # A start replaces the file.
-        if (seconds := step_seconds(self._metrics, self._done)) is None:
+        if self.plan.work in self._seconds or (seconds := step_seconds(self._output_dir, self._logged)) is None:
             return False
         self._seconds[self.plan.work] = seconds
         self._next = self._best()
@@ -95,10 +69,10 @@ class Layouts:
             return True
         if code not in OUT_OF_MEMORY:
             return False
-        smaller = dataclasses.replace(self._cluster, memory_gb=LESS * self.memory_gb)
+        smaller = dataclasses.replace(self._request.cluster, memory_gb=LESS * self.memory_gb)
         logger.warning(f"layout: out of memory with a plan of {self.memory_gb:.2f} GB for a rank; taking one with less")
         try:
-            self._take(choice.choose(self._config, self._given, smaller, self._constants))
+            self._take(choice.choose(self._request._replace(cluster=smaller)))
         except ConfigError as error:
             logger.error(error)
             return False
@@ -117,16 +91,12 @@ class Layouts:
         return next(reversed(folder.find(self._output_dir)), None)
 
 
-def step_seconds(metrics: Path, done: int) -> float | None:
-    """Returns the least seconds of a step, of the first ones after `done` updates; None if there are too few yet."""
+def step_seconds(output_dir: str, logged: int) -> float | None:
+    """Returns the least seconds of a step after the first `logged` steps; None as long as there are too few."""
     try:
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()[-ROWS:]]
-    except (OSError, ValueError):  # It is being written.
+        lines = (Path(output_dir) / "metrics.jsonl").read_text().splitlines()[-ROWS:]
+        rows = [row for row in map(json.loads, lines) if row.get("step_time_s") and row["step"] > logged]
+    except (OSError, ValueError):  # There is none yet, or it is being written.
         return None
-    found = {row["step"]: row["step_time_s"] for row in rows if row.get("step_time_s") and row["step"] > done + WARM_UP}
-    return min(found.values()) if found and max(found) >= done + WARM_UP + MEASURED else None
-
-
-def _number(path: Path) -> int | None:
-    """Returns what tells a file from one that replaces it; None if it is not there."""
-    return path.stat().st_ino if path.exists() else None
+    enough = len(rows) > 1 and rows[-1]["step"] >= logged + FIRST_STEPS
+    return min(row["step_time_s"] for row in rows) if enough else None

@@ -19,9 +19,8 @@ MEGABITS_PER_GB = 8000
 
 def check(hosts: Sequence[Host]) -> None:
     """Raises a ConfigError if the hosts have different numbers of ranks, or this one is not that of rank 0."""
-    sizes = {host.name: len(host.slots) for host in hosts}
-    if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    if len({len(host.slots) for host in hosts}) > 1:
+        shown = ", ".join(f"{host.name} {len(host.slots)}" for host in hosts)
         raise _problem("layout", "auto", f"expected as many ranks on each host, given: {shown}")
     if not hosts[0].is_local:
         expected = f"start the launcher on {hosts[0].name}, the host of rank 0, which is measured"
@@ -37,15 +36,13 @@ def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -
     ranks, path = len(hosts[0].slots), Path(machine_file)
     if config.cluster is not None:
         found = machine.named(config.cluster, path)
-    elif devices.has_driver():
-        found = _of_gpus()
     else:
-        found = _measured(path)
-        if len(hosts) > 1:
-            link = link_gbs(config, hosts[1].launcher_address)
-            return dataclasses.replace(machine.shared(found, ranks), network_gbs=min(found.network_gbs, link))
+        found = _of_gpus() if devices.has_driver() else _measured(path)
     if found.name == machine.NAME:
-        return machine.shared(found, ranks)
+        shared = machine.shared(found, ranks)
+        if len(hosts) == 1 or config.cluster is not None:
+            return shared
+        return dataclasses.replace(shared, network_gbs=min(found.network_gbs, link_gbs(config, hosts[1])))
     if ranks > 1 and not found.link_gbs:
         expected = f"its link_gbs is 0; expected one rank on each host, or FILE.json with link_gbs for {ranks} ranks"
         raise _problem("cluster", config.cluster, expected)
@@ -54,12 +51,12 @@ def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -
 
 def _of_gpus() -> Cluster:
     """Returns the listed cluster of this host's GPUs, with no more memory than the smallest of them has."""
-    names, listed = devices.gpu_names(), f"expected --cluster with one of {', '.join(CLUSTERS)}, or FILE.json"
+    names = devices.gpu_names() or ["a GPU that nvidia-smi does not name"]
     try:
-        found = of_device(names[0] if names else "")
+        found = of_device(names[0])
     except ConfigError:
-        what = f"the planner does not know {names[0]}" if names else "nvidia-smi names no GPU"
-        raise _problem("cluster", None, f"{what}; {listed}, which describes it") from None
+        expected = f"the planner does not know {names[0]}; expected one of {', '.join(CLUSTERS)}, or FILE.json with it"
+        raise _problem("cluster", None, expected) from None
     return dataclasses.replace(found, memory_gb=min([found.memory_gb, *devices.gpu_memory_gb("total")]))
 
 
@@ -71,22 +68,25 @@ def _measured(path: Path) -> Cluster:
     return dataclasses.replace(found, memory_gb=min(found.memory_gb, devices.host_memory_gb()))
 
 
-def link_gbs(config: LaunchConfig, address: str) -> float:
-    """Returns the rated speed of the interface towards other hosts, in 1e9 bytes/s; `address` is that of this host.
+def link_gbs(config: LaunchConfig, other: Host) -> float:
+    """Returns the rated speed of the network interface towards another host, in 1e9 bytes/s.
 
     Raises:
         ConfigError: the system does not know it.
     """
     import psutil
 
-    chosen = (config.network_interfaces or "").split(",")
-    own = [name for name, entries in psutil.net_if_addrs().items() if address in {each.address for each in entries}]
-    speeds = psutil.net_if_stats()
-    name = next((name for name in (*chosen, *own) if name in speeds), address)
-    if speed := speeds[name].speed if name in speeds else 0:
-        return speed / MEGABITS_PER_GB
-    expected = f"the speed of {name} is not known; expected --cluster=FILE.json with network_gbs, see docs/planner.md"
-    raise _problem("cluster", None, expected)
+    speeds, chosen = psutil.net_if_stats(), (config.network_interfaces or "").split(",")
+    own = [
+        name
+        for name, entries in psutil.net_if_addrs().items()
+        if other.launcher_address in {at.address for at in entries}
+    ]
+    name = next((name for name in (*chosen, *own) if name in speeds), "")
+    if not name or not speeds[name].speed:
+        expected = f"the speed of {name or 'the network'} is not known; expected FILE.json with network_gbs"
+        raise _problem("cluster", None, f"{expected}, see docs/planner.md")
+    return speeds[name].speed / MEGABITS_PER_GB
 
 
 def _problem(flag: str, value: str | None, expected: str) -> ConfigError:

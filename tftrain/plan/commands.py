@@ -12,18 +12,10 @@ from tftrain.plan.workload import Workload
 Changes = dict[str, Any]
 # The flags of a layout, which a search chooses.
 LAYOUT = (
-    "tensor_parallel_size",
-    "sequence_parallel",
-    "pipeline_parallel_size",
-    "pipeline_schedule",
-    "virtual_pipeline_size",
-    "split_opt_state",
-    "split_grad_accum",
-    "micro_batch_size",
-    "grad_accum_steps",
-    "activation_checkpointing",
+    "tensor_parallel_size", "sequence_parallel", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size",
+    "split_opt_state", "split_grad_accum", "micro_batch_size", "grad_accum_steps", "activation_checkpointing",
     "attn_impl",
-)
+)  # fmt: skip
 
 
 def layout_of(work: Workload, config: PlanConfig) -> Changes:

@@ -133,8 +133,8 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
     stages = [stage for stage in zero_stages(work.dp, work.pp, work.trainer) if constraints.allows(zero_stage=stage)]
     cores, sequence = _cores(work, constraints), _sequence(work, constraints)
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
-    if work.pp > 1 and work.schedule == "zero_bubble" and work.trainer == "tftrain":
-        modes = [mode for mode in modes if mode != "full"]  # Backward is in halves.
+    if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:
+        modes.remove("full")  # The trainer computes backward in halves.
     for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
         heads = work.model.attention_heads // work.tp * size
         aligned = not work.model.causal or "softmax" not in work.fused or heads % FUSED_SOFTMAX_UNIT == 0

@@ -104,14 +104,14 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
-def was_written_by(path: Path, ranks: int, values: Mapping[str, Any]) -> bool:
-    """Returns whether so many ranks with these values of flags have written a checkpoint."""
+def was_written_by(completed: Completed, ranks: int, names: Collection[str]) -> bool:
+    """Returns whether so many ranks have written a checkpoint, with the same values of the flags of these names."""
     try:
-        layout = manifest.read(path).run.get("layout")
+        layout = manifest.read(completed.path).run.get("layout") if completed.path else None
     except (CheckpointError, OSError):
         return False
-    same = isinstance(layout, dict) and layout.get("ranks") == ranks
-    return same and values.items() <= {name: saved for name, saved in _saved(path).items() if name in values}.items()
+    same = changed(completed.config, {name: _saved(completed.path).get(name) for name in names if completed.path})
+    return isinstance(layout, dict) and layout.get("ranks") == ranks and same == completed.config
 
 
 def problems(config: TrainConfig) -> list[Problem]:
