@@ -121,6 +121,6 @@ def test_a_job_returns_nothing_if_it_is_to_be_started_again(script, layouts, cod
 def test_a_layout_that_needs_more_than_a_host_has_is_refused(capfd):
     config = LaunchConfig(num_proc=2)
     with pytest.raises(
-        job.LaunchError, match=r"localhost: this host has .* its ranks need 2000000\.0 GB in this layout"
+        job.LaunchError, match=r"localhost: this host has .* its ranks need 2000000\.0 GB"
     ):
         job.run(hosts.assign(config), ["true"], config, LIMITS, None, Scripted(memory_gb=1e6))
