@@ -37,8 +37,8 @@ def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
     return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in given})
 
 
-def choose(request: Request) -> SearchResult:
-    """Returns the fastest layouts that fit.
+def choose(request: Request, top: int = SHOWN) -> SearchResult:
+    """Returns the `top` fastest layouts that fit.
 
     Raises:
         ConfigError: no layout has these flags, or none fits; it says what would.
@@ -52,10 +52,13 @@ def choose(request: Request) -> SearchResult:
     def accepts(division: Workload) -> bool:
         return given.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
 
-    found = search(work, cluster, constants, config.max_nodes, SHOWN, ramp, fixed, margin, accepts)
+    found = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
     if found.fastest:
         return found
-    every = [(memory.estimate(each, constants).minimum, each) for each in candidates(work, cluster, ranks, ramp, fixed)]
+    every = [
+        (memory.estimate(each, constants).minimum, each)
+        for each in candidates(work, cluster, config.max_nodes, ramp, fixed)
+    ]
     needed, least = next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), (0.0, None))
     if least is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
