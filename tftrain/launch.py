@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from tftrain import run
 from tftrain.config import flagfile, flags
@@ -86,11 +85,7 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
 
 
 def start(
-    config: LaunchConfig,
-    places: Sequence[Any],
-    args: list[str],
-    in_files: list[Problem],
-    layouts: Layouts | None = None,
+    config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem], layouts: Layouts | None = None
 ) -> int | None:
     """Starts the ranks with these flags and returns the exit code of the run; None to start again, see `job.run`.
 
@@ -121,7 +116,7 @@ def start(
     return job.run(places, command, config, limits, server if config.fork_ranks else None, layouts)
 
 
-def layouts_of(config: LaunchConfig, places: Sequence[Any], args: list[str], in_files: list[Problem]) -> Layouts:
+def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem]) -> Layouts:
     """Chooses the layout of a run: that of its checkpoint on as many ranks as before, else the fastest that fits.
 
     Raises:

@@ -153,9 +153,8 @@ def search_request(
 def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
     """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
     plan, batch, parallel = config.plan, config.batch, config.parallel
-    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
-    if split is None and "split_opt_state" in given:
-        split = 0
+    unsplit = 0 if "split_opt_state" in given else None
+    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else unsplit
 
     def fixed(section: Any, name: str, free: Any) -> Any:
         value = getattr(section, name)
@@ -170,5 +169,5 @@ def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
         checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
         core=fixed(config.model, "attn_impl", "softmax"),
-        sequence_parallel=parallel.sequence_parallel if "sequence_parallel" in given else None,
+        sequence_parallel=fixed(parallel, "sequence_parallel", False),
     )
