@@ -120,12 +120,18 @@ def test_the_lines_name_the_choice_two_runners_up_and_reasons():
     assert f"{found.fitting} of {found.candidates} layouts of 4 ranks fit into 3.00 GB each on this_machine" in head
     assert f"fastest of {found.fitting} layouts that fit" in first
     assert len(others) == 2
-    assert all("% slower, mostly by " in line for line in others)
+    assert all("% slower, mostly by " in line or line.endswith(": as fast") for line in others)
 
 
 @pytest.mark.parametrize(("ranks", "name"), [(64, "a100_80gb"), (512, "h100")])
 def test_a_large_model_on_many_ranks_is_searched_in_under_two_seconds(ranks, name):
-    size = ("--num_hidden_layers=48", "--hidden_size=8192", "--num_attention_heads=64", "--vocab_size=50304")
+    size = (
+        "--num_hidden_layers=48",
+        "--hidden_size=8192",
+        "--num_attention_heads=64",
+        "--vocab_size=50304",
+        "--max_position_embeddings=1024",
+    )
     args = (*size, "--model_family=gpt", "--max_seq_length=1024", "--precision=bf16", "--global_batch_size=4096")
     asked = request(*args, ranks=8, cluster=CLUSTERS[name], constants=GPU)
     config = dataclasses.replace(asked.config, plan=dataclasses.replace(asked.config.plan, nodes=ranks // 8))

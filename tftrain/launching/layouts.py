@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # What a rank ends with that was short of memory; the kernel kills it with SIGKILL.
 OUT_OF_MEMORY = (ExitCode.OUT_OF_MEMORY, ExitCode.SIGNALLED + signal.SIGKILL)
-LESS = 0.9  # share of the memory that a layout was planned with, of which the next one has at most as much
+LESS = 0.8  # share of the planned memory, without the reserve of TensorFlow itself, that the next layout may need
 SLOWER = 1.2  # how much longer than planned a step may take
 FIRST_STEPS = 5  # of a start, at least, after which its time is known; the first one compiles
 ROWS = 50  # last ones of metrics.jsonl that are read
@@ -69,7 +69,9 @@ class Layouts:
             return True
         if code not in OUT_OF_MEMORY:
             return False
-        smaller = dataclasses.replace(self._request.cluster, memory_gb=LESS * self.memory_gb)
+        reserve = self._request.constants.reserve_gb
+        limit = (reserve + LESS * (self.memory_gb - reserve)) / (1 - self._request.config.plan.memory_margin)
+        smaller = dataclasses.replace(self._request.cluster, memory_gb=limit)
         logger.warning(f"layout: out of memory with a plan of {self.memory_gb:.2f} GB for a rank; taking one with less")
         try:
             self._take(choice.choose(self._request._replace(cluster=smaller)))

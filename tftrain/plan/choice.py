@@ -96,7 +96,8 @@ def lines(found: SearchResult) -> list[str]:
         if number > 1:
             more = {kind: plan.time[place] - best.time[place] for place, kind in enumerate(plan.time._fields)}
             kind = max(more, key=more.__getitem__)
-            why = f"{plan.seconds / best.seconds - 1:.1%} slower, mostly by {kind.replace('_', ' ')}"
+            slower = plan.seconds / best.seconds - 1
+            why = f"{slower:.1%} slower, mostly by {kind.replace('_', ' ')}" if slower > 0.0005 else "as fast"
         shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
     return shown
 
