@@ -1,6 +1,7 @@
 """`tftrain.launch`: its command line, and a run on two ranks that Ctrl-C interrupts."""
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from tests.distributed import ROOT, run_ranks, started_ranks
+from tests.plan.test_choice import MACHINE
 from tests.test_run import SMALL
 from tftrain import launch
 from tftrain.checkpoint import folder
@@ -140,3 +142,41 @@ def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(t
     said = run_ranks(1, [*launch, f"--max_steps={step + 1}"])
     assert f"continuing after step {step} of {saved}" in said
     assert re.search(rf"learning rate \S+ at step {step} -> \S+: the schedule is shortened to {step + 1} steps", said)
+
+
+def machine_file(folder):
+    """Writes figures of a machine, so that a launcher need not measure it."""
+    path = folder / "machine.json"
+    path.write_text(json.dumps(dataclasses.asdict(MACHINE)))
+    return f"--machine_file={path}"
+
+
+@pytest.mark.multirank
+def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
+    flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}", machine_file(tmp_path)]
+    launch = ["-m", "tftrain.launch", "--layout=auto", "--activation_checkpointing=full", *flags]
+    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
+    chosen = re.search(r"^  1  (\S+) s a step, \S+ GB: data (\d) x tensor (\d) .* fastest of \d+ layouts", said, re.M)
+    assert int(chosen[2]) * int(chosen[3]) <= 2
+    assert said.count("slower, mostly by") + said.count(": as fast") == 2
+    assert re.search(rf"^  step 2 +\S+ +{chosen[1]}$", said, re.M), "planned beside measured"
+    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=4"])
+    assert "layout: that of the checkpoint stays, on 2 ranks" in said
+    assert "continuing after step 3" in said
+    said = run_ranks(1, [*launch, "-np", "1", "--micro_batch_size=2", "--max_steps=5"])
+    assert re.search(r"layout: (\d+) of \1 layouts of 1 ranks fit", said)
+    assert "continuing after step 4" in said
+    assert "8 = 2 samples x 4 micro-batches x 1 ranks" in said
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_auto_layout_goes_on_with_less_memory_where_a_limit_ends_the_ranks(tmp_path):
+    """The ranks may hold less data than the machine of the plan has."""
+    size = ["--num_hidden_layers=8", "--max_seq_length=256", "--hidden_size=256", "--num_attention_heads=8"]
+    flags = [*SMALL, *size, "--global_batch_size=64", "--optimizer=adamw", f"--output_dir={tmp_path}"]
+    launch = [sys.executable, "-m", "tftrain.launch", "--layout=auto", *flags, machine_file(tmp_path), "-np", "1"]
+    limited = f"import resource, os; resource.setrlimit(resource.RLIMIT_DATA, (2 * 10**9,) * 2); os.execv({launch[0]!r}, {[*launch, '--max_steps=2']!r})"
+    said = run_ranks(1, ["-c", limited], seconds=600, fresh=True)
+    assert "layout: out of memory with a plan of" in said
+    assert "step        2/2" in said

@@ -138,7 +138,7 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
     request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), given, cluster, constants)
     kept = None
-    if checkpoint_flags.was_written_by(completed, size, given & {*choice.LAYOUT, "global_batch_size"}):
+    if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
         kept = of_run(run.with_sizes(completed.config.resolve(size)), size, cluster, constants)
     return Layouts(request, kept)
 

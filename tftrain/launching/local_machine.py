@@ -14,8 +14,6 @@ from tftrain.plan.cluster import CLUSTERS, Cluster, of_device
 
 logger = logging.getLogger(__name__)
 
-MEGABITS_PER_GB = 8000
-
 
 def check(hosts: Sequence[Host]) -> None:
     """Raises a ConfigError if the hosts have different numbers of ranks, or this one is not that of rank 0."""
@@ -30,8 +28,7 @@ def check(hosts: Sequence[Host]) -> None:
 def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -> Cluster:
     """Returns the hosts of a job as a cluster whose devices are the ranks; measures this host if no file has that yet.
 
-    Raises:
-        ConfigError: the GPU, the link, or what `--cluster` names is unknown; or the file can't be written.
+    Raises a ConfigError if the GPU, the link or what `--cluster` names is unknown, or the file can't be written.
     """
     ranks, path = len(hosts[0].slots), Path(machine_file)
     if config.cluster is not None:
@@ -69,24 +66,17 @@ def _measured(path: Path) -> Cluster:
 
 
 def link_gbs(config: LaunchConfig, other: Host) -> float:
-    """Returns the rated speed of the network interface towards another host, in 1e9 bytes/s.
-
-    Raises:
-        ConfigError: the system does not know it.
-    """
+    """Returns the rated speed of the interface towards another host, in 1e9 bytes/s; a ConfigError if it is unknown."""
     import psutil
 
-    speeds, chosen = psutil.net_if_stats(), (config.network_interfaces or "").split(",")
-    own = [
-        name
-        for name, entries in psutil.net_if_addrs().items()
-        if other.launcher_address in {at.address for at in entries}
-    ]
-    name = next((name for name in (*chosen, *own) if name in speeds), "")
+    speeds, names = psutil.net_if_stats(), (config.network_interfaces or "").split(",")
+    for name, entries in psutil.net_if_addrs().items():
+        names += [name for entry in entries if entry.address == other.launcher_address]
+    name = next((name for name in names if name in speeds), "")
     if not name or not speeds[name].speed:
         expected = f"the speed of {name or 'the network'} is not known; expected FILE.json with network_gbs"
         raise _problem("cluster", None, f"{expected}, see docs/planner.md")
-    return speeds[name].speed / MEGABITS_PER_GB
+    return speeds[name].speed / 8000  # Mb/s
 
 
 def _problem(flag: str, value: str | None, expected: str) -> ConfigError:

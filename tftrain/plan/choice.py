@@ -15,8 +15,6 @@ from tftrain.plan.search import SCHEDULES, SearchResult, candidates, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 
-SHOWN = 3  # the fastest layout, and the runners-up
-
 
 class Request(NamedTuple):
     """What a layout is chosen for."""
@@ -28,21 +26,14 @@ class Request(NamedTuple):
 
 
 def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
-    """Returns a configuration with the defaults of those flags of a layout that the command line does not give.
-
-    A checkpoint may have supplied them.
-    """
+    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `given`."""
     every = {field.name: field.default for section in sections(config) for field in fields(section)}
     every |= {"fit_micro_batch": False, **config.model.family.defaults}
     return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in given})
 
 
-def choose(request: Request, top: int = SHOWN) -> SearchResult:
-    """Returns the `top` fastest layouts that fit.
-
-    Raises:
-        ConfigError: no layout has these flags, or none fits; it says what would.
-    """
+def choose(request: Request, top: int = 3) -> SearchResult:
+    """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
     config, given, cluster, constants = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
     work, ramp, fixed = search_request(config, cluster, given)
@@ -85,27 +76,21 @@ def words(work: Workload) -> str:
 def lines(found: SearchResult) -> list[str]:
     """Returns a line on the search, and one for each layout: planned seconds and memory, and the reason in words."""
     best = found.fastest[0]
-    ranks, place = best.work.ranks, best.cluster
-    head = (
-        f"layout: {found.fitting} of {found.candidates} layouts of {ranks} ranks fit into {place.memory_gb:.2f} GB "
-        f"each on {place.name}, {best.margin:.0%} of them free"
-    )
-    shown = [head if found.candidates else f"layout: that of the checkpoint stays, on {ranks} ranks"]
+    shown = [f"layout: that of the checkpoint stays, on {best.work.ranks} ranks"]
+    if found.candidates:
+        of_all = f"layout: {found.fitting} of {found.candidates} layouts of {best.work.ranks} ranks fit into "
+        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of them free"]
     for number, plan in enumerate(found.fastest, 1):
-        why = f"fastest of {found.fitting} layouts that fit" if found.candidates else "not searched"
-        if number > 1:
-            more = {kind: plan.time[place] - best.time[place] for place, kind in enumerate(plan.time._fields)}
-            kind = max(more, key=more.__getitem__)
-            slower = plan.seconds / best.seconds - 1
-            why = f"{slower:.1%} slower, mostly by {kind.replace('_', ' ')}" if slower > 0.0005 else "as fast"
+        slower, more = plan.seconds / best.seconds - 1, [a - b for a, b in zip(plan.time, best.time, strict=True)]
+        kind = plan.time._fields[more.index(max(more))].replace("_", " ")
+        why = f"{slower:.1%} slower, mostly by {kind}" if slower > 0.0005 else "as fast"
+        if plan is best:
+            why = f"fastest of {found.fitting} layouts that fit" if found.candidates else "not searched"
         shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
     return shown
 
 
 def arguments(work: Workload, request: Request) -> list[str]:
-    """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others.
-
-    The number of micro-batches follows from the sizes.
-    """
+    """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
     values = {**layout_of(work, request.config), "global_batch_size": work.global_batch}
     return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]

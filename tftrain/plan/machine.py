@@ -36,11 +36,7 @@ def read(path: Path) -> Cluster:
 
 
 def named(name: str, machine_file: Path) -> Cluster:
-    """Returns the cluster that --cluster names: a listed one, this machine as its file has it, or a JSON file.
-
-    Raises:
-        ConfigError: there is none of that name, or the file can't be read.
-    """
+    """Returns the cluster that --cluster names: listed, this machine, or a JSON file; a ConfigError if there is none."""
     if name == NAME:
         return read(machine_file)
     if name in CLUSTERS:
@@ -52,10 +48,7 @@ def named(name: str, machine_file: Path) -> Cluster:
 
 
 def default_system(cluster: Cluster, trainer: str) -> str:
-    """Returns the system whose constants a plan on a cluster has by default.
-
-    The constants of tftrain_cpu are shares of measured rates, those of the other systems shares of a data sheet.
-    """
+    """Returns the default system; the constants of tftrain_cpu are shares of measured rates, not of a data sheet."""
     if cluster.multiprocessors:
         return "megatron" if trainer == "megatron" else "encoder"
     return "tftrain_cpu" if cluster.name == NAME and trainer == "tftrain" else "megatron_cpu"

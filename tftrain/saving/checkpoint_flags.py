@@ -104,14 +104,13 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
-def was_written_by(completed: Completed, ranks: int, names: Collection[str]) -> bool:
-    """Returns whether so many ranks have written a checkpoint, with the same values of the flags of these names."""
+def ranks_of(path: Path) -> int | None:
+    """Returns how many ranks have written a checkpoint; None if its manifest does not say so."""
     try:
-        layout = manifest.read(completed.path).run.get("layout") if completed.path else None
+        layout = manifest.read(path).run.get("layout")
     except (CheckpointError, OSError):
-        return False
-    same = changed(completed.config, {name: _saved(completed.path).get(name) for name in names if completed.path})
-    return isinstance(layout, dict) and layout.get("ranks") == ranks and same == completed.config
+        return None
+    return layout.get("ranks") if isinstance(layout, dict) else None
 
 
 def problems(config: TrainConfig) -> list[Problem]:
