@@ -36,7 +36,7 @@ def read(path: Path) -> Cluster:
 
 
 def named(name: str, machine_file: Path) -> Cluster:
-    """Returns the cluster that --cluster names: listed, this machine, or a JSON file; a ConfigError if there is none."""
+    """Returns the cluster that --cluster names: listed, this machine or a JSON file; a ConfigError if there is none."""
     if name == NAME:
         return read(machine_file)
     if name in CLUSTERS:
