@@ -38,7 +38,11 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
     work, ramp, fixed = search_request(config, cluster, given)
     has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & given
-    fixed = fixed._replace(ranks=ranks, schedules=() if has_schedule else SCHEDULES)
+    fixed = fixed._replace(
+        ranks=ranks,
+        schedules=() if has_schedule else SCHEDULES,
+        sequence_parallel=fixed.sequence_parallel or (False, True),
+    )
 
     def accepts(division: Workload) -> bool:
         return given.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None

@@ -169,5 +169,5 @@ def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
         checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
         core=fixed(config.model, "attn_impl", "softmax"),
-        sequence_parallel=fixed(parallel, "sequence_parallel", False),
+        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in given else None,
     )

@@ -1,5 +1,6 @@
 """A search over the divisions of a workload among devices, ranked by time."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Constraints(NamedTuple):
     core: str | None = None  # value of attn_impl
     # Values of pipeline_schedule and virtual_pipeline_size to try under a pipeline; empty: those of the workload.
     schedules: tuple[tuple[str, int], ...] = ()
-    sequence_parallel: bool | None = None
+    sequence_parallel: tuple[bool, ...] | None = None  # values to try; None: true wherever ranks divide the sequence
 
     def allows(self, **sizes) -> bool:
         """Whether each of these sizes equals its constraint or is free."""
@@ -131,7 +132,7 @@ def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
 
 def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:
     stages = [stage for stage in zero_stages(work.dp, work.pp, work.trainer) if constraints.allows(zero_stage=stage)]
-    cores, sequence = _cores(work, constraints), _sequence(work, constraints)
+    cores, sequences = _cores(work, constraints), _sequences(work, constraints)
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
     if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:
         modes.remove("full")  # The trainer computes backward in halves.
@@ -143,13 +144,11 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
         sized = work._replace(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
-        for stage in stages:
-            for mode in modes:
-                for core in cores:
-                    if core == "flash" and mode == "selective":
-                        continue  # There is nothing of the core to compute again.
-                    fused = work.fused | {"flash"} if core == "flash" else work.fused
-                    yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
+        for stage, mode, core, sequence in itertools.product(stages, modes, cores, sequences):
+            if core == "flash" and mode == "selective":
+                continue  # There is nothing of the core to compute again.
+            fused = work.fused | {"flash"} if core == "flash" else work.fused
+            yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
 
 
 def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
@@ -161,12 +160,12 @@ def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
     return ("", "flash")
 
 
-def _sequence(work: Workload, constraints: Constraints) -> bool:
-    """Returns whether ranks divide the residual stream: in tftrain wherever they can, as it saves memory at no cost."""
-    if constraints.sequence_parallel is False:
-        return False
+def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
+    """Returns whether ranks divide the residual stream, which saves memory, and may take time to gather; or both."""
     possible = work.tp > 1 and work.seq % work.tp == 0
-    return possible if work.trainer == "tftrain" else work.sequence_parallel
+    if constraints.sequence_parallel is None:
+        return (possible if work.trainer == "tftrain" else work.sequence_parallel,)
+    return tuple(value for value in constraints.sequence_parallel if possible or not value)
 
 
 def _divisors(number: int, most: int | None = None) -> list[int]:
