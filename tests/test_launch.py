@@ -49,7 +49,7 @@ def test_no_option_has_the_name_of_a_flag_of_the_run():
     [
         ([], ["--num_proc: expected the number of ranks, -np N"]),
         (["-np"], ["--num_proc: expected a value after -np"]),
-        (["-np", "0"], ["--num_proc=0: expected a number at least 1"]),
+        (["-np", "0"], ["--num_proc=0: expected a number of at least 1"]),
         (["-np", "two"], ["--num_proc=two: expected a whole number within 64 bits"]),
         (["-np", "2", "-H", "a"], ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16"]),
         (
@@ -57,7 +57,7 @@ def test_no_option_has_the_name_of_a_flag_of_the_run():
             ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16", "--nosuch=1: no such flag"],
         ),
         (["-np", "2", "--hosts=a:2", "--hostfile=b"], ["--hostfile=b: expected either --hosts or --hostfile"]),
-        (["-np", "1", "-p", "99999"], ["--ssh_port=99999: expected a number at least 1 and at most 65535"]),
+        (["-np", "1", "-p", "99999"], ["--ssh_port=99999: expected a number of at least 1 and at most 65535"]),
         (["-np", "1", "-i", "/nosuch"], ["--ssh_identity_file=/nosuch: no such file; expected a private key"]),
         (
             ["-np", "2", "--min-np", "1", *SMALL],

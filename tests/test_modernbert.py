@@ -90,7 +90,7 @@ def test_it_is_evaluated_predicted_and_converted_there_and_back(run, tmp_path):
         ("classification", "the file is good"),
         pytest.param("token_classification", "the file is good", marks=pytest.mark.nightly),
         pytest.param("question_answering", "What is good?\tThe file is good.", marks=pytest.mark.nightly),
-        ("embedding", "the file is good"),
+        pytest.param("embedding", "the file is good", marks=pytest.mark.nightly),
     ],
 )
 def test_it_is_fine_tuned_and_predicts(run, tmp_path, task, text):

@@ -148,10 +148,10 @@ def test_values_out_of_bounds_and_contradictions_are_named_together():
     )
     found = "\n".join(map(str, config.problems(1)))
     for expected in (
-        "--max_steps=0: expected a number at least 1",
+        "--max_steps=0: expected a number of at least 1",
         "--precision=fp8: expected one of fp32, fp16, bf16",
         "--hidden_size=100: expected a multiple of num_attention_heads=12",
-        "--hidden_dropout_prob=1.0: expected a number at least 0 and below 1",
+        "--hidden_dropout_prob=1.0: expected a number of at least 0 and below 1",
         "--eval_files=x",
         "exactly one of data_dir",
         "--output_dir",

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import harness
 from tests.fuzz.targets import TARGETS
 
-CASES = 30 * len(TARGETS)
+CASES = 15 * len(TARGETS)
 
 
 def test_damaged_files_are_refused_cleanly_or_right():

@@ -91,7 +91,7 @@ def test_two_collectives_with_one_number_are_refused(group, monkeypatch):
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_both_transports_agree(ranks):
     output = run_ranks(ranks, ["-m", "tests.parallel.transport_ranks"])
     assert output.count("TensorFlow's transport agrees with Horovod's") == ranks
@@ -105,7 +105,7 @@ LAYOUTS = {
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [pytest.param("tp2", marks=pytest.mark.nightly), *list(LAYOUTS)[1:]])
 def test_losses_are_equal(tmp_path, layout):
     found = []
     for transport in ("horovod", "tensorflow"):
@@ -129,8 +129,15 @@ def test_a_rank_that_no_longer_answers_ends_the_others_when_horovod_has_ended(tm
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", ["tp2", "pp2"])
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("fault", "layout"),
+    [
+        (signal.SIGKILL, "tp2"),
+        (signal.SIGKILL, "pp2"),
+        (signal.SIGSTOP, "tp2"),
+        pytest.param(signal.SIGSTOP, "pp2", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_rank_that_is_killed_or_stands_still_ends_the_others(tmp_path, fault, layout):
     given = [*ENDLESS, *LAYOUTS[layout], "--group_transport=tensorflow", "--step_timeout_seconds=10"]
     with started_ranks(2, [*given, f"--output_dir={tmp_path}"]) as ranks:

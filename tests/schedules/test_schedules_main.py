@@ -48,7 +48,7 @@ def test_stages_may_differ(capsys):
         (["--backward_weights=3"], "--backward_weights=3: expected at most backward=2 on every stage"),
         (["--virtual_pipeline_size=2"], "--virtual_pipeline_size=2: expected 1 with pipeline_schedule=1f1b"),
         (["--pipeline_schedule=interleaved", "--virtual_pipeline_size=2", "--micro_batches=6"], "such as 4 or 8"),
-        (["--transfer=-1"], "--transfer=-1.0: expected a number at least 0"),
+        (["--transfer=-1"], "--transfer=-1.0: expected a number of at least 0"),
         (["--output=/dev/null/x"], "--output=/dev/null/x: expected a path to write to"),
         (["--stages=4"], "--stages=4: no such flag"),
     ],

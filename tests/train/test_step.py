@@ -220,9 +220,9 @@ def test_nothing_of_an_update_is_reduced_on_the_host():
 @pytest.mark.parametrize(
     ("steps", "compute"),
     [
-        (1, {"jit_compile": "true"}),
+        pytest.param(1, {"jit_compile": "true"}, marks=pytest.mark.nightly),
         (3, {"jit_compile": "true", "sparse_as_dense": False}),
-        (2, {"sparse_as_dense": False}),
+        pytest.param(2, {"sparse_as_dense": False}, marks=pytest.mark.nightly),
         (2, {"activation_checkpointing": "full"}),
     ],
     ids=str,

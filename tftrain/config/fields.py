@@ -151,7 +151,8 @@ def field_problems(config: Any) -> list[Problem]:
         elif isinstance(value, float) and not math.isfinite(value):
             found.append(Problem(flag_name(field), value, "expected a finite number"))
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
-            found.append(Problem(flag_name(field), value, f"expected a number {bounds(field)}"))
+            within = bounds(field).replace("at least", "of at least", 1)
+            found.append(Problem(flag_name(field), value, f"expected a number {within}"))
     return found
 
 

@@ -161,7 +161,7 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
                 ("hidden_dropout_prob=1.5", "--hidden_dropout_prob=1.5: expected a number"),
                 ("state_split_strategy=greedy:x", "--state_split_strategy=greedy:x: expected even"),
                 ("state_split_strategy=greedy:9", "--state_split_strategy=greedy:9: expected at most the 8"),
-                ("tensor_parallel_size=0", "--tensor_parallel_size=0: expected a number at least 1"),
+                ("tensor_parallel_size=0", "--tensor_parallel_size=0: expected a number of at least 1"),
                 ("tensor_parallel_size=3", "--tensor_parallel_size=3: expected a divisor of the 8 ranks"),
             )
         ),
