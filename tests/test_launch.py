@@ -144,10 +144,10 @@ def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(t
     assert re.search(rf"learning rate \S+ at step {step} -> \S+: the schedule is shortened to {step + 1} steps", said)
 
 
-def machine_file(folder):
+def machine_file(folder, **figures):
     """Writes figures of a machine, so that a launcher need not measure it."""
     path = folder / "machine.json"
-    path.write_text(json.dumps(dataclasses.asdict(MACHINE)))
+    path.write_text(json.dumps({**dataclasses.asdict(MACHINE), **figures}))
     return f"--machine_file={path}"
 
 
@@ -192,3 +192,17 @@ sys.exit(launch.main(sys.argv))
     assert "continuing after step 2" in second
     planned = [float(re.search(r"^  1  \S+ s a step, (\S+) GB", text, re.M)[1]) for text in (first, second)]
     assert planned[1] < planned[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_a_layout_slower_than_the_plans_of_others_is_followed_by_them_and_at_last_by_the_fastest(tmp_path):
+    # A machine that does not exist: every layout is slower than planned.
+    machine = machine_file(tmp_path, peak_fp32=1e3, memory_gbs=1e6)
+    size = ["--hidden_size=256", "--num_attention_heads=4", "--max_seq_length=128", "--global_batch_size=32"]
+    flags = [*SMALL, *size, f"--output_dir={tmp_path}", machine, "--max_steps=120", "--eval_every=-1"]
+    said = run_ranks(1, ["-m", "tftrain.launch", "--layout=auto", "-np", "1", *flags], seconds=600)
+    moves = said.count("layout: going on with")
+    assert moves in (2, 3), "three layouts, and back to the first or the second unless the third is the fastest"
+    assert said.count("continuing after step") == moves
+    assert "step  120/120" in said
