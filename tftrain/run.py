@@ -10,6 +10,7 @@ Exit codes, of which docs/reliability.md says more:
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
     79  a signal stopped the run, and --preempt_save_seconds were not enough to save
     80  another rank ended; its own exit code gives the reason
+    81  TensorFlow could not allocate a tensor: out of memory
     128 plus the signal's number: a signal ended the process at once; of SIGTERM and SIGINT, the second one does
 """
 
@@ -25,7 +26,7 @@ from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
 from tftrain.host import determinism, devices, files, huge_pages, log
-from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
 from tftrain.labelled import preflight as labelled
@@ -201,6 +202,12 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
 
     if not isinstance(error, tf.errors.OpError):
         return error
+    lines = str(error).splitlines() if isinstance(error, tf.errors.ResourceExhaustedError) else ()
+    if reason := next((line for line in lines if "allocat" in line), ""):  # Else the disk is full.
+        advice = (
+            "use a smaller --micro_batch_size or --activation_checkpointing; `tftrain.launch --layout=auto` chooses"
+        )
+        return OutOfMemoryError(f"{files.one_line(reason)}: {advice}")
     return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 

@@ -41,13 +41,21 @@ def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:
 
     It needs no TensorFlow.
     """
+    return [int(line) * MIB / GB for line in _nvidia_smi(f"memory.{kind}") if line.isdigit()]
+
+
+def gpu_names() -> list[str]:
+    """Returns the name of each GPU of the host, as nvidia-smi reports them; nothing if that is not there."""
+    return _nvidia_smi("name")
+
+
+def _nvidia_smi(field: str) -> list[str]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    command = [tool, f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
+    command = [tool, f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.split() if done.returncode == 0 else []
-    return [int(line) * MIB / GB for line in lines if line.isdigit()]
+    return [line.strip() for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 
 def host_memory_gb() -> float:
