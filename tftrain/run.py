@@ -25,7 +25,7 @@ import time
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
-from tftrain.host import determinism, devices, files, huge_pages, log
+from tftrain.host import determinism, devices, files, hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -116,7 +116,7 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
 
 def prepare_process(config: TrainConfig, may_restart: bool) -> None:
     """Sets what must be set before TensorFlow is loaded; restarts the process for huge pages if it may."""
-    has_gpu = devices.has_driver()
+    has_gpu = hardware.has_driver()
     if may_restart and config.compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -228,7 +228,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     refused = "attn_impl" in {problem.flag for problem in problems}
-    if config.model.attn_impl == "cudnn" and not refused and not devices.has_driver():
+    if config.model.attn_impl == "cudnn" and not refused and not hardware.has_driver():
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
     if launch.rank == 0 and config.run.output_dir:
         unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []

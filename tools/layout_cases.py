@@ -21,7 +21,7 @@ from pathlib import Path
 from tftrain.bench.training import run
 from tftrain.bench.worker import MeasureError
 from tftrain.config import flags
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.host.units import GB
 from tftrain.plan import choice, machine, memory
 from tftrain.plan.config import PlanConfig
@@ -46,7 +46,7 @@ def request_of(case: str) -> tuple[choice.Request, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         machine.measure(Path(folder) / "machine.json")
         own = machine.read(Path(folder) / "machine.json")
-    own = dataclasses.replace(own, memory_gb=min(own.memory_gb, devices.host_memory_gb()))
+    own = dataclasses.replace(own, memory_gb=min(own.memory_gb, hardware.host_memory_gb()))
     request = choice.Request(config, given, machine.shared(own, int(ranks)), systems()["tftrain_cpu"])
     if tight:
         least = min(memory.estimate(plan.work, request.constants).minimum for plan in plans(request))

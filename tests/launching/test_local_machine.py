@@ -9,7 +9,7 @@ import pytest
 
 from tests.plan.test_choice import MACHINE
 from tftrain.config.fields import ConfigError
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.launching import local_machine
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.hosts import Host
@@ -25,8 +25,8 @@ def hosts(*ranks, local=True):
 
 @pytest.fixture
 def cpu(monkeypatch):
-    monkeypatch.setattr(devices, "has_driver", lambda: False)
-    monkeypatch.setattr(devices, "host_memory_gb", lambda: 10.0)
+    monkeypatch.setattr(hardware, "has_driver", lambda: False)
+    monkeypatch.setattr(hardware, "host_memory_gb", lambda: 10.0)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def speed(monkeypatch):
 @pytest.fixture
 def gpus(monkeypatch):
     def are(names, gb):
-        monkeypatch.setattr(devices, "has_driver", lambda: True)
-        monkeypatch.setattr(devices, "gpu_names", lambda: names)
-        monkeypatch.setattr(devices, "gpu_memory_gb", lambda kind: gb)
+        monkeypatch.setattr(hardware, "has_driver", lambda: True)
+        monkeypatch.setattr(hardware, "gpu_names", lambda: names)
+        monkeypatch.setattr(hardware, "gpu_memory_gb", lambda kind: gb)
 
     return are
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN, assert_close, small_config
 from tftrain.architecture.describe import describe
-from tftrain.model.block import Block
+from tftrain.model.block import block_class
 from tftrain.model.layers import Dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
@@ -18,7 +18,7 @@ def made(**changes):
     """Returns a block, the function of its attention, its feed-forward layer, and an input."""
     config = small_config(**changes)
     spec = describe(config).block
-    block = Block(Parameters("float32", 1, 0.2), spec, config, 4)
+    block = block_class(spec)(Parameters("float32", 1, 0.2), spec, config, 4)
     for number, layer in enumerate(block.submodules):
         if isinstance(layer, Dense):
             layer.bias.assign(tf.random.stateless_normal(layer.bias.shape, [number, 3]))

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.host.environment import route_to
 from tftrain.launching import forking, messages
 from tftrain.launching.lines import Stream, forward
@@ -189,7 +189,7 @@ def check_host_name() -> None:
 
 def check_memory(needed: float) -> None:
     """Raises a LookupError if all ranks of this host, with the planned `needed` GB, are more than its memory."""
-    if needed and needed > (own := sum(devices.gpu_memory_gb("total")) or devices.host_memory_gb()):
+    if needed and needed > (own := sum(hardware.gpu_memory_gb("total")) or hardware.host_memory_gb()):
         raise LookupError(
             f"this host has {own:.1f} GB of memory, and its ranks need {needed:.1f} GB in this layout; expected hosts "
             "like that of rank 0, or --cluster=FILE.json with the memory_gb of a rank on the smallest host"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.hosts import Host
 from tftrain.plan import machine
@@ -34,7 +34,7 @@ def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -
     if config.cluster is not None:
         found = machine.named(config.cluster, path)
     else:
-        found = _of_gpus() if devices.has_driver() else _measured(path)
+        found = _of_gpus() if hardware.has_driver() else _measured(path)
     if found.name == machine.NAME:
         shared = machine.shared(found, ranks)
         if len(hosts) == 1 or config.cluster is not None:
@@ -48,13 +48,13 @@ def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -
 
 def _of_gpus() -> Cluster:
     """Returns the listed cluster of this host's GPUs, with no more memory than the smallest of them has."""
-    names = devices.gpu_names() or ["a GPU that nvidia-smi does not name"]
+    names = hardware.gpu_names() or ["a GPU that nvidia-smi does not name"]
     try:
         found = of_device(names[0])
     except ConfigError:
         expected = f"the planner does not know {names[0]}; expected one of {', '.join(CLUSTERS)}, or FILE.json with it"
         raise _problem("cluster", None, expected) from None
-    return dataclasses.replace(found, memory_gb=min([found.memory_gb, *devices.gpu_memory_gb("total")]))
+    return dataclasses.replace(found, memory_gb=min([found.memory_gb, *hardware.gpu_memory_gb("total")]))
 
 
 def _measured(path: Path) -> Cluster:
@@ -62,7 +62,7 @@ def _measured(path: Path) -> Cluster:
         logger.info(f"layout: measuring this host for about 5 seconds; {path} keeps the result")
         machine.measure(path)
     found = machine.read(path)
-    return dataclasses.replace(found, memory_gb=min(found.memory_gb, devices.host_memory_gb()))
+    return dataclasses.replace(found, memory_gb=min(found.memory_gb, hardware.host_memory_gb()))
 
 
 def link_gbs(config: LaunchConfig, other: Host) -> float:

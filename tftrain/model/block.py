@@ -144,10 +144,10 @@ def _activation(name: str, is_fused: bool, form: str) -> Callable[..., tf.Tensor
 
 
 class Block(tf_keras.layers.Layer):
-    """Self-attention and the feed-forward layer, each with a norm.
+    """Self-attention and the feed-forward layer, each with a norm; a subclass says where the norms are.
 
-    Post-norm, as in BERT: h = norm(x + attention(x)); norm(h + feed_forward(h)). Pre-norm, as in GPT-2 (Xiong et al.,
-    arXiv 2002.04745): h = x + attention(norm(x)); h + feed_forward(norm(h)).
+    A subclass maps the residual stream before the block to that after it: call(x, mask, dropout_key, deferred) has x,
+    [b, S, H], or under sequence parallelism [b, S / ranks, H]; for the others, and the result, see `SelfAttention`.
     """
 
     def __init__(
@@ -172,26 +172,8 @@ class Block(tf_keras.layers.Layer):
         self.attention_norm = Norm(attention.scope("norm"), norm, config) if norm else tf.identity
         self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
         self.feed_forward_norm = Norm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
-        self.is_pre_norm, normed = spec.pre_norm, self.feed_forward_norm
-        ends = (lambda h: (h, normed(h)), lambda h: h) if spec.pre_norm else (self.attention_norm, normed)
-        self.add_attention = self._adding(self.attention.output_projection, 1, ends[0])
-        self.add_feed_forward = self._adding(self.feed_forward.down, 2, ends[1])
 
-    def call(
-        self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None, deferred: Deferred | None = None
-    ) -> tf.Tensor:
-        """Maps the residual stream before the block to that after it, [b, S, H].
-
-        Under sequence parallelism it is [b, S / ranks, H]; for the others, see `SelfAttention`.
-        """
-        if self.is_pre_norm:
-            attended = self.attention(self.attention_norm(x), mask, dropout_key, deferred)
-            h, normed = self.add_attention(x, attended, dropout_key)
-        else:
-            h = normed = self.add_attention(x, self.attention(x, mask, dropout_key, deferred), dropout_key)
-        return self.add_feed_forward(h, self.feed_forward(normed, deferred), dropout_key)
-
-    def _adding(self, layer: Dense, site: int, then: Callable[[tf.Tensor], Any]) -> Callable[..., Any]:
+    def _adding(self, layer: Dense, site: int, then: Callable[[tf.Tensor], Any] = lambda h: h) -> Callable[..., Any]:
         """Returns add(x, branch, dropout_key), which is then(x + dropout(branch)).
 
         Args:
@@ -210,3 +192,40 @@ class Block(tf_keras.layers.Layer):
             return then(add_dropped(branch, layer.later_bias, x, dropout))
 
         return self.ranks.piece(add)
+
+
+class PostNormBlock(Block):
+    """As in BERT: h = norm(x + attention(x)); norm(h + feed_forward(h))."""
+
+    def __init__(self, *args):
+        """See `Block`."""
+        super().__init__(*args)
+        self.add_attention = self._adding(self.attention.output_projection, 1, then=self.attention_norm)
+        self.add_feed_forward = self._adding(self.feed_forward.down, 2, then=self.feed_forward_norm)
+
+    def call(self, x, mask, dropout_key, deferred=None):
+        """See `Block`."""
+        h = self.add_attention(x, self.attention(x, mask, dropout_key, deferred), dropout_key)
+        return self.add_feed_forward(h, self.feed_forward(h, deferred), dropout_key)
+
+
+class PreNormBlock(Block):
+    """As in GPT-2 (Xiong et al., arXiv 2002.04745): h = x + attention(norm(x)); h + feed_forward(norm(h))."""
+
+    def __init__(self, *args):
+        """See `Block`."""
+        super().__init__(*args)
+        normed = self.feed_forward_norm
+        self.add_attention = self._adding(self.attention.output_projection, 1, then=lambda h: (h, normed(h)))
+        self.add_feed_forward = self._adding(self.feed_forward.down, 2)
+
+    def call(self, x, mask, dropout_key, deferred=None):
+        """See `Block`."""
+        attended = self.attention(self.attention_norm(x), mask, dropout_key, deferred)
+        h, normed = self.add_attention(x, attended, dropout_key)
+        return self.add_feed_forward(h, self.feed_forward(normed, deferred), dropout_key)
+
+
+def block_class(spec: parts.Block) -> type[Block]:
+    """Returns the class of the blocks of an architecture."""
+    return PreNormBlock if spec.pre_norm else PostNormBlock

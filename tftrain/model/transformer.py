@@ -19,7 +19,7 @@ from tftrain.architecture.describe import describe
 from tftrain.checkpoint.piece import Piece
 from tftrain.config.train import ModelConfig
 from tftrain.formats.weights import Weights
-from tftrain.model.block import SITES_PER_BLOCK, Block
+from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
 from tftrain.model.layers import Dense, Norm
@@ -93,7 +93,7 @@ class Transformer(tf_keras.Model):
         if part.embedding:
             self.embedding = Embedding(tables, architecture, config, self.token_embedding)
         self.blocks = [
-            Block(
+            block_class(architecture.block)(
                 on_tokens.scope(f"layer_{layer:02d}"),
                 architecture.block_at(layer),
                 config,
