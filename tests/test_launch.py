@@ -205,4 +205,4 @@ def test_a_layout_slower_than_the_plans_of_others_is_followed_by_them_and_at_las
     moves = said.count("layout: going on with")
     assert moves in (2, 3), "three layouts, and back to the first or the second unless the third is the fastest"
     assert said.count("continuing after step") == moves
-    assert "step  120/120" in said
+    assert "step 120/120" in said
