@@ -1,6 +1,7 @@
 """`tftrain.launch`: its command line, and a run on two ranks that Ctrl-C interrupts."""
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from tests.distributed import ROOT, run_ranks, started_ranks
+from tests.plan.test_choice import MACHINE
 from tests.test_run import SMALL
 from tftrain import launch
 from tftrain.checkpoint import folder
@@ -105,10 +107,10 @@ def test_ranks_get_the_flags_of_a_flagfile(tmp_path, monkeypatch):
     own = ["--global_batch_size=8", "--max_steps=5", f"--output_dir={tmp_path}"]
     args = ["-np", "2", "--fork_ranks", f"--flagfile={file}", *own]
     assert launch.main(["tftrain.launch", *args]) == 75
-    ((hosts, command, config, limits, fork_server),) = started
+    ((hosts, command, config, limits, fork_server, layouts),) = started
     assert fork_server == [sys.executable, "-m", "tftrain.rank_server", *command[3:]]
     assert command == [sys.executable, "-m", "tftrain.run", *SMALL, "--preempt_save_seconds=7", *own]
-    assert (len(hosts), config.num_proc, limits.save) == (1, 2, 7 + launch.MARGIN_SECONDS)
+    assert (len(hosts), config.num_proc, limits.save, layouts) == (1, 2, 7 + launch.MARGIN_SECONDS, None)
 
 
 def test_the_launcher_loads_no_tensorflow():
@@ -140,3 +142,67 @@ def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(t
     said = run_ranks(1, [*launch, f"--max_steps={step + 1}"])
     assert f"continuing after step {step} of {saved}" in said
     assert re.search(rf"learning rate \S+ at step {step} -> \S+: the schedule is shortened to {step + 1} steps", said)
+
+
+def machine_file(folder, **figures):
+    """Writes figures of a machine, so that a launcher need not measure it."""
+    path = folder / "machine.json"
+    path.write_text(json.dumps({**dataclasses.asdict(MACHINE), **figures}))
+    return f"--machine_file={path}"
+
+
+@pytest.mark.multirank
+def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
+    flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}", machine_file(tmp_path)]
+    launch = ["-m", "tftrain.launch", "--layout=auto", "--activation_checkpointing=full", *flags]
+    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
+    chosen = re.search(r"^  1  (\S+) s a step, \S+ GB: data (\d) x tensor (\d) .* fastest of \d+ layouts", said, re.M)
+    assert int(chosen[2]) * int(chosen[3]) <= 2
+    assert said.count("slower, mostly by") + said.count(": as fast") == 2
+    assert re.search(rf"^  step 2 +\S+ +{chosen[1]}$", said, re.M), "planned beside measured"
+    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=4"])
+    assert "layout: that of the checkpoint stays, on 2 ranks" in said
+    assert "continuing after step 3" in said
+    said = run_ranks(1, [*launch, "-np", "1", "--micro_batch_size=2", "--max_steps=5"])
+    assert re.search(r"layout: (\d+) of \1 layouts of 1 ranks fit", said)
+    assert "continuing after step 4" in said
+    assert "8 = 2 samples x 4 micro-batches x 1 ranks" in said
+
+
+@pytest.mark.multirank
+def test_after_out_of_memory_the_run_goes_on_from_its_checkpoint_in_a_layout_that_needs_less(tmp_path):
+    flags = [*SMALL, "--hidden_size=128", "--max_seq_length=128", "--global_batch_size=64", f"--output_dir={tmp_path}"]
+    # The first start saves after two steps, and counts as one that the system has ended.
+    program = """
+import sys
+from tftrain import launch
+from tftrain.launching import job
+whole = job.run
+def short(places, command, *others):
+    job.run = whole
+    assert whole(places, [*command, "--max_steps=2"], *others) == 0
+    return None if others[-1].go_on(137) else 1
+job.run = short
+sys.exit(launch.main(sys.argv))
+"""
+    args = ["-c", program, "-np", "2", "--layout=auto", *flags, machine_file(tmp_path), "--max_steps=3"]
+    said = run_ranks(1, args, fresh=True)
+    first, second = said.split("layout: out of memory with a plan of")
+    assert "starting from random weights" in first
+    assert "continuing after step 2" in second
+    planned = [float(re.search(r"^  1  \S+ s a step, (\S+) GB", text, re.M)[1]) for text in (first, second)]
+    assert planned[1] < planned[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_a_layout_slower_than_the_plans_of_others_is_followed_by_them_and_at_last_by_the_fastest(tmp_path):
+    # A machine that does not exist: every layout is slower than planned.
+    machine = machine_file(tmp_path, peak_fp32=1e3, memory_gbs=1e6)
+    size = ["--hidden_size=256", "--num_attention_heads=4", "--max_seq_length=128", "--global_batch_size=32"]
+    flags = [*SMALL, *size, f"--output_dir={tmp_path}", machine, "--max_steps=120", "--eval_every=-1"]
+    said = run_ranks(1, ["-m", "tftrain.launch", "--layout=auto", "-np", "1", *flags], seconds=600)
+    moves = said.count("layout: going on with")
+    assert moves in (2, 3), "three layouts, and back to the first or the second unless the third is the fastest"
+    assert said.count("continuing after step") == moves
+    assert "step 120/120" in said

@@ -299,3 +299,17 @@ def test_a_run_of_one_process_needs_no_horovod(tmp_path):
     )
     output = run_ranks(1, ["-c", program, *SMALL, *settings], fresh=True)
     assert re.search(r"loss_curve\.png", output)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("OOM when allocating tensor with shape[64,512] and type float on /device:CPU:0 by allocator cpu", 81),
+        ("Graph execution error:\n\nOut of memory while trying to allocate 1073741824 bytes.", 81),
+        ("/data/file; No space left on device", None),
+    ],
+)
+def test_a_tensor_that_can_not_be_allocated_has_an_exit_code_and_one_line(message, code):
+    found = run.cause_of(tf.errors.ResourceExhaustedError(None, None, message), configured("--output_dir=unused"))
+    assert (None if found is None else found.exit_code) == code
+    assert found is None or (str(found).startswith(message.splitlines()[-1]) and "--micro_batch_size" in str(found))

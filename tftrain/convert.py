@@ -66,7 +66,6 @@ def convert(config: ConvertConfig) -> None:
 def described(weights) -> str:
     """Returns a model in words."""
     model, tokenizer = weights.model, weights.tokenizer
-    count = sum(1 for _ in weights.shapes)
     words = "no tokenizer"
     if tokenizer:
         case = "lower-cased" if tokenizer.lower_case else "cased"
@@ -74,7 +73,7 @@ def described(weights) -> str:
     act = "SwiGLU" if model.activation == "swiglu" else f"{model.gelu_form} GeLU"
     return (
         f"{model.model_family}, {model.num_hidden_layers} layers x {model.hidden_size}, {model.num_attention_heads} "
-        f"heads, {act}, {count} tensors, vocabulary of {model.vocab_size}, {words}"
+        f"heads, {act}, {len(weights.shapes)} tensors, vocabulary of {model.vocab_size}, {words}"
     )
 
 

@@ -111,7 +111,7 @@ def write_saved_models(folder: Path, source, made) -> dict:
     """
     import tensorflow as tf
 
-    from tftrain.inference.serving import saved_model
+    from tftrain.inference.serving import report, saved_model
     from tftrain.inference.serving.text_graph import needs_tensorflow_text
 
     bare = made
@@ -120,12 +120,7 @@ def write_saved_models(folder: Path, source, made) -> dict:
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, made)
     saved_model.write(folder / VERSION, source, bare)
     loaded = tf.saved_model.load(str(folder / VERSION)).signatures
-
-    def of_arrays(function, inputs):
-        return lambda **given: function(**{spec.name: tf.constant(given[spec.name]) for spec in inputs})
-
-    on_ids = {name: signature for name, signature in bare.items() if signature.is_of_ids}
-    return {name: of_arrays(loaded[name], signature.inputs) for name, signature in on_ids.items()}
+    return {name: report.of_arrays(loaded[name]) for name, signature in bare.items() if signature.is_of_ids}
 
 
 def write_onnx(folder: Path, source, made) -> dict:

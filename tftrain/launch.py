@@ -5,6 +5,7 @@ It takes the flags of `tftrain.run`, refuses wrong ones before a rank starts, an
 everything at once.
 """
 
+import dataclasses
 import logging
 import os
 import signal
@@ -14,11 +15,17 @@ from collections.abc import Sequence
 from tftrain import run
 from tftrain.config import flagfile, flags
 from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig, split
+from tftrain.launching.layouts import Layouts
 from tftrain.parallel.launcher import Launch
+from tftrain.plan import choice, machine
+from tftrain.plan.config import PlanConfig, PlanFlags
+from tftrain.plan.forecast import of_run
+from tftrain.plan.system import systems
 from tftrain.saving import checkpoint_flags, initial_weights
 
 logger = logging.getLogger("tftrain.launch")
@@ -57,12 +64,11 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
         LaunchError: the ranks can't be started.
     """
     args, in_files = flagfile.expand([PROGRAM, *args])
-    train_config, misread, given = flags.read(TrainConfig, args)
-    misread = [*in_files, *misread]
+    misread = [*in_files, *flags.read(TrainConfig, args)[1]]
     if problems:
         raise ConfigError([*problems, *misread])
     try:
-        from tftrain.launching import hosts, job
+        from tftrain.launching import hosts
     except ImportError as error:
         raise RunError(f"Horovod can't be imported ({error}); `make setup` builds it") from error
     log.configure(level="debug" if config.verbose else "info", program=PROGRAM)
@@ -70,6 +76,25 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
         places = hosts.assign(config)
     except ConfigError as error:
         raise ConfigError([*error.problems, *misread]) from error
+    if config.layout == "given":
+        return start(config, places, args, in_files)
+    layouts = layouts_of(config, places, args, in_files)
+    while (code := start(config, places, [*args, *layouts.arguments()], in_files, layouts)) is None:
+        pass
+    return code
+
+
+def start(
+    config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem], layouts: Layouts | None = None
+) -> int | None:
+    """Starts the ranks with these flags and returns the exit code of the run; None to start again, see `job.run`.
+
+    `places` are the hosts with their ranks, `in_files` the problems of the flagfiles. For the errors, see `launch`.
+    """
+    from tftrain.launching import job
+
+    train_config, misread, given = flags.read(TrainConfig, args)
+    misread = [*in_files, *misread]
     size = sum(len(host.slots) for host in places)
     has_rank_0, completed = places[0].is_local, checkpoint_flags.Completed(train_config, None, {})
     if has_rank_0:
@@ -88,7 +113,34 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     )
     # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
     command, server = ([sys.executable, "-m", f"tftrain.{name}", *args[1:]] for name in ("run", "rank_server"))
-    return job.run(places, command, config, limits, server if config.fork_ranks else None)
+    return job.run(places, command, config, limits, server if config.fork_ranks else None, layouts)
+
+
+def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem]) -> Layouts:
+    """Chooses the layout of a run: that of its checkpoint on as many ranks as before, else the fastest that fits.
+
+    Raises:
+        ConfigError: the flags, the hosts or the data are wrong, or nothing fits.
+        RunError: the data can't be read.
+    """
+    from tftrain.launching import local_machine
+
+    local_machine.check(places)
+    size, given = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
+    completed, problems = run.read(args)
+    free = choice.freed(completed.config, given)
+    if free.run.mode != "train":
+        raise ConfigError([Problem("layout", "auto", f"expected given with --mode={free.run.mode}")])
+    undivided = dataclasses.replace(free, batch=BatchConfig(), parallel=ParallelConfig())
+    if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):
+        raise ConfigError(completed.explain(problems))
+    cluster = local_machine.cluster_of(config, places, free.run.machine_file)
+    constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
+    request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), given, cluster, constants)
+    kept = None
+    if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
+        kept = of_run(run.with_sizes(completed.config.resolve(size)), size, cluster, constants)
+    return Layouts(request, kept)
 
 
 def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:

@@ -10,6 +10,7 @@ Exit codes, of which docs/reliability.md says more:
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
     79  a signal stopped the run, and --preempt_save_seconds were not enough to save
     80  another rank ended; its own exit code gives the reason
+    81  TensorFlow could not allocate a tensor: out of memory
     128 plus the signal's number: a signal ended the process at once; of SIGTERM and SIGINT, the second one does
 """
 
@@ -24,8 +25,8 @@ import time
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
-from tftrain.host import determinism, devices, files, huge_pages, log
-from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.host import determinism, devices, files, hardware, huge_pages, log
+from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
 from tftrain.labelled import preflight as labelled
@@ -107,7 +108,7 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
     """
     holder = ""
     if launch.rank == 0:
-        holder = lock.acquire(LINGER_SECONDS if elastic.is_child(os.environ) else 0.0) or ""
+        holder = lock.acquire(LINGER_SECONDS if elastic.PARENT in os.environ else 0.0) or ""
     holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
     expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
     return Problem("output_dir", config.run.output_dir, expected) if holder else None
@@ -115,7 +116,7 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
 
 def prepare_process(config: TrainConfig, may_restart: bool) -> None:
     """Sets what must be set before TensorFlow is loaded; restarts the process for huge pages if it may."""
-    has_gpu = devices.has_driver()
+    has_gpu = hardware.has_driver()
     if may_restart and config.compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -201,6 +202,12 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
 
     if not isinstance(error, tf.errors.OpError):
         return error
+    lines = str(error).splitlines() if isinstance(error, tf.errors.ResourceExhaustedError) else ()
+    if reason := next((line for line in lines if "allocat" in line), ""):  # Else the disk is full.
+        advice = (
+            "use a smaller --micro_batch_size or --activation_checkpointing; `tftrain.launch --layout=auto` chooses"
+        )
+        return OutOfMemoryError(f"{files.one_line(reason)}: {advice}")
     return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 
@@ -221,7 +228,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     refused = "attn_impl" in {problem.flag for problem in problems}
-    if config.model.attn_impl == "cudnn" and not refused and not devices.has_driver():
+    if config.model.attn_impl == "cudnn" and not refused and not hardware.has_driver():
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
     if launch.rank == 0 and config.run.output_dir:
         unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
@@ -248,9 +255,7 @@ def with_sizes(config: TrainConfig) -> TrainConfig:
         config, sizes = labelled.with_labels(config), labelled.sizes(config)
     else:
         sizes = preflight.sizes(config)
-    names = ("vocab_size", "max_seq_length", "max_predictions_per_seq")
-    found = {name: getattr(sizes, name) for name in names}
-    return changed(config, {**found, "intermediate_size": config.model.feed_forward_size})
+    return changed(config, {**sizes._asdict(), "intermediate_size": config.model.feed_forward_size})
 
 
 if __name__ == "__main__":

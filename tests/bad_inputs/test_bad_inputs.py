@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_inputs import places, programs
-from tftrain.host import devices
+from tftrain.host import hardware
 
 TABLE = Path(__file__).with_name("table.txt")
 ROWS = [tuple(cell.strip() for cell in line.split(" | ")) for line in TABLE.read_text().splitlines() if " | " in line]
@@ -29,8 +29,8 @@ def case(row):
 
 @pytest.mark.parametrize(("program", "args", "code", "line"), [case(row) for row in ROWS])
 def test_bad_input_ends_with_one_line_that_names_it(program, args, code, line, made, monkeypatch):
-    monkeypatch.setattr(devices, "has_driver", lambda: False)
-    monkeypatch.setattr(devices, "host_memory_gb", lambda: 24.0)
+    monkeypatch.setattr(hardware, "has_driver", lambda: False)
+    monkeypatch.setattr(hardware, "host_memory_gb", lambda: 24.0)
     found = programs.outcome(program, args, int(code), made)
     whole = line.removesuffix(" ...")
     # Before a failure there may be warnings, such as one for each checkpoint that can't be used.

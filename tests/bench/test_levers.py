@@ -59,7 +59,7 @@ def measured(monkeypatch):
         if "--precision=fp16" in given:
             raise MeasureError("no such luck")
         part = 2 if "--precision=bf16" in given else 1
-        return Figures((2.0 / part,) * steps, 8.0 * part, 3.0 / part, 1, 10**9 // part, 0, memory, 0)
+        return Figures([2.0 / part] * steps, 8.0 * part, 3.0 / part, 1, 1.0 / part, 0, memory, 0)
 
     monkeypatch.setattr(run, "measure", fake)
     return ranks

@@ -78,7 +78,7 @@ def bench(monkeypatch, tmp_path, capsys):
         if "--precision=fp16" in given and "--jit_compile=false" in given:
             raise MeasureError("no such luck")
         part = 2 if "--precision=fp16" in given else 1
-        return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
+        return Figures([2.0 / part, 4.0 / part, 3.0 / part], 8.0 * part, 3.0 / part, 1, 1.0, 0, {}, 0)
 
     def start(name, *given, gb=8.0, np=2):
         machine = LocalMachine(np, gb, 40e9, Constants(reserve_gb=0.6), False)
@@ -147,7 +147,7 @@ def test_rows_that_scale_to_one_run_share_it(bench_without_pictures):
 )
 def test_the_spread_of_the_base_is_the_range_of_its_runs_in_percent(peaks, speeds, expected):
     own, *base = (
-        Figures((0.1, 0.1), speed, peak, 0, 10**9, 0, {}, 0)
+        Figures([0.1, 0.1], speed, peak, 0, 1.0, 0, {}, 0)
         for peak, speed in zip((3.0, *peaks), (20.0, *speeds), strict=True)
     )
     found = table.run_record(Compared(Row("other", "group"), (own,), tuple(base)), is_base=False)

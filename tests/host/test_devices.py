@@ -12,8 +12,8 @@ from tftrain.host import devices
 
 def test_a_driver_and_free_memory_are_asked_without_tensorflow():
     program = (
-        "import sys; from tftrain.host import devices; devices.has_driver(); "
-        "devices.gpu_memory_gb('free'); devices.host_memory_gb(); "
+        "import sys; from tftrain.host import devices, hardware; hardware.has_driver(); "
+        "hardware.gpu_memory_gb('free'); hardware.host_memory_gb(); "
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

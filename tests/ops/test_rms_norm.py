@@ -14,7 +14,7 @@ from tests.ops.comparison import (
     optimized_hlo,
     ways,
 )
-from tftrain.ops.rms_norm import reference_rms_norm, rms_norm
+from tftrain.ops.layer_norm import reference_rms_norm, rms_norm
 
 EPSILON = 1e-5
 SHAPES = ((0, 8), (1, 1), (3, 7), (2, 5, 1000), (17, 2560))

@@ -14,7 +14,7 @@ from tests.ops.comparison import (
     optimized_hlo,
     ways,
 )
-from tftrain.ops.swiglu import reference_swiglu, swiglu
+from tftrain.ops.gelu import reference_swiglu, swiglu
 
 SHAPES = ((0, 8), (1, 1), (3, 7), (2, 5, 1000), (17, 2560))
 

@@ -45,7 +45,7 @@ def poisoned(names, values):
 def test_the_gradient_that_backward_came_to_first_is_named(names, values, rule, split):
     optimizer, _ = make(dataclasses.replace(CONFIG, optimizer=rule), mesh=Mesh(), split_strategy=split)
     gradients = [tf.constant(value) for value in poisoned(names, values).values()]
-    parts = optimizer.state.split.take(gradients) if split else gradients
+    parts = optimizer.state.split.take(gradients.__getitem__) if split else gradients
     before = whole(optimizer)
     info = compiled(optimizer, "graph")(*parts)
     assert bool(info.found_inf)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tests.train.test_step import BASE, trained
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import BatchConfig
-from tftrain.parallel import buckets, collectives
+from tftrain.optim import state_split
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
 
@@ -52,7 +53,7 @@ def in_precision(precision, **parallel):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_masters_are_the_fp32_draws_bit_for_bit(layout, precision, monkeypatch):
     ranks, parallel = LAYOUTS[layout]
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1024)  # several buckets, larger and smaller than a tensor
+    monkeypatch.setattr(state_split, "BUCKET_BYTES", 1024)  # several buckets, larger and smaller than a tensor
     monkeypatch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
     # The weights that other ranks own are compared by `tests.train.layouts`, with several processes.
     if ranks > 1:

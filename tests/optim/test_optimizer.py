@@ -11,9 +11,8 @@ from tests.checkpoint import states
 from tests.tf_models import tf_models
 from tftrain.config.train import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
-from tftrain.optim import rules
+from tftrain.optim import rules, state_split
 from tftrain.optim.optimizer import Optimizer
-from tftrain.parallel import buckets
 
 SHAPES = {
     "embeddings/word": (11, 4),
@@ -253,14 +252,15 @@ def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
+    monkeypatch.setattr(state_split, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
     config = dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.25)
     optimizer, variables = make(config, split_strategy="even")
     assert len(optimizer.state.split.buckets) > 3
     reference = Reference(config, initial_weights())
     step = compiled(optimizer, "graph")
     for gradients in gradient_steps(10):
-        step(*optimizer.state.split.take([tf.constant(value) for value in gradients.values()]))
+        whole_gradients = [tf.constant(value) for value in gradients.values()]
+        step(*optimizer.state.split.take(whole_gradients.__getitem__))
         reference.apply(gradients)
     state = whole(optimizer)
     for name, variable in zip(SHAPES, variables, strict=True):

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.parallel.simulated_ranks import SimulatedRanks
+from tftrain.optim import state_split
 from tftrain.optim.state_split import StateSplit
-from tftrain.parallel import buckets, collectives
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import PendingCollectives
 
@@ -50,7 +51,7 @@ def test_every_owner_has_the_bits_of_the_sum_in_rank_order(monkeypatch, bounds, 
 
 @pytest.mark.parametrize("strategy", ["even", "naive", "greedy:2"])
 def test_no_rank_receives_more_than_a_bucket_at_once(monkeypatch, strategy):
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 400)
+    monkeypatch.setattr(state_split, "BUCKET_BYTES", 400)
     ranks, shapes = SimulatedRanks(6), {"embeddings/word": [500], "layer_00/kernel": [60], "layer_00/bias": [7]}
     monkeypatch.setattr(collectives, "_together", ranks.together)
     given = {name: draws(6, shape[0]) for name, shape in shapes.items()}

@@ -12,9 +12,8 @@ from tests.supervise.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel import collectives, graph_collectives, start, tensorflow_cluster, tensorflow_transport
-from tftrain.parallel.mesh import Group, Mesh, MeshError
+from tftrain.parallel.mesh import AgreedMeshError, Group, Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
-from tftrain.parallel.start import TransportError
 
 STORE = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
 
@@ -38,7 +37,7 @@ def test_who_has_which_transport():
 
 
 def test_what_has_no_transport_is_refused_with_the_flag():
-    with pytest.raises(TransportError, match=r"--group_transport=tensorflow: expected auto or horovod.*MPI"):
+    with pytest.raises(AgreedMeshError, match=r"--group_transport=tensorflow: expected auto or horovod.*MPI"):
         kinds("tensorflow", {})
     (problem,) = ParallelConfig(group_transport="tensorflow").problems(4, {})
     assert problem.flag == "group_transport"

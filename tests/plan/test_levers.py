@@ -9,7 +9,6 @@ from tftrain.plan import levers
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.config import PlanConfig, workload
-from tftrain.plan.forecast import forecast
 from tftrain.plan.system import systems
 
 WIDE = ["--num_hidden_layers=48", "--hidden_size=3072", "--num_attention_heads=48", "--max_seq_length=512"]
@@ -71,21 +70,21 @@ def parsed(*given):
 def test_two_levers_are_tried_where_one_is_not_enough():
     cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
     config = parsed(*WIDE, "--micro_batch_size=32")
-    single = levers.levers(config, workload(config, cluster), cluster)
-    assert not any(forecast(lever.work, cluster, constants).fits for lever in single)
+    single = levers.levers(config, workload(config, cluster), cluster, constants)
+    assert not any(lever.plan.fits for lever in single)
     assert levers.cheapest(config, cluster, constants)
 
 
 def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
     cluster, constants = CLUSTERS["a100_80gb"], systems()["encoder"]
     config = parsed(*BF16, "--nodes=6", "--micro_batch_size=16", "--grad_accum_steps=4")
-    single = levers.levers(config, workload(config, cluster), cluster)
-    enough = [plan for lever in single if (plan := forecast(lever.work, cluster, constants)).fits]
+    single = levers.levers(config, workload(config, cluster), cluster, constants)
+    enough = [lever.plan for lever in single if lever.plan.fits]
     found = levers.cheapest(config, cluster, constants, most=100)
     assert enough
     assert found[0].plan.seconds < min(plan.seconds for plan in enough)
     # What is enough by itself stands by itself alone: with tensor parallel ranks it is, whatever else is pulled.
-    assert {suggestion.flags for suggestion in found if "tensor_parallel_size=3" in suggestion.flags} == {
+    assert {lever.flags for lever in found if "tensor_parallel_size=3" in lever.flags} == {
         "--tensor_parallel_size=3 --grad_accum_steps=12"
     }
 
@@ -95,7 +94,8 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
 
     def offered(*given):
         config = parsed(*BF16, *given)
-        return {name for lever in levers.levers(config, workload(config, cluster), cluster) for name in lever.changes}
+        found = levers.levers(config, workload(config, cluster), cluster, systems()["encoder"])
+        return {name for lever in found for name in lever.changes}
 
     assert {"tensor_parallel_size", "pipeline_parallel_size", "split_opt_state"} <= offered()
     assert "pipeline_parallel_size" not in offered("--split_grad_accum")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.workloads import BERT, GPT, resized, workloads
+from tests.plan.workloads import BERT, GPT, bytes_of, resized, workloads
 from tftrain.plan import decoder, encoder, inventory, memory
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
@@ -19,14 +19,14 @@ def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
     work = resized(GPT, num_attention_heads=heads)._replace(tp=tp)
     s, b, h = work.seq, work.micro_batch, work.model.width
     expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
-    assert decoder.block(work).saved_bytes() == pytest.approx(expected, rel=1e-12)
+    assert bytes_of(decoder.block(work)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
     work = GPT._replace(tp=2)
     expected = work.seq * work.micro_batch * work.model.width * (10 + 24 / 2)
-    assert decoder.block(work).saved_bytes(core=False) == pytest.approx(expected, rel=1e-12)
+    assert bytes_of(decoder.block(work), core=False) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [2, 8])
@@ -34,8 +34,8 @@ def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
     # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
     work = resized(GPT, num_attention_heads=16)._replace(tp=tp, sequence_parallel=True)
     s, b, h = work.seq, work.micro_batch, work.model.width
-    assert decoder.block(work).saved_bytes() == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
-    assert decoder.block(work).saved_bytes(core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
+    assert bytes_of(decoder.block(work)) == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
+    assert bytes_of(decoder.block(work), core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
 
 
 def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():
@@ -63,7 +63,7 @@ def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
     assert decoder.block(work) == plain
     fours = work._replace(micro_batch=2)
     dropped = decoder.block(fours._replace(fused=fours.fused - {"softmax"}))
-    assert dropped.saved_bytes() == decoder.block(fours).saved_bytes() + 2 * scores
+    assert bytes_of(dropped) == bytes_of(decoder.block(fours)) + 2 * scores
 
 
 def test_an_encoder_block_keeps_its_tensors_by_hand():
@@ -74,11 +74,11 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     stream, wide, scores = 2 * tokens * 768, 2 * tokens * 3072, 2 * work.micro_batch * 12 * 128**2
     # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
     expected = 8 * stream + 2 * wide + scores
-    assert encoder.block(work).saved_bytes() == expected
+    assert bytes_of(encoder.block(work)) == expected
     # Plain ops keep more: two norms before scale and shift, two terms of GeLU; under XLA scores before the softmax.
     plain = work._replace(fused=frozenset())
-    assert encoder.block(plain).saved_bytes() == expected + 2 * stream + 2 * wide
-    compiled = encoder.block(plain._replace(compiled=True)).saved_bytes()
+    assert bytes_of(encoder.block(plain)) == expected + 2 * stream + 2 * wide
+    compiled = bytes_of(encoder.block(plain._replace(compiled=True)))
     assert compiled == expected + 2 * stream + scores + 2 * wide
 
 

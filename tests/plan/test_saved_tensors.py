@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plan.workloads import BERT, resized
+from tests.plan.workloads import BERT, bytes_of, resized
 from tftrain.architecture.describe import describe
 from tftrain.config.families import FAMILIES
 from tftrain.config.model import FUSED_OPS
@@ -54,7 +54,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     found = saved_bytes(config, dtype)
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - own.block(work).saved_bytes() <= rows
+    assert 0 <= found - bytes_of(own.block(work)) <= rows
 
 
 @pytest.mark.parametrize("dtype", ITEM)
@@ -77,7 +77,7 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
         attention_dropout=False,
     )
     found = saved_bytes(config, dtype)
-    assert 0 <= found - own.block(work).saved_bytes() <= 16 * SAMPLES * LENGTH * 4
+    assert 0 <= found - bytes_of(own.block(work)) <= 16 * SAMPLES * LENGTH * 4
 
 
 def test_cudnn_keeps_as_many_keys_and_values_as_queries():
@@ -85,20 +85,20 @@ def test_cudnn_keeps_as_many_keys_and_values_as_queries():
     config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
     work = BERT._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
     flash, cudnn = (own.block(work._replace(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
-    assert cudnn.saved_bytes() - flash.saved_bytes() == 2 * 2 * SAMPLES * LENGTH * WIDTH * (HEADS - 1) / HEADS
+    assert bytes_of(cudnn) - bytes_of(flash) == 2 * 2 * SAMPLES * LENGTH * WIDTH * (HEADS - 1) / HEADS
 
 
 def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.block import block_class
+    from tftrain.model.block import Block
     from tftrain.model.parameters import Parameters
     from tftrain.ops.attention_mask import AttentionMask
     from tftrain.ops.dropout import DropoutKey
 
     spec = describe(config).block
-    block = block_class(spec)(Parameters(dtype, 1, 0.02), spec, config, 4)
+    block = Block(Parameters(dtype, 1, 0.02), spec, config, 4)
     sizes = {}
 
     @tf.function(autograph=False)

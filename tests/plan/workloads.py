@@ -51,3 +51,8 @@ def workloads(draw):
         accumulation=draw(some.sampled_from(["", "fp32"])) if not causal else "",
         compiled=draw(some.booleans()),
     )
+
+
+def bytes_of(part, core=True):
+    """Returns the bytes that a part saves for backward, with or without those of the attention core."""
+    return float(sum(tensor.size for tensor in part.saved if core or not tensor.core))

@@ -28,14 +28,15 @@ BACKED_OFF = GOOD._replace(skipped=tf.constant(True), grad_norm=tf.constant(np.i
 BAD = BACKED_OFF._replace(is_nan=tf.constant(True), culprit=tf.constant(7), bad_ranks=tf.constant([0.0, 1.0]))
 
 
-def seen(infos, max_nan_steps=3, found=None):
+def seen(infos, max_nan_steps=3):
+    found = []
     settings, mesh = LimitsConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
-    on_spike = lambda step, spike: found.append((step, spike))  # noqa: E731
     health = Health(
-        settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", on_spike
+        settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", found.append
     )
     for number, info in enumerate(infos, start=1):
         health.observe(number, info, at_once=number == len(infos))
+    return found
 
 
 def test_some_in_a_row_end_the_run_and_are_named():
@@ -58,12 +59,9 @@ def test_fewer_in_a_row_and_a_loss_scale_that_backs_off_do_not(infos):
 
 
 def test_an_unusual_step_is_handed_on():
-    found = []
-    seen([GOOD] * 100 + [GOOD._replace(sums=GOOD.sums * tf.constant([5.0, 1, 1, 1, 1, 1]))], found=found)
-    ((step, spike),) = found
-    assert step == 101
-    assert (spike.loss, spike.grad_norm) == (16.0, 1.0)
-    assert spike.loss_zscore > 6 > spike.grad_norm_zscore
+    (row,) = seen([GOOD] * 100 + [GOOD._replace(sums=GOOD.sums * tf.constant([5.0, 1, 1, 1, 1, 1]))])
+    assert (row.step, row.spike_loss, row.spike_grad_norm) == (101, 16.0, 1.0)
+    assert row.spike_loss_zscore > 6 > row.spike_grad_norm_zscore
 
 
 @pytest.mark.multirank

@@ -5,7 +5,7 @@ import pytest
 from tftrain import rank_server, run
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.parallel.launcher import Launch
 from tftrain.report import memory_limit
 
@@ -21,8 +21,8 @@ def found(*args, launch=ALONE, forked=False):
 @pytest.fixture
 def host_gb(monkeypatch):
     def has(gb):
-        monkeypatch.setattr(devices, "has_driver", lambda: False)
-        monkeypatch.setattr(devices, "host_memory_gb", lambda: gb)
+        monkeypatch.setattr(hardware, "has_driver", lambda: False)
+        monkeypatch.setattr(hardware, "host_memory_gb", lambda: gb)
 
     has(24.0)
     return has
@@ -91,17 +91,17 @@ def test_a_plan_a_little_above_the_memory_is_left_to_the_run(host_gb):
 
 
 def test_a_gpu_is_compared_by_its_own_memory(monkeypatch):
-    monkeypatch.setattr(devices, "has_driver", lambda: True)
-    monkeypatch.setattr(devices, "gpu_memory_gb", lambda kind: [85.9, 17.2])
+    monkeypatch.setattr(hardware, "has_driver", lambda: True)
+    monkeypatch.setattr(hardware, "gpu_memory_gb", lambda kind: [85.9, 17.2])
     assert found() == []
     (line,) = found("--micro_batch_size=512")
     assert "the smallest GPU has 17 GB" in line
-    monkeypatch.setattr(devices, "gpu_memory_gb", lambda kind: [])
+    monkeypatch.setattr(hardware, "gpu_memory_gb", lambda kind: [])
     assert found("--micro_batch_size=512") == [], "without nvidia-smi, the memory is not known"
 
 
 def test_the_memory_of_the_host_is_known():
-    assert 0.1 < devices.host_memory_gb() < 1e5
+    assert 0.1 < hardware.host_memory_gb() < 1e5
 
 
 def test_the_process_that_forks_the_ranks_counts_them_as_forked(host_gb, monkeypatch, tmp_path, capsys):

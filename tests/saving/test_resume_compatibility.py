@@ -112,7 +112,7 @@ def test_a_manifest_without_a_configuration_is_refused(run):
 
 
 def test_evaluation_asks_for_the_same_model_and_vocabulary_only():
-    run = {"config": dataclasses.asdict(SAVED), "data": DATA}
+    run = json.loads(json.dumps({"config": dataclasses.asdict(SAVED), "data": DATA}))
     other_examples = {**DATA, "manifest.json of the data": "SHA-256 89ab"}
     resume_compatibility.check_model(with_flag("max_steps", 7, with_flag("seed", 5)), other_examples, run, "x")
     with pytest.raises(CheckpointError, match="--activation=geglu, saved with gelu"):

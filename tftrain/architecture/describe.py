@@ -18,7 +18,7 @@ def describe(model: ModelConfig) -> Architecture:
     tables: list[Named] = []
     if model.position_embedding == "learned":
         tables.append(("position", Table(model.max_position_embeddings, width)))
-    if model.has_token_types:
+    if family.token_types:
         tables.append(("token_type", Table(model.type_vocab_size, width)))
     return Architecture(
         family=model.model_family,
@@ -78,7 +78,7 @@ def configuration(architecture: Architecture) -> ModelConfig:
         norm_position="pre" if architecture.block.pre_norm else "post",
         activation=feed_forward.activation,
         bias="all" if attention.output.bias else "query_key_value" if attention.query.bias else "none",
-        query_key_norm=attention.query_norm is not None,
+        query_key_norm=attention.head_norm is not None,
         use_bias_in_keys=attention.key.bias or not attention.query.bias,
         tie_output=architecture.output is None,
     )
@@ -98,8 +98,7 @@ def _attention(model: ModelConfig) -> Attention:
         positions=model.position_embedding,
         theta=model.rope_theta,
         scaling=model.rotary_scaling,
-        query_norm=norm if model.query_key_norm else None,
-        key_norm=norm if model.query_key_norm else None,
+        head_norm=norm if model.query_key_norm else None,
     )
 
 

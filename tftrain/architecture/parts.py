@@ -125,7 +125,7 @@ class Attention:
 
     Attributes:
         query, key, value, output: the projections.
-        query_norm, key_norm: of each head, before the rotation, or None.
+        head_norm: of each head's queries, and another one of its keys, before the rotation; or None.
         heads: number of attention heads.
         positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
         theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
@@ -141,8 +141,7 @@ class Attention:
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
     window: int | None = None
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
+    head_norm: Norm | None = None
 
     def keys(self, tokens: int) -> int:
         """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
@@ -160,9 +159,9 @@ class Attention:
 
     def parts(self) -> Iterator[Named]:
         """Yields the projections, and the norms within, with their names."""
-        norms = (("query_norm", self.query_norm), ("key_norm", self.key_norm))
+        norms = ("query_norm", "key_norm") if self.head_norm else ()
         yield from (("query", self.query), ("key", self.key), ("value", self.value))
-        yield from ((name, norm) for name, norm in norms if norm)
+        yield from ((name, self.head_norm) for name in norms)
         yield "output", self.output
 
 

@@ -35,17 +35,6 @@ class Buffer(NamedTuple):
     loss_scale: float
 
 
-class Point(NamedTuple):
-    """The error of a sum of micro-batches: its norm over that of the sum, None if the sum is not finite.
-
-    `vanished` is the share of the nonzero elements of the sum that are 0 in the buffer.
-    """
-
-    micro_batches: int
-    relative_error: float | None
-    vanished: float
-
-
 def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Adds up the same gradients for every row."""
     say(f"{max(COUNTS)} micro-batches, once")
@@ -54,13 +43,13 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     with Worker("tftrain.bench.accumulation", {"flags": flags, "counts": COUNTS}) as worker:
         found = worker.ask(buffers)
     for row, points in zip(group, found, strict=True):
-        yield Outcome(row.name, [record(row, Point(*point)) for point in points])
+        yield Outcome(row.name, [record(row, point) for point in points])
 
 
-def record(row: Row, point: Point) -> Record:
+def record(row: Row, point: Record) -> Record:
     """Returns a line of the table; errors have two significant digits; an overflow has none."""
-    shown = None if point.relative_error is None else float(f"{point.relative_error:.1e}")
-    return {**row.settings, **point._asdict(), "relative_error": shown}
+    error = point["relative_error"]
+    return {**row.settings, **point, "relative_error": None if error is None else float(f"{error:.1e}")}
 
 
 ACCUMULATION = Table(
@@ -78,8 +67,8 @@ ACCUMULATION = Table(
 )
 
 
-def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[Point]]]:
-    """Prepares the measuring process: a function from pairs of dtype and loss scale to a list of `Point`s for each.
+def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[Record]]]:
+    """Prepares the measuring process: a function from pairs of dtype and loss scale to the records of each.
 
     Settings are the tftrain.run `flags` of the model, in one string, and `counts`, the micro-batches of each sum.
     """
@@ -117,7 +106,7 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
         yield gradient(batch, tf.constant(number * size, tf.int64))
 
 
-def errors(gradients: Iterable[Any], counts: Sequence[int], buffers: Sequence[Buffer]) -> list[list[Point]]:
+def errors(gradients: Iterable[Any], counts: Sequence[int], buffers: Sequence[Buffer]) -> list[list[Record]]:
     """Accumulates gradients as `tftrain.train.step` does, and compares with the sum in float64.
 
     The gradient of one of k micro-batches is 1 / k of that of its mean loss, times the loss scale. It is rounded to the
@@ -126,7 +115,11 @@ def errors(gradients: Iterable[Any], counts: Sequence[int], buffers: Sequence[Bu
     Args:
         gradients: of one micro-batch after the other, each of its own mean loss, float32 [n]; at least max(counts).
         counts: micro-batches of each sum, powers of two (so that 1 / k rounds nothing).
-        buffers: each gets a Point for each count.
+        buffers: each gets a record for each count.
+
+    Returns:
+        Records of micro_batches; relative_error, the norm of the error over that of the sum, None if the buffer is not
+        finite; and vanished, the share of the nonzero elements of the sum that are 0 in the buffer.
     """
     import tensorflow as tf
 
@@ -142,12 +135,13 @@ def errors(gradients: Iterable[Any], counts: Sequence[int], buffers: Sequence[Bu
                 share = gradient * (buffer.loss_scale / count)
                 sums[buffer, count] += tf.cast(share, buffer.dtype)
 
-    def point(buffer: Buffer, count: int) -> Point:
+    def point(buffer: Buffer, count: int) -> Record:
         total, there = sums[buffer, count], exact[count] != 0
         vanished = tf.math.count_nonzero(there & (total == 0)) / tf.math.count_nonzero(there)
         error = tf.norm(tf.cast(total, tf.float64) / buffer.loss_scale - exact[count]) / tf.norm(exact[count])
         finite = tf.reduce_all(tf.math.is_finite(total))
-        return Point(count, float(error) if finite else None, float(vanished))
+        relative_error = float(error) if finite else None
+        return {"micro_batches": count, "relative_error": relative_error, "vanished": float(vanished)}
 
     return [[point(buffer, count) for count in counts] for buffer in buffers]
 

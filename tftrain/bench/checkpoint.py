@@ -124,7 +124,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         begin = time.perf_counter()
         checkpoints.save()
         stall = time.perf_counter() - begin
-        checkpoints.finish()
+        checkpoints.saves.finish()
         return stall, time.perf_counter() - begin
 
     def answer(request: list[str]) -> dict[str, float]:

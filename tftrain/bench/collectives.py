@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import step_seconds, train
 from tftrain.bench.worker import MeasureError
 
@@ -79,18 +79,6 @@ class Event(NamedTuple):
     count: int = 0
 
 
-class Division(NamedTuple):
-    """Seconds of a step; they add up to it.
-
-    `transfer`: a collective was under way. `waiting`: one was waiting, and none under way. Computation may go on
-    meanwhile. `compute` is the rest: computation, data, Python.
-    """
-
-    compute: float
-    waiting: float
-    transfer: float
-
-
 def parse(line: str) -> Event | None:
     """Returns the event of a line; None if it has none."""
     found = LINE.search(line)
@@ -107,15 +95,19 @@ def parse(line: str) -> Event | None:
     return Event(seconds, rank, "negotiated", count=int(sent[1])) if sent else None
 
 
-def divide(step: Interval, waits: Iterable[Interval], transfers: Iterable[Interval]) -> Division:
+def divide(step: Interval, waits: Iterable[Interval], transfers: Iterable[Interval]) -> tuple[float, ...]:
     """Divides a step, from its begin to its end in seconds; intervals may overlap each other and the ends of the step.
 
     A wait lasts from the handing over of a tensor to the begin of its collective, a transfer from there to its end.
+
+    Returns:
+        Seconds that add up to the step: of computation, data and Python alone; of waiting, while a collective waits and
+        none is under way; of transfer, while one is under way. Computation may go on meanwhile.
     """
     transferring = _union(step, transfers)
     busy = _union(step, [*waits, *transferring])
     transfer, both = (sum(end - begin for begin, end in intervals) for intervals in (transferring, busy))
-    return Division(step[1] - step[0] - both, both - transfer, transfer)
+    return step[1] - step[0] - both, both - transfer, transfer
 
 
 def summary(lines: Iterable[str], steps: int, warm_up: int) -> Record:
@@ -201,11 +193,7 @@ COLLECTIVES = Table(
         "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 "
         "negotiated:1"
     ),
-    tuple(
-        Row(f"{ranks}/{layout}/{cycle}", f"{ranks}/{layout}", {"ranks": ranks, "layout": layout, "cycle_ms": cycle})
-        for ranks, layout in CASES
-        for cycle in CYCLES
-    ),
+    rows_of("ranks layout cycle_ms", [(*case, cycle) for case in CASES for cycle in CYCLES], 2),
     each_row(records),
     panels=(Panel("Time of a step, ms", (Series("step_ms"),), ".1f", " ms"),),
     chart_note="A bar is the median time of a step, and its label is the same number.",

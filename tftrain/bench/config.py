@@ -18,31 +18,24 @@ class BenchConfig:
     list: str | None = flag(None, "Print the tables instead of measuring; with =NAME, the rows of that table.")
     table: str | None = flag(None, "The table to measure, or all; --list names them.")
     rows: str = flag("*", "Glob of row names, or several globs separated by commas.")
-    steps: int | None = flag(
-        None, "Measurements of each row; the report has their median. By default the table's own number.", minimum=1
-    )
+    steps: int | None = flag(None, minimum=1)
+    """Measurements of each row; the report has their median. By default the table's own number."""
     np: int | None = flag(None, "Ranks of every training run; by default the table's own number.", minimum=1)
-    rounds: int = flag(
-        1, "Training runs of each row, alternating with its base row; the report has their median.", minimum=1
-    )
-    scale: str = flag(
-        "auto",
-        "Scale of layers, width and batch of a published row: full, a factor, or auto, the largest power of 1/2 with "
-        "which all rows of the table fit this machine and take a few seconds a step.",
-    )
-    output_dir: str = flag(
-        "build/bench", "Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."
-    )
+    rounds: int = flag(1, minimum=1)
+    """Training runs of each row, alternating with its base row; the report has their median."""
+    scale: str = flag("auto")
+    """Scale of layers, width and batch of a published row: full, a factor, or auto, the largest power of 1/2 with which
+    all rows of the table fit this machine and take a few seconds a step."""
+    output_dir: str = flag("build/bench")
+    """Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."""
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
     resume: bool = flag(False, "Keep the rows that output_dir already has; measure only the others.")
     cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
-    working_set_mb: float | None = flag(
-        None, "Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache.", above=0
-    )
+    working_set_mb: float | None = flag(None, above=0)
+    """Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache."""
     extra_flags: str = flag("", "Flags of tftrain.run, separated by blanks; they override those of each training row.")
-    torch_python: str | None = flag(
-        None, "Python with torch and transformers for the rows of table peers that need them; by default this one."
-    )
+    torch_python: str | None = flag(None)
+    """Python with torch and transformers for the rows of table peers that need them; by default this one."""
 
     def run_flags(self) -> "list[str]":
         """Returns the flags that every run of tftrain.run has at last, so that `extra_flags` win."""

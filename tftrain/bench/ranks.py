@@ -5,6 +5,7 @@ so the sum over all ranks is what they need together. (The resident set size cou
 """
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import psutil
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import QUIET, execute
 from tftrain.bench.worker import MeasureError
 
@@ -131,12 +132,7 @@ RANKS = Table(
     columns(
         "ranks:0 layout start connected_s:1 built_s:1 first_step_s:1 third_step_s:1 pss_gb:2 largest_pss_gb:2 threads:0"
     ),
-    tuple(
-        Row(f"{number}/{layout}/{start}", f"{number}/{layout}", {"ranks": number, "layout": layout, "start": start})
-        for number in NUMBERS
-        for layout in LAYOUTS
-        for start in STARTS
-    ),
+    rows_of("ranks layout start", itertools.product(NUMBERS, LAYOUTS, STARTS), 2),
     each_row(records),
     panels=(
         Panel("Seconds until the third step", (Series("third_step_s"),), ".1f", " s"),

@@ -1,7 +1,7 @@
 """The parts of a benchmark table: columns, rows as data, and a function that measures rows together."""
 
 import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +47,15 @@ class Row:
     name: str
     group: str
     settings: Record = field(default_factory=dict)  # arguments of the table's `measure`
+
+
+def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[Row, ...]:
+    """Returns a row for each tuple of values of the settings `names`; those with the same first ones are a group."""
+    words = [(each, list(map(str, each))) for each in values]
+    return tuple(
+        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), each, strict=True)))
+        for each, name in words
+    )
 
 
 @dataclass(frozen=True)

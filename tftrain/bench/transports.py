@@ -3,11 +3,12 @@
 A row is `--rounds` pairs of runs, one with each `--group_transport`. The medians are over the steps of all its runs.
 """
 
+import itertools
 import statistics
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import step_seconds, train
 
 STEPS, WARM_UP = 20, 4
@@ -49,12 +50,7 @@ TRANSPORTS = Table(
     "transports",
     "a step of tensor parallel ranks and pipeline stages with each --group_transport",
     columns("layout size precision horovod_ms:1 tensorflow_ms:1 ratio:3"),
-    tuple(
-        Row(f"{layout}/{size}/{precision}", layout, {"layout": layout, "size": size, "precision": precision})
-        for layout in LAYOUTS
-        for size in SIZES
-        for precision in PRECISIONS
-    ),
+    rows_of("layout size precision", itertools.product(LAYOUTS, SIZES, PRECISIONS), 1),
     each_row(records),
     panels=(Panel("Time of a step, ms", (Series("horovod_ms"), Series("tensorflow_ms")), ".1f", " ms"),),
     chart_note="A bar is the median time of a step, and its label is the same number.",

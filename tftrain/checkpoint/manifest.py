@@ -86,10 +86,6 @@ class Manifest:
     files: Placement  # by name, with their pieces, which together hold every tensor exactly once
     run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
 
-    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Returns dtype and shape of every tensor by name."""
-        return {name: (tensor.dtype, tensor.shape) for name, tensor in self.files.tensors.items()}
-
 
 def encode(manifest: Manifest) -> bytes:
     """Returns the JSON of a manifest; raises a CheckpointError if `decode` would refuse it."""

@@ -40,7 +40,7 @@ class Reader:
         content = manifest.content_of(self.path)
         self.manifest = manifest.decode(content, self.path / manifest.NAME)
         self.digest = manifest.digest(content)
-        self.tensors = self.manifest.tensors()
+        self.tensors = {name: (each.dtype, each.shape) for name, each in self.manifest.files.tensors.items()}
         self._read_ahead: dict[Piece, np.ndarray] = {}
         self._unchecked = set(self.manifest.files)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice, mixture
 from tftrain.config.families import listed, taking
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, superfluous
 from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.config.parallel import schedule_problems
@@ -56,9 +56,8 @@ def _of_model(config) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("rope_scaling", model.rope_scaling, str(error))
     if positions != "rotary":
-        for name in ("rope_theta", "rope_scaling"):
-            if (value := getattr(model, name)) != getattr(ModelConfig, name):
-                yield Problem(name, value, "remove this flag, or add position_embedding=rotary")
+        expected = "remove this flag, or add position_embedding=rotary"
+        yield from superfluous(model, ("rope_theta", "rope_scaling"), expected)
     size = model.head_size if heads > 0 else 0
     multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
     if size % multiple or size > largest:
@@ -131,12 +130,10 @@ def _of_schedule(config) -> Iterator[Problem]:
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
-    if optimizer.decay_power != type(optimizer).decay_power and optimizer.schedule not in ("polynomial", "wsd"):
-        yield Problem("decay_power", optimizer.decay_power, "remove this flag, or use schedule=polynomial or wsd")
-    if optimizer.end_learning_rate and optimizer.schedule == "constant":
-        yield Problem(
-            "end_learning_rate", optimizer.end_learning_rate, "remove this flag: schedule=constant has no end"
-        )
+    if optimizer.schedule not in ("polynomial", "wsd"):
+        yield from superfluous(optimizer, ("decay_power",), "remove this flag, or use schedule=polynomial or wsd")
+    if optimizer.schedule == "constant":
+        yield from superfluous(optimizer, ("end_learning_rate",), "remove this flag: schedule=constant has no end")
     if optimizer.decay_steps and optimizer.schedule != "wsd":
         yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
     elif optimizer.decay_steps and optimizer.decay_steps > (

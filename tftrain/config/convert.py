@@ -81,9 +81,8 @@ class ConvertConfig:
     reader runs none of it, but other programs that load the same file may."""
     average_last: int = flag(1, minimum=1, maximum=1000)
     """Convert the mean of the weights in this number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
-    init_missing: bool = flag(
-        False, "Give initial values to output heads that the source lacks, instead of refusing it."
-    )
+    init_missing: bool = flag(False)
+    """Give initial values to output heads that the source lacks, instead of refusing it."""
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tftrain.config.convert import target_problems
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag, superfluous
 from tftrain.config.model_source import ModelSource
 
 _ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
@@ -36,9 +36,8 @@ class ExportFlags:
         if self.text_file and not Path(self.text_file).is_file():
             found.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
         if self.format == "onnx":
-            if self.null_score_threshold is not None:
-                expected = "remove this flag: --format=onnx has no signature on text"
-                found.append(Problem("null_score_threshold", self.null_score_threshold, expected))
+            expected = "remove this flag: --format=onnx has no signature on text"
+            found += superfluous(self, ("null_score_threshold",), expected)
             if self.variant in ("bf16", "int8"):
                 found.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))
             if missing := [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]:

@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tftrain.host.files import one_line
@@ -154,6 +154,12 @@ def field_problems(config: Any) -> list[Problem]:
             within = bounds(field).replace("at least", "of at least", 1)
             found.append(Problem(flag_name(field), value, f"expected a number {within}"))
     return found
+
+
+def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Problem]:
+    """Returns a problem for each of these flags of a dataclass that has another value than its default."""
+    values = {name: getattr(section, name) for name in names}
+    return [Problem(name, value, expected) for name, value in values.items() if value != getattr(type(section), name)]
 
 
 def bounds(field: dataclasses.Field) -> str:

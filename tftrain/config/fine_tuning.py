@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.config.families import FAMILIES, listed
-from tftrain.config.fields import Problem, flag
+from tftrain.config.fields import Problem, flag, superfluous
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
@@ -68,13 +68,8 @@ class FineTuningConfig:
 
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:
     """Returns every reason to refuse the flags of fine-tuning, of a run in a mode, that needs no look at files."""
-    defaults = FineTuningConfig()
     if task == "pretraining":
-        return [
-            Problem(name, value, "remove this flag, or add a --task other than pretraining")
-            for name, value in vars(settings).items()
-            if value != getattr(defaults, name)
-        ]
+        return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
     found = []
     if family in FAMILIES and (objective := FAMILIES[family].objective) != (
         "causal" if task == "completion" else "masked"
@@ -83,8 +78,8 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         other = listed("causal" if task == "completion" else "masked")
         found.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
     for name, tasks in _TASKS_OF.items():
-        if (value := getattr(settings, name)) != getattr(defaults, name) and task not in tasks:
-            found.append(Problem(name, value, f"remove this flag: it is for task={' or '.join(tasks)}"))
+        if task not in tasks:
+            found += superfluous(settings, (name,), f"remove this flag: it is for task={' or '.join(tasks)}")
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
         found.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
     if settings.glue_task and not settings.glue_dir:
@@ -95,11 +90,7 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         found.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
-        found += [
-            Problem(name, getattr(settings, name), f"remove this flag: glue_task={settings.glue_task} sets it")
-            for name in names
-            if getattr(settings, name)
-        ]
+        found += superfluous(settings, names, f"remove this flag: glue_task={settings.glue_task} sets it")
     if settings.early_stopping and not (settings.eval_file or settings.glue_task):
         found.append(Problem("early_stopping", settings.early_stopping, "expected 0 without eval_file"))
     return found

@@ -67,9 +67,8 @@ class ModelConfig:
     global_attn_every: int = flag(3, minimum=1, maximum=1000)
     """With local_attention: a layer is global if its number, counted from 0, is a multiple of this."""
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
-    next_sentence: bool = flag(
-        True, "Learn from pairs whether the second text follows the first; false: masked words only."
-    )
+    next_sentence: bool = flag(True)
+    """Learn from pairs whether the second text follows the first; false: masked words only."""
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag("auto", choices=("auto", "post", "pre"))
     """Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others."""
@@ -170,11 +169,6 @@ class ModelConfig:
         In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
         """
         return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
-
-    @property
-    def has_token_types(self) -> bool:
-        """Whether the embedding has a table of token types."""
-        return self.family.token_types
 
     @property
     def longest_sequence(self) -> float:

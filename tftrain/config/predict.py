@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag, superfluous
 from tftrain.config.model_source import ModelSource
 
 STANDARD_INPUT = "-"
@@ -58,12 +58,10 @@ class PredictFlags:
         """
         found = field_problems(self)
         path = self.input_file
-        for name in () if self.max_new_tokens else ("temperature", "stop", "chat"):
-            if value := getattr(self, name):
-                found.append(Problem(name, value, "expected together with max_new_tokens"))
-        for name, without in () if self.temperature else (("top_p", 1.0), ("seed", 0)):
-            if (value := getattr(self, name)) != without:
-                found.append(Problem(name, value, "expected together with temperature"))
+        if not self.max_new_tokens:
+            found += superfluous(self, ("temperature", "stop", "chat"), "expected together with max_new_tokens")
+        if not self.temperature:
+            found += superfluous(self, ("top_p", "seed"), "expected together with temperature")
         if "" in self.stop:
             found.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:

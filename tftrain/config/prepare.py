@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag, superfluous
 
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
@@ -160,11 +160,7 @@ class PrepareConfig:
 
     def _causal_problems(self) -> list[Problem]:
         expected = "remove this flag with objective=causal, whose sequences have every token once and no mask"
-        return [
-            Problem(name, getattr(self, name), expected)
-            for name in _ONLY_MASKED
-            if getattr(self, name) != getattr(PrepareConfig, name)
-        ]
+        return superfluous(self, _ONLY_MASKED, expected)
 
     def _mask_problems(self) -> list[Problem]:
         found = []
@@ -175,10 +171,8 @@ class PrepareConfig:
             expected = "expected none with masking=static: records in the standard BERT format have one example each"
             found.append(Problem("packing", "greedy", expected))
         if self.masking == "dynamic":
-            for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
-                if getattr(self, name) != getattr(PrepareConfig, name):
-                    expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
-                    found.append(Problem(name, getattr(self, name), expected))
+            expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
+            found += superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
             found.append(
                 Problem(

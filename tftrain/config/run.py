@@ -110,9 +110,8 @@ class RunConfig:
     init_checkpoint: str | None = flag(None, on_resume="local")
     """Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue from;
     the flags of the model follow from them."""
-    init_missing: bool = flag(
-        False, "Give random weights to output heads that init_checkpoint lacks.", on_resume="local"
-    )
+    init_missing: bool = flag(False, on_resume="local")
+    """Give random weights to output heads that init_checkpoint lacks."""
     machine_file: str = flag("build/machine.json", on_resume="local")
     """Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU
     reports no planned step time."""

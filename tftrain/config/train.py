@@ -16,6 +16,8 @@ from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig,
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
+_FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, has_fused in OPTIMIZERS.items() if has_fused]
+_MEMORY_OPTIMIZERS = ("none", "default", "heuristics", "recomputation", "scheduling", "swapping")
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,7 @@ class OptimizerConfig:
 
     ON_RESUME = "named"
 
-    optimizer: str = flag(
-        "lamb",
-        choices=(
-            *OPTIMIZERS,
-            *(f"fused_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
-            *(f"reference_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
-        ),
-        on_resume="fixed",
-    )
+    optimizer: str = flag("lamb", choices=(*OPTIMIZERS, *_FORCED), on_resume="fixed")
     """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where they
     are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one."""
     learning_rate: float = flag(1e-3, above=0)
@@ -84,9 +78,8 @@ class OptimizerConfig:
     warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")
     """Steps of linear warm-up from 0; by default one tenth of max_steps."""
     decay_power: float = flag(1.0, "Exponent of the decay of polynomial and wsd.", above=0)
-    decay_steps: int | None = flag(
-        None, "Length of the decay of wsd; by default one tenth of max_steps.", minimum=1, on_resume="logged"
-    )
+    decay_steps: int | None = flag(None, minimum=1, on_resume="logged")
+    """Length of the decay of wsd; by default one tenth of max_steps."""
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
@@ -110,11 +103,7 @@ class ComputeConfig:
     activation_checkpointing: str = flag("none", choices=("none", "selective", "full"), on_resume="free")
     """Recompute activations in backward instead of storing them. selective: those of the attention core; full: all of a
     block except its input."""
-    memory_optimization: str = flag(
-        "default",
-        choices=("none", "default", "heuristics", "recomputation", "scheduling", "swapping"),
-        on_resume="free",
-    )
+    memory_optimization: str = flag("default", choices=_MEMORY_OPTIMIZERS, on_resume="free")
     """Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic."""
     suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.", on_resume="free")
     enable_resource_variables: bool = flag(True, on_resume="free")

@@ -3,22 +3,22 @@
 from tftrain.architecture.describe import describe
 from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
-from tftrain.formats.links import Link, Names, same, transposed
+from tftrain.formats.links import Link, Names, same
 
 # What transformers calls the forms of the GeLU.
 GELU_FORMS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
 
 
-def _sizes(vocab, hidden, layers, heads, intermediate, positions):
-    """Returns the fields of the sizes, which most types call as we do, with a type's defaults."""
-    return {
-        "vocab_size": ("vocab_size", vocab),
-        "hidden_size": ("hidden_size", hidden),
-        "num_hidden_layers": ("num_hidden_layers", layers),
-        "num_attention_heads": ("num_attention_heads", heads),
-        "intermediate_size": ("intermediate_size", intermediate),
-        "max_position_embeddings": ("max_position_embeddings", positions),
-    }
+_SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    "max_position_embeddings",
+)
+_GPT_SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions")
+
+
+def _sizes(*defaults: int | None, theirs: tuple[str, ...] = _SIZES):
+    """Returns the fields of `_SIZES`, which most types call as we do, with a type's defaults."""
+    return dict(zip(_SIZES, zip(theirs, defaults, strict=True), strict=True))
 
 
 # For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
@@ -47,12 +47,7 @@ FIELDS = {
     "bert": _BERT,
     "megatron-bert": {**_BERT, **_sizes(29056, 1024, 24, 16, 4096, 512)},
     "gpt2": {
-        "vocab_size": ("vocab_size", 50257),
-        "hidden_size": ("n_embd", 768),
-        "num_hidden_layers": ("n_layer", 12),
-        "num_attention_heads": ("n_head", 12),
-        "intermediate_size": ("n_inner", None),
-        "max_position_embeddings": ("n_positions", 1024),
+        **_sizes(50257, 768, 12, 12, None, 1024, theirs=_GPT_SIZES),
         "hidden_dropout_prob": ("resid_pdrop", 0.1),
         "attention_probs_dropout_prob": ("attn_pdrop", 0.1),
         "initializer_range": ("initializer_range", 0.02),
@@ -141,7 +136,7 @@ ARCHITECTURES = {
         **{f"ModernBert{name}": ("masked_lm", "classifier") for name in _HEADS if "classifier" in _HEADS[name]},
     },
 }
-_BERT_NAMES = Names(
+BERT_NAMES = Names(
     scopes={
         "embeddings/word": "bert.embeddings.word_embeddings.weight",
         "embeddings/position": "bert.embeddings.position_embeddings.weight",
@@ -162,13 +157,11 @@ _BERT_NAMES = Names(
         "next_sentence": "cls.seq_relationship",
         "classifier": "classifier",
     },
-    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"},
-    kernel=transposed,
 )
 # The names of the embedding's norm, which such a model does not have, stay without harm.
-_MEGATRON_BERT_NAMES = _BERT_NAMES._replace(
+_MEGATRON_BERT_NAMES = BERT_NAMES._replace(
     scopes={
-        **_BERT_NAMES.scopes,
+        **BERT_NAMES.scopes,
         "attention/norm": "bert.encoder.layer.{layer}.attention.ln",
         "feed_forward/norm": "bert.encoder.layer.{layer}.ln",
         "final_norm": "bert.encoder.ln",
@@ -186,7 +179,6 @@ _GPT_NAMES = Names(
         "feed_forward/norm": "transformer.h.{layer}.ln_2",
         "final_norm": "transformer.ln_f",
     },
-    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"},
     kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
 )
 _LLAMA_NAMES = Names(
@@ -206,8 +198,6 @@ _LLAMA_NAMES = Names(
         "final_norm": "model.norm",
         "output": "lm_head.weight",
     },
-    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight"},
-    kernel=transposed,
 )
 _MODERNBERT_NAMES = Names(
     scopes={
@@ -226,12 +216,10 @@ _MODERNBERT_NAMES = Names(
         "masked_lm/bias": "decoder.bias",
         "classifier": "classifier",
     },
-    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight"},
-    kernel=transposed,
 )
 BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
 _NAMES = {
-    "bert": _BERT_NAMES,
+    "bert": BERT_NAMES,
     "megatron-bert": _MEGATRON_BERT_NAMES,
     "gpt2": _GPT_NAMES,
     "llama": _LLAMA_NAMES,

@@ -11,6 +11,7 @@ import numpy as np
 from tftrain.architecture.parts import Variable
 
 Arrays = Sequence[np.ndarray]
+TORCH_LEAVES = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 
 
 class Link(NamedTuple):
@@ -89,8 +90,9 @@ class Names(NamedTuple):
     # Its name for each of our scopes; those of a block are without `layer_NN/` and have `{layer}` in theirs. Dense
     # layers with one name are one tensor there.
     scopes: Mapping[str, str]
-    leaves: Mapping[str, str]  # its name for each of our last parts of a name: kernel, bias, gamma and beta
-    kernel: Callable[[str, Variable], Link]  # makes the link of a kernel
+    # Its name for each of our last parts of a name, and what makes the link of a kernel: by default as in torch.
+    leaves: Mapping[str, str] = TORCH_LEAVES
+    kernel: Callable[[str, Variable], Link] = transposed
     first_layer: int = 0  # its number of the first block
 
     def link(self, variable: Variable) -> Link:

@@ -17,7 +17,7 @@ from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.formats.links import Link, Names, by_heads, transposed
+from tftrain.formats.links import Link, Names, by_heads
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
@@ -44,8 +44,6 @@ _NAMES = Names(
         "pooler": "pooler.dense",
         "next_sentence": "binary_head",
     },
-    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"},
-    kernel=transposed,
 )
 # Names of other versions and of Transformer Engine's layers, and those above.
 _RENAMED = [

@@ -82,9 +82,7 @@ class AveragedWeights(OwnWeights):
         return (total / (1 + len(self._others))).astype(np.float32)
 
 
-def read(path: Path) -> Weights:
-    """Opens a checkpoint, see `OwnWeights`."""
-    return OwnWeights(path)
+read = OwnWeights  # as other formats call it
 
 
 def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:

@@ -14,6 +14,7 @@ from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer
 from tftrain.formats.errors import FormatError
+from tftrain.formats.hugging_face_tables import BERT_NAMES
 from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
@@ -33,30 +34,17 @@ def _kernel(theirs: str, variable: Variable) -> Link:
     return same(theirs, variable)
 
 
-_NAMES = Names(
-    scopes={
-        "embeddings/word": "bert/embeddings/word_embeddings",
-        "embeddings/position": "bert/embeddings/position_embeddings",
-        "embeddings/token_type": "bert/embeddings/token_type_embeddings",
-        "embeddings/norm": "bert/embeddings/LayerNorm",
-        "attention/query": "bert/encoder/layer_{layer}/attention/self/query",
-        "attention/key": "bert/encoder/layer_{layer}/attention/self/key",
-        "attention/value": "bert/encoder/layer_{layer}/attention/self/value",
-        "attention/output": "bert/encoder/layer_{layer}/attention/output/dense",
-        "attention/norm": "bert/encoder/layer_{layer}/attention/output/LayerNorm",
-        "feed_forward/up": "bert/encoder/layer_{layer}/intermediate/dense",
-        "feed_forward/down": "bert/encoder/layer_{layer}/output/dense",
-        "feed_forward/norm": "bert/encoder/layer_{layer}/output/LayerNorm",
-        "masked_lm/transform": "cls/predictions/transform/dense",
-        "masked_lm/norm": "cls/predictions/transform/LayerNorm",
-        "masked_lm/bias": "cls/predictions/output_bias",
-        "pooler": "bert/pooler/dense",
-        "next_sentence": "cls/seq_relationship",
-        "next_sentence/bias": "cls/seq_relationship/output_bias",
-    },
-    leaves={"kernel": "/kernel", "bias": "/bias", "gamma": "/gamma", "beta": "/beta"},
-    kernel=_kernel,
-)
+# transformers took its names for BERT from these, in torch's manner.
+_SCOPES = {
+    ours: theirs.replace(".", "/").replace("layer/{", "layer_{").removesuffix("/weight")
+    for ours, theirs in BERT_NAMES.scopes.items()
+}
+_BIASES = {
+    "masked_lm/bias": "cls/predictions/output_bias",
+    "next_sentence/bias": "cls/seq_relationship/output_bias",
+}
+_LEAVES = {leaf: f"/{leaf}" for leaf in ("kernel", "bias", "gamma", "beta")}
+_NAMES = Names(_SCOPES | _BIASES, _LEAVES, _kernel)
 
 
 def read(folder: Path) -> Weights:

@@ -72,7 +72,8 @@ def read(folder: Path) -> Tokenizer | None:
     settings = _bert_normalizer(folder / "tokenizer.json") | settings
     lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
-        lower_case = is_uncased(vocabulary)
+        # The special tokens have upper-case letters in every vocabulary.
+        lower_case = all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
     strip_accents = settings.get("strip_accents")
     if strip_accents not in (None, True, False):
         shown = strict_json.shown(strip_accents)
@@ -102,11 +103,6 @@ def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str,
         if isinstance(token, str) and token in tokenizer.vocabulary.tokens and token != defaults.get(name):
             found.append((name, token))
     return tuple(found)
-
-
-def is_uncased(vocabulary: Vocabulary) -> bool:
-    """Whether no token beside the special ones has an upper-case letter."""
-    return not any(token != token.lower() for token in vocabulary.tokens if not token.startswith("["))
 
 
 def _kind(folder: Path) -> str | None:

@@ -98,12 +98,8 @@ class DerivedWeights(Weights):
     """Some of the variables of other weights."""
 
     def __init__(self, weights: Weights, shapes: Mapping[str, tuple[int, ...]]):
-        self.path, self.model, self.tokenizer, self.notes = (
-            weights.path,
-            weights.model,
-            weights.tokenizer,
-            weights.notes,
-        )
+        self.path, self.model = weights.path, weights.model
+        self.tokenizer, self.notes = weights.tokenizer, weights.notes
         self.shapes, self._weights = shapes, weights
 
     def read(self, name: str) -> np.ndarray:

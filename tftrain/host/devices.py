@@ -1,23 +1,9 @@
-"""The device of this process: whether there is a GPU, its name, its memory.
-
-TensorFlow is imported only by the functions that need it, so that a program may ask `has_driver` before it loads.
-"""
+"""The device of this process as TensorFlow, which each function loads itself, knows it."""
 
 import contextlib
-import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
-
-from tftrain.host.units import GB, MIB
-
-
-def has_driver() -> bool:
-    """Whether NVIDIA's driver is loaded; needs no TensorFlow."""
-    return os.path.exists("/dev/nvidiactl")
 
 
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
@@ -34,32 +20,6 @@ def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
         f"this host has an NVIDIA GPU ({found[0]}) that TensorFlow does not find: the run is on the CPU; "
         "`make setup GPU=1` installs what the GPU needs, CUDA_VISIBLE_DEVICES=-1 hides it"
     )
-
-
-def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:
-    """Returns GB of 1e9 bytes of each GPU of the host, as nvidia-smi reports them; nothing if that is not there.
-
-    It needs no TensorFlow.
-    """
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.split() if done.returncode == 0 else []
-    return [int(line) * MIB / GB for line in lines if line.isdigit()]
-
-
-def host_memory_gb() -> float:
-    """Returns the memory that this process may use with its host's other processes, in GB of 1e9 bytes.
-
-    It is the host's, or less if a control group (cgroup v2 or v1) limits it, as containers and Slurm do.
-    """
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(int(Path(path).read_text()))
-    return min(limits) / 1e9
 
 
 def gpus() -> list:

@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     SAVES_FAILED = 78  # too many checkpoints in a row could not be written
     NOT_SAVED = 79  # a signal stopped the run, and --preempt_save_seconds were not enough to save
     PEER_ENDED = 80  # another rank ended; its own exit code gives the reason
+    OUT_OF_MEMORY = 81  # the device, or the allocator, has no memory left
     SIGNALLED = 128  # plus the number of the second signal
 
 
@@ -37,3 +38,9 @@ class NotFiniteError(RunError):
             f"{what}. Go on from an earlier checkpoint with a lower --learning_rate or another --precision, or look "
             "for what is wrong in the data"
         )
+
+
+class OutOfMemoryError(RunError):
+    """TensorFlow could not allocate a tensor."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY

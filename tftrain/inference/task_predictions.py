@@ -6,7 +6,7 @@ outputs with the task's scorer.
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from tftrain.inference.trained_model import Sample, TrainedModel, answer_setting
 from tftrain.labelled import conll, glue, squad
 from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
-from tftrain.labelled.scorers import ClassScorer, EntityScorer, MultiLabelScorer, NumberScorer, PairScorer
+from tftrain.labelled.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.labelled.squad_answers import AnswerScorer
 from tftrain.model.bert import embeddings
 
@@ -26,10 +26,6 @@ _IDS = tf.TensorSpec([None, None], tf.int32)
 
 # What `Reader.objects` needs, the sequences of examples in order, and what the model reads of each.
 Read = tuple[Any, list[Encoded], list[Sample]]
-
-
-class PairError(ValueError):
-    """A text is not what the task reads; the message says what is expected."""
 
 
 class Reader(abc.ABC):
@@ -43,12 +39,12 @@ class Reader(abc.ABC):
         self._encoder = Encoder(model.tokenizer, max_seq_length)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Returns one text or two with a tab between them; raises PairError if the task reads another number."""
+        """Returns one text or two with a tab between them; raises a ValueError if the task reads another number."""
         texts = tuple(text.split(SEPARATOR))
         if len(texts) > 2:
-            raise PairError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
+            raise ValueError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
         if self.pairs is not None and len(texts) != 1 + self.pairs:
-            raise PairError(self._expected)
+            raise ValueError(self._expected)
         return texts
 
     @property
@@ -84,8 +80,6 @@ class Reader(abc.ABC):
 class TextReader(Reader):
     """Of classification, multi_label and regression; whether texts are pairs follows from the run."""
 
-    _SCORERS: ClassVar = {"classification": ClassScorer, "multi_label": MultiLabelScorer, "regression": NumberScorer}
-
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         super().__init__(model, settings, max_seq_length, has_null)
         if settings.glue_task:
@@ -99,7 +93,7 @@ class TextReader(Reader):
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Returns the objects of logits, [classes]."""
-        return self._SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
+        return SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
 
 
 class EmbeddingReader(Reader):

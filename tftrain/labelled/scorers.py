@@ -214,6 +214,17 @@ class CompletionScorer(Scorer):
             yield from ((example, output[places]) for example, places in row)
 
 
+# By --task; that of question_answering is `squad_answers.AnswerScorer`.
+SCORERS: dict[str, type[Scorer]] = {
+    "classification": ClassScorer,
+    "multi_label": MultiLabelScorer,
+    "regression": NumberScorer,
+    "token_classification": EntityScorer,
+    "embedding": PairScorer,
+    "completion": CompletionScorer,
+}
+
+
 def _perplexity(entropy: np.ndarray) -> float:
     return math.exp(min(entropy.astype(np.float64).mean(), 700.0))
 

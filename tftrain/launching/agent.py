@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from tftrain.host import hardware
 from tftrain.host.environment import route_to
 from tftrain.launching import forking, messages
 from tftrain.launching.lines import Stream, forward
@@ -55,6 +56,7 @@ class Agent:
         try:
             if hello["is_parallel"]:
                 check_host_name()
+            check_memory(hello["memory_gb"])
             self.send(ready=interface(hello["address"], hello["port"], hello["interfaces"]))
             on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
             if (job := self._receive()) is None:
@@ -183,6 +185,15 @@ def check_host_name() -> None:
         raise LookupError(
             f"its own name, {name}, has no address, which Gloo needs; expected a line with it in /etc/hosts"
         ) from error
+
+
+def check_memory(needed: float) -> None:
+    """Raises a LookupError if all ranks of this host, with the planned `needed` GB, are more than its memory."""
+    if needed and needed > (own := sum(hardware.gpu_memory_gb("total")) or hardware.host_memory_gb()):
+        raise LookupError(
+            f"this host has {own:.1f} GB of memory, and its ranks need {needed:.1f} GB in this layout; expected hosts "
+            "like that of rank 0, or --cluster=FILE.json with the memory_gb of a rank on the smallest host"
+        )
 
 
 def on_silence(address: str, port: int, act: Callable[[], None]) -> None:

@@ -31,6 +31,12 @@ class LaunchConfig:
         "Fork the ranks of each host from one process that has loaded TensorFlow: they start in a second, and share "
         "the memory of its modules.",
     )
+    layout: str = flag("given", choices=("given", "auto"))
+    """given: the layout of the flags. auto: the planner chooses the fastest that fits the memory, with all flags of a
+    layout that are given; see docs/planner.md."""
+    cluster: str | None = flag(None)
+    """With layout=auto, the machine: a name that tftrain.plan --list prints, or FILE.json; by default this host, which
+    is measured once (--machine_file)."""
     verbose: bool = flag(False, "Print where each rank runs, how it ended, and the commands for other hosts.")
 
     def problems(self) -> list[Problem]:
@@ -42,6 +48,8 @@ class LaunchConfig:
             found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
             found.append(Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key"))
+        if self.cluster is not None and self.layout != "auto":
+            found.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
         return found
 
 

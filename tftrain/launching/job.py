@@ -22,6 +22,7 @@ from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.connection import Connection, Event, Output
 from tftrain.launching.hosts import Host, variables
+from tftrain.launching.layouts import Layouts
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
 from tftrain.parallel.rendezvous import STORE_ERRORS, Store
 from tftrain.supervise.signals import REQUESTS, Signals
@@ -33,6 +34,7 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
+POLL_SECONDS = 2  # between questions whether a layout is slow
 # Every rank asks for the address of every other one, all at the same time. Horovod's server lets 5 connections wait;
 # the kernel drops further ones, and tries again after a second or more.
 REQUESTS_WAITING = 4096
@@ -61,11 +63,17 @@ class LaunchError(RunError):
 
 
 def run(
-    hosts: Sequence[Host], command: list[str], config: LaunchConfig, limits: Limits, fork_server: list[str] | None
-) -> int:
+    hosts: Sequence[Host],
+    command: list[str],
+    config: LaunchConfig,
+    limits: Limits,
+    fork_server: list[str] | None,
+    layouts: Layouts | None = None,
+) -> int | None:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
     `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
+    With `layouts`, the exit code is None if the run is to be started again with another one.
 
     Raises:
         LaunchError: a host does not answer, or its agent can't start.
@@ -74,7 +82,7 @@ def run(
         # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    job = _Job(hosts, config, limits)
+    job = _Job(hosts, config, limits, layouts)
     server = RendezvousServer()
     port = server.start(_Handler)
     server._httpd.socket.listen(REQUESTS_WAITING)
@@ -89,8 +97,8 @@ def run(
 class _Job:
     """The state of `run`."""
 
-    def __init__(self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits):
-        self._hosts, self._config, self._limits = hosts, config, limits
+    def __init__(self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits, layouts: Layouts | None):
+        self._hosts, self._config, self._limits, self._layouts = hosts, config, limits, layouts
         # Of an agent; a first signal; or the exit code after a second one.
         self._events: queue.Queue[Event | signal.Signals | int] = queue.Queue()
         self._output = Output()
@@ -133,6 +141,7 @@ class _Job:
                 interfaces=interfaces,
                 is_parallel=len(self._host_names) > 1,
                 save_seconds=self._limits.save,
+                memory_gb=self._layouts.memory_gb * len(host.slots) if self._layouts else 0.0,
             )
         while waiting := [connection for connection in self._connections if not connection.interface]:
             event = self._next(last)
@@ -150,8 +159,8 @@ class _Job:
             event.connection.interface, event.connection.last_error = event.message["ready"], ""
         return 0
 
-    def supervise(self, command: list[str], fork_server: list[str] | None) -> int:
-        """Starts the ranks, waits until all have ended, and returns the exit code of the job."""
+    def supervise(self, command: list[str], fork_server: list[str] | None) -> int | None:
+        """Starts the ranks, waits until all have ended, and returns the exit code of the job; None: see `run`."""
         for connection in self._connections:
             host = connection.host
             network = create_run_env_vars(host.launcher_address, [connection.interface], self._port)
@@ -164,9 +173,14 @@ class _Job:
                 terminals=self._output.terminals(),
             )
         while len(self._ended) < len(self._host_names):
-            event = self._next(self._steps[0][0] if self._steps else None)
-            if event is None:
+            wait = time.monotonic() + POLL_SECONDS if self._layouts else None
+            event = self._next(self._steps[0][0] if self._steps else wait)
+            if event is None and self._steps:
                 self._take_step(self._steps.pop(0)[1])
+            elif event is None:
+                if self._layouts.is_slow():
+                    self._send(signal.SIGUSR1)
+                    self._plan(self._limits.save, None)
             elif isinstance(event, signal.Signals):
                 self._stop_requested = True
                 self._send(event)
@@ -184,6 +198,8 @@ class _Job:
         code = exit_code(self._ended.values(), self._stop_requested)
         if line := last_line(code, self._ended, self._host_names):
             logger.error(line)
+        if self._layouts and not self._stop_requested and self._layouts.go_on(code):
+            return None
         return code
 
     def close(self) -> None:

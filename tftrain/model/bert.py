@@ -189,10 +189,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
             `output_cross_entropy`.
         """
         rows, tokens = self._rows(x, positions, deferred), self.token_embedding
-        entropy, correct = output_cross_entropy(
-            rows, tokens.table, tf.reshape(labels, [-1]), tokens.first, self.group, self.place, bias=self.bias
-        )
-        return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
+        return output_cross_entropy(rows, tokens.table, labels, tokens.first, self.group, self.place, bias=self.bias)
 
     def _rows(self, x, positions, deferred=None):
         """Returns what the output layer reads at the masked positions, [b * P, H]."""

@@ -16,9 +16,8 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.positions import alibi_slopes, rotate
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
-from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu
+from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu, reference_swiglu, swiglu
 from tftrain.ops.shapes import dimension
-from tftrain.ops.swiglu import reference_swiglu, swiglu
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
@@ -55,8 +54,10 @@ class SelfAttention(tf_keras.layers.Layer):
         self.value = Dense(parameters.scope("value"), spec.value)
         # Ranks that divide the heads have the whole norms, and of their gradients those of their own heads.
         self.query_norm, self.key_norm = (
-            Norm(parameters.in_parts(ranks.group.size > 1).scope(name), norm, config) if norm else tf.identity
-            for name, norm in (("query_norm", spec.query_norm), ("key_norm", spec.key_norm))
+            Norm(parameters.in_parts(ranks.group.size > 1).scope(name), spec.head_norm, config)
+            if spec.head_norm
+            else tf.identity
+            for name in ("query_norm", "key_norm")
         )
         bias_later = config.dropout_add_impl == "fused"
         self.output_projection = Dense(parameters.scope("output"), spec.output, config.residual_init_scale, bias_later)

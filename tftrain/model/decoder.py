@@ -49,11 +49,8 @@ class Decoder(Transformer):
         Returns:
             Cross-entropy in nats and 1 where the label is the best class, both [b, S], fp32 (float64 for float64).
         """
-        x, labels_of_rows = self._rows_of_output_layer(x), tf.reshape(labels, [-1])
-        entropy, correct = output_cross_entropy(
-            x, self.output_table, labels_of_rows, self.first, self.ranks.group, "output"
-        )
-        return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
+        x = self._rows_of_output_layer(x)
+        return output_cross_entropy(x, self.output_table, labels, self.first, self.ranks.group, "output")
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the logits of all positions over this rank's words, [b, S, words], for few positions at a time."""

@@ -11,8 +11,7 @@ from tftrain.config.train import ModelConfig
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dtypes import wide_dtype
-from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
-from tftrain.ops.rms_norm import reference_rms_norm, rms_norm
+from tftrain.ops.layer_norm import layer_norm, reference_layer_norm, reference_rms_norm, rms_norm
 from tftrain.ops.shapes import dimension
 
 

@@ -11,7 +11,6 @@ numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the la
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -19,22 +18,6 @@ from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-
-
-class RowSums(NamedTuple):
-    """What is known of each row after one pass over its logits, each [n].
-
-    Attributes:
-        best: the largest logit of this rank's words, in the wide dtype.
-        winner: int64, the lowest class that has it; a GPU compares int32 on the host.
-        powers: sum of exp(logit - best).
-        label: logit of the label; 0 if the word is on another rank.
-    """
-
-    best: tf.Tensor
-    winner: tf.Tensor
-    powers: tf.Tensor
-    label: tf.Tensor
 
 
 def output_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
@@ -59,7 +42,7 @@ def output_cross_entropy(
     Args:
         x: [n, H], equal on every rank of the group.
         table: [words of this rank, H], of x's dtype.
-        labels: int32 [n], classes of the whole vocabulary.
+        labels: int32, classes of the whole vocabulary, in any shape of n elements.
         first: class of this rank's first row of `table`.
         group: the ranks that divide the vocabulary.
         place: name of the layer, for the collectives.
@@ -67,17 +50,20 @@ def output_cross_entropy(
         bias: [words of this rank], of x's dtype; None: no bias.
 
     Returns:
-        Two tensors [n], fp32 (float64 for float64), equal on every rank. The first is the cross-entropy in nats. It has
-        gradients for x, table and bias: the one of x is this rank's part of a sum over the group. The second is 1 where
-        the label is the best class, else 0; of classes with equal logits, the lowest is the best.
+        Two tensors in the shape of the labels, fp32 (float64 for float64), equal on every rank. The first is the
+        cross-entropy in nats. It has gradients for x, table and bias: the one of x is this rank's part of a sum over
+        the group. The second is 1 where the label is the best class, else 0; of classes with equal logits, the lowest
+        is the best.
     """
     cross_entropy = _cross_entropy if group.size == 1 else _cross_entropy_over_ranks
+    flat = tf.reshape(labels, [-1])
 
     @tf.custom_gradient
     def compared(x, table, *biases):
-        return cross_entropy(_Chunks(x, table, biases, labels - first, rows), labels, first, group, place)
+        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, place)
 
-    return compared(x, table, *([] if bias is None else [bias]))
+    found = compared(x, table, *([] if bias is None else [bias]))
+    return tuple(tf.reshape(each, tf.shape(labels)) for each in found)
 
 
 def _cross_entropy(chunks, labels, _first, _group, _place):
@@ -106,22 +92,23 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
     words, wide = chunks.words, chunks.wide
 
     def row_sums(logits, labels):
+        """Returns each row's largest logit, the lowest class that has it, sum of exp(logit - best), label's logit."""
         best = tf.reduce_max(logits, axis=-1)
-        winner = tf.argmax(logits, axis=-1)
+        winner = tf.argmax(logits, axis=-1)  # int64: a GPU compares int32 on the host
         is_local = (labels >= 0) & (labels < words)
         label = tf.gather(logits, tf.where(is_local, labels, 0), axis=1, batch_dims=1)
         powers = tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1)
-        return RowSums(best, winner, powers, tf.where(is_local, label, tf.zeros([], wide)))
+        return best, winner, powers, tf.where(is_local, label, tf.zeros([], wide))
 
     def dlogits(logits, labels, total, upstream):
         probabilities = tf.exp(logits - total[:, tf.newaxis])
         chosen = tf.one_hot(labels, words, dtype=wide)  # zeros for words of other ranks
         return (probabilities - chosen) * upstream[:, tf.newaxis]
 
-    sums = RowSums(*chunks.map(row_sums, (wide, tf.int64, wide, wide)))
-    best = collectives.all_reduce(group, sums.best, f"{place}/best", "max")
-    lower_wins = tf.cast((sums.best == best) & (first + sums.winner < tf.cast(labels, tf.int64)), wide)
-    local = tf.stack([sums.powers * tf.exp(sums.best - best), sums.label, lower_wins])
+    own_best, winner, powers, label = chunks.map(row_sums, (wide, tf.int64, wide, wide))
+    best = collectives.all_reduce(group, own_best, f"{place}/best", "max")
+    lower_wins = tf.cast((own_best == best) & (first + winner < tf.cast(labels, tf.int64)), wide)
+    local = tf.stack([powers * tf.exp(own_best - best), label, lower_wins])
     powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
 

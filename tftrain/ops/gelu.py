@@ -1,4 +1,4 @@
-"""Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), and GeGLU (Shazeer, arXiv 2002.05202), in one pass each.
+"""Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), GeGLU and SwiGLU (Shazeer, arXiv 2002.05202), in one pass.
 
 The ops add biases in fp32. Only the inputs stay in memory for backward. Backward recomputes the biased sums and the
 GeLU from them, which costs less than reading stored results. Gradients of biases are fp32 sums over rows in a fixed
@@ -56,11 +56,22 @@ def geglu(
     Raises:
         tf.errors.InvalidArgumentError: see `bias_gelu`.
     """
-    gate, up, biases = gated_inputs(gate, up, gate_bias, up_bias)
+    gate, up, biases = _gated_inputs(gate, up, gate_bias, up_bias)
     return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))
 
 
-def gated_inputs(
+def swiglu(
+    gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None = None, up_bias: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns silu(gate + gate_bias) * (up + up_bias), where silu(z) = z sigmoid(z).
+
+    For the arguments, the result and the errors, see `geglu`.
+    """
+    gate, up, biases = _gated_inputs(gate, up, gate_bias, up_bias)
+    return library().tftrain_swiglu(gate=gate, up=up, bias=biases)
+
+
+def _gated_inputs(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Returns the inputs of a gated unit's op: gate, up, and none or two biases; see `geglu`.
@@ -103,19 +114,35 @@ def _geglu_gradient(op, dy):
     return [made.dgate, made.dup, *made.dbias]
 
 
+@tf.RegisterGradient("TftrainSwiglu")
+def _swiglu_gradient(op, dy):
+    """Returns the gradients of gate, up and, if there are any, their biases."""
+    gate, up, *bias = op.inputs
+    made = library().tftrain_swiglu_grad(dy=dy, gate=gate, up=up, bias=bias)
+    return [made.dgate, made.dup, *made.dbias]
+
+
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
     """Computes `bias_gelu` in plain TensorFlow: its specification; float64 too, computed in float64."""
-    return tf.cast(_reference_gelu(biased(x, bias), form), x.dtype)
+    return tf.cast(_reference_gelu(_biased(x, bias), form), x.dtype)
 
 
 def reference_geglu(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
 ) -> tf.Tensor:
     """Computes `geglu` in plain TensorFlow: its specification; float64 too, computed in float64."""
-    return tf.cast(_reference_gelu(biased(gate, gate_bias), form) * biased(up, up_bias), gate.dtype)
+    return tf.cast(_reference_gelu(_biased(gate, gate_bias), form) * _biased(up, up_bias), gate.dtype)
 
 
-def biased(x: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
+def reference_swiglu(
+    gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None = None, up_bias: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Computes `swiglu` in plain TensorFlow: its specification; float64 too, computed in float64."""
+    # For backward, TensorFlow's silu keeps its input alone.
+    return tf.cast(tf.nn.silu(_biased(gate, gate_bias)) * _biased(up, up_bias), gate.dtype)
+
+
+def _biased(x: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
     """Returns x + bias, or x, in fp32, or in float64 if x is."""
     wide = wide_dtype(x.dtype)
     return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)

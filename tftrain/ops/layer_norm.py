@@ -1,7 +1,7 @@
-"""Layer normalization (Ba et al., arXiv 1607.06450) over the last axis.
+"""Layer normalization (Ba et al., arXiv 1607.06450) over the last axis, or by root mean squares (arXiv 1910.07467).
 
-The composition of plain operations moves its tensors through memory a dozen times. The op reads its inputs once and
-writes its outputs once. Statistics are fp32 for every dtype.
+The composition of plain operations moves its tensors through memory a dozen times. The ops read their inputs once and
+write their outputs once. Statistics are fp32 for every dtype.
 """
 
 import tensorflow as tf
@@ -33,12 +33,36 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: 
     return library().tftrain_layer_norm(x=x, gamma=gamma, beta=beta, epsilon=epsilon).y
 
 
+def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Divides each row by its root mean square, then scales it.
+
+    Args:
+        x: [..., hidden], fp32, fp16 or bf16.
+        gamma: [hidden], the scale; fp32, fp16 or bf16, independent of x's dtype.
+        epsilon: added to the mean square; positive.
+
+    Returns:
+        A tensor like `x`. For the errors, see `layer_norm`.
+    """
+    x, gamma = tf.convert_to_tensor(x), tf.convert_to_tensor(gamma)
+    check_storage("x", x)
+    check_storage("gamma", gamma)
+    return library().tftrain_rms_norm(x=x, gamma=gamma, epsilon=epsilon).y
+
+
 @tf.RegisterGradient("TftrainLayerNorm")
 def _layer_norm_gradient(op, dy, _dmean, _drstd):
     """Returns the gradients of x, gamma and beta."""
     x, gamma, _beta = op.inputs
     _y, mean, rstd = op.outputs
     return list(library().tftrain_layer_norm_grad(dy=dy, x=x, gamma=gamma, mean=mean, rstd=rstd))
+
+
+@tf.RegisterGradient("TftrainRmsNorm")
+def _rms_norm_gradient(op, dy, _drstd):
+    """Returns the gradients of x and gamma."""
+    x, gamma = op.inputs
+    return list(library().tftrain_rms_norm_grad(dy=dy, x=x, gamma=gamma, rstd=op.outputs[1]))
 
 
 def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:
@@ -52,3 +76,13 @@ def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None,
     normal = tf.reshape(centred * tf.math.rsqrt(variance + epsilon), [-1, x.shape[-1]])
     scaled = normal * tf.cast(gamma, wide)
     return tf.reshape(tf.cast(scaled if beta is None else scaled + tf.cast(beta, wide), x.dtype), tf.shape(x))
+
+
+def reference_rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Computes `rms_norm` in plain TensorFlow: its specification; float64 too. The last axis of `x` is static."""
+    wide = wide_dtype(x.dtype)
+    values = tf.cast(x, wide)
+    mean_square = tf.reduce_mean(tf.square(values), axis=-1, keepdims=True)
+    # The reshape keeps Grappler from regrouping the products, see `reference_layer_norm`.
+    normal = tf.reshape(values * tf.math.rsqrt(mean_square + epsilon), [-1, x.shape[-1]])
+    return tf.reshape(tf.cast(normal * tf.cast(gamma, wide), x.dtype), tf.shape(x))

@@ -70,14 +70,20 @@ class OptimizerState(tf.Module):
         group = split.group if split else (mesh or Mesh()).data
         held = {name: self._pieces[name] for name in self.names}
         self._layout = StateLayout(held, list(slots), split.buckets if split else None, group.rank, group.size)
-        values = _InitialValues(self.names, self.targets, initial)
+
+        def initial_value(index: int) -> tf.Tensor:
+            variable = self.targets[index]
+            if initial is None or variable.dtype == tf.float32:
+                return tf.cast(variable, tf.float32)
+            return initial(self.names[index])
+
         if split:
             self.slices = split.slices
-            self.masters = self._make("master", split.take(values))
+            self.masters = self._make("master", split.take(initial_value))
         else:
             self.slices = [[Slice(i, v.shape.num_elements())] for i, v in enumerate(variables)]
             self.masters = [
-                variable if variable.dtype == tf.float32 else _state(f"master/{name}", values[index])
+                variable if variable.dtype == tf.float32 else _state(f"master/{name}", initial_value(index))
                 for index, (name, variable) in enumerate(zip(names, variables, strict=True))
             ]
         self.slots = {slot: self._make(slot, (tf.zeros(master.shape) for master in self.masters)) for slot in slots}
@@ -140,21 +146,6 @@ class OptimizerState(tf.Module):
     def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
-
-
-class _InitialValues:
-    """The fp32 values that master weights start from, by index; each is made when it is accessed."""
-
-    def __init__(
-        self, names: Sequence[str], variables: Sequence[tf.Variable], initial: Callable[[str], tf.Tensor] | None
-    ):
-        self._names, self._variables, self._initial = names, variables, initial
-
-    def __getitem__(self, index: int) -> tf.Tensor:
-        variable = self._variables[index]
-        if self._initial is None or variable.dtype == tf.float32:
-            return tf.cast(variable, tf.float32)
-        return self._initial(self._names[index])
 
 
 def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:

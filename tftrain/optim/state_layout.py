@@ -102,7 +102,8 @@ def layout(
     if strategy == "even":
         return [_even(group, sizes, ranks) for group in groups]
     if strategy == "naive":
-        owners = _by_layer(names, ranks)
+        layers = list(dict.fromkeys(name.split("/")[0] for name in names))
+        owners = [layers.index(name.split("/")[0]) % ranks for name in names]
     else:
         owners = _largest_first(loads or sizes, int(strategy.removeprefix("greedy:")))
     return [_by_owner(group, sizes, owners, ranks) for group in groups]
@@ -125,11 +126,6 @@ def _by_owner(tensors, sizes, owners, ranks):
         position = max(position, bounds[-1] + 1)
         bounds.append(position)
     return Bucket(tuple(order), tuple(offsets), tuple(bounds))
-
-
-def _by_layer(names, ranks):
-    layers = list(dict.fromkeys(name.split("/")[0] for name in names))
-    return [layers.index(name.split("/")[0]) % ranks for name in names]
 
 
 def _largest_first(sizes, owners):

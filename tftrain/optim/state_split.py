@@ -1,6 +1,6 @@
 """Splits the optimizer's state among ranks (ZeRO): whole tensors to each rank's part of flat buckets, and back."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -33,14 +33,15 @@ class StateSplit:
         self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads)
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
-    def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
+    def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:
         """Yields this rank's part of each bucket, flat, of whole tensors that are equal on all ranks.
 
-        Only the tensors that this rank owns elements of are accessed, one bucket after the other.
+        `whole` returns a tensor by its index. It is called only for those that this rank owns elements of, one bucket
+        after the other.
         """
         for bucket, slices in zip(self.buckets, self.slices, strict=True):
             ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
-            owned = {tensor: tf.reshape(tensors[tensor], [-1])[range_] for tensor, range_ in ranges.items()}
+            owned = {tensor: tf.reshape(whole(tensor), [-1])[range_] for tensor, range_ in ranges.items()}
             dtype = next(iter(owned.values())).dtype if owned else tf.float32
             yield tf.concat(
                 [tf.zeros([size], dtype) if tensor is None else owned[tensor] for tensor, size in slices], axis=0

@@ -16,6 +16,12 @@ class MeshError(RunError):
     """The launched ranks can't work together; the message gives the reason and what to do."""
 
 
+class AgreedMeshError(MeshError):
+    """All ranks have found the same reason."""
+
+    on_all_ranks = True
+
+
 @dataclass(frozen=True)
 class Group:
     """Ranks that take part in the same collectives."""

@@ -15,7 +15,7 @@ from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.host.files import listed
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh, MeshError
+from tftrain.parallel.mesh import AgreedMeshError, Mesh
 
 Facts = Mapping[str, str]
 
@@ -40,12 +40,6 @@ def settings(config: TrainConfig) -> Facts:
     return facts
 
 
-class DisagreementError(MeshError):
-    """Some ranks disagree; every rank raises it with the same message."""
-
-    on_all_ranks = True
-
-
 def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = "", most: int = MAX_SHOWN) -> None:
     """Raises an error unless the facts agree; every rank must call it, eagerly.
 
@@ -57,7 +51,7 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
         most: the most facts of a rank that the message names.
 
     Raises:
-        DisagreementError: some ranks disagree; on every rank. The message names the ranks, the facts and the values.
+        AgreedMeshError: some ranks disagree; on every rank. The message names the ranks, the facts and the values.
     """
     if mesh.size == 1:
         return
@@ -77,9 +71,7 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
     rows = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
     hosts, messages = zip(*rows, strict=True)
     found = "; ".join(differences(messages, groups, most, hosts if len(set(hosts)) > 1 else None))
-    raise DisagreementError(
-        f"the ranks disagree: {found}; start all with the same flags, environment, packages and data"
-    )
+    raise AgreedMeshError(f"the ranks disagree: {found}; start all with the same flags, environment, packages and data")
 
 
 def differences(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tftrain.host import devices
 from tftrain.parallel import tensorflow_cluster
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.mesh import Mesh, MeshError
+from tftrain.parallel.mesh import AgreedMeshError, Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
 from tftrain.parallel.rendezvous import address_of_store, await_all, value_of_rank_0
 
@@ -30,12 +30,6 @@ GPU_CYCLE_MS = 0.1
 # Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
 # beyond it would be negotiated in every step, and room that is not used costs nothing.
 CACHED_TENSORS = 16384
-
-
-class TransportError(MeshError):
-    """The ranks can't have the transport that a flag asks for; every rank raises it with the same message."""
-
-    on_all_ranks = True
 
 
 def start(
@@ -79,7 +73,7 @@ def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str
     have different orders: there these stay with Horovod.
 
     Raises:
-        TransportError: it was asked for, and there is no store through which the ranks could exchange addresses.
+        AgreedMeshError: it was asked for, and there is no store through which the ranks could exchange addresses.
     """
     sizes = {"tensor": mesh.tensor_parallel_size, "link": 1 if gpu else mesh.pipeline_parallel_size}
     has_store = address_of_store(environ) is not None
@@ -87,7 +81,7 @@ def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str
         return ()
     kinds = tuple(kind for kind, size in sizes.items() if size > 1)
     if kinds and not has_store:
-        raise TransportError(
+        raise AgreedMeshError(
             "--group_transport=tensorflow: expected auto or horovod, because under MPI the ranks can't exchange the "
             "addresses for TensorFlow's collectives; or start them with `tftrain.launch`"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from tftrain import program
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
-from tftrain.plan import cluster_file, levers, machine, report
+from tftrain.plan import levers, machine, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import of_division
 from tftrain.plan.config import PlanConfig, search_request, workload
@@ -78,9 +78,8 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
     """Prints plans beside published figures, and the errors of each table; with csv the errors go to stderr."""
     planned = compare.plan_all(chosen)
     print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)
-    lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
     out = sys.stderr if form == "csv" else sys.stdout
-    print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+    print(compare.render(compare.SUMMARY_COLUMNS, compare.summarize(planned), form), end="", file=out)
     for row in chosen:
         if row.remark:
             print(f"{row.name}: {row.remark}", file=out)
@@ -108,29 +107,13 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     name, path = config.plan.cluster, config.run.machine_file
     if config.plan.ranks_per_node > 1 and name != machine.NAME:
         raise ConfigError([Problem("ranks_per_node", config.plan.ranks_per_node, f"expected --cluster={machine.NAME}")])
+    cluster = machine.named(name, Path(path))
     if name == machine.NAME:
-        cluster = machine.shared(machine.read(Path(path)), config.plan.ranks_per_node)
-    elif name in CLUSTERS:
-        cluster = CLUSTERS[name]
-    elif name.endswith(cluster_file.SUFFIX):
-        cluster = cluster_file.read(Path(name), "cluster", "a JSON file that describes a cluster, see docs/planner.md")
-    else:
-        expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}, or a JSON file that describes one"
-        raise ConfigError([Problem("cluster", name, expected)])
-    system = config.plan.system or _default_system(cluster, config.plan.trainer)
+        cluster = machine.shared(cluster, config.plan.ranks_per_node)
+    system = config.plan.system or machine.default_system(cluster, config.plan.trainer)
     if system not in systems():
         raise ConfigError([Problem("system", system, f"expected one of {', '.join(systems())}")])
     return cluster, systems()[system]
-
-
-def _default_system(cluster: Cluster, trainer: str) -> str:
-    """Returns the default system for a cluster.
-
-    The constants of tftrain_cpu are shares of measured rates, those of the other systems shares of a data sheet.
-    """
-    if cluster.multiprocessors:
-        return "megatron" if trainer == "megatron" else "encoder"
-    return "tftrain_cpu" if cluster.name == machine.NAME and trainer == "tftrain" else "megatron_cpu"
 
 
 def print_plan(config: PlanConfig) -> int:

@@ -63,10 +63,6 @@ class Part(NamedTuple):
     weights: float = 0.0  # number of this rank's weights
     summands: float = 0.0  # bytes of temporaries beside the gradients at the end of backward, after all blocks
 
-    def saved_bytes(self, core: bool = True) -> float:
-        """Returns the bytes saved for backward, with or without those of the attention core."""
-        return total(tensor.size for tensor in self.saved if core or not tensor.core)
-
 
 def total(numbers: Iterable[float]) -> float:
     """Returns the sum, as a float."""

@@ -10,23 +10,29 @@ from tftrain.plan.config import PlanConfig, run_problems
 from tftrain.plan.workload import Workload
 
 Changes = dict[str, Any]
+# The flags of a layout, which a search chooses.
+LAYOUT = (
+    "tensor_parallel_size", "sequence_parallel", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size",
+    "split_opt_state", "split_grad_accum", "micro_batch_size", "grad_accum_steps", "activation_checkpointing",
+    "attn_impl",
+)  # fmt: skip
+
+
+def layout_of(work: Workload, config: PlanConfig) -> Changes:
+    """Returns the flags of a division by name, each of `LAYOUT`."""
+    core = next((core for core in ("cudnn", "flash") if core in work.fused), "softmax")
+    values = (
+        *(work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks),
+        # ZeRO-2 implies ZeRO-1, whose flag may be given beside it.
+        *(work.zero_stage == 1 or (work.zero_stage == 2 and config.parallel.split_opt_state), work.zero_stage == 2),
+        *(work.micro_batch, round(work.micro_batches), work.checkpointing, core),
+    )
+    return dict(zip(LAYOUT, values, strict=True))
 
 
 def changes_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division, by name, that differ from those of a configuration."""
-    core = "flash" if "flash" in work.fused and config.model.attn_impl == "softmax" else config.model.attn_impl
-    found = {
-        "tensor_parallel_size": work.tp,
-        "sequence_parallel": work.sequence_parallel,
-        "pipeline_parallel_size": work.pp,
-        "split_opt_state": work.zero_stage == 1,
-        "split_grad_accum": work.zero_stage == 2,
-        "micro_batch_size": work.micro_batch,
-        "grad_accum_steps": round(work.micro_batches),
-        "global_batch_size": work.global_batch,
-        "activation_checkpointing": work.checkpointing,
-        "attn_impl": core,
-    }
+    found = {**layout_of(work, config), "global_batch_size": work.global_batch}
     given = {name: value for section in sections(config) for name, value in vars(section).items()}
     return {name: value for name, value in found.items() if value != given[name]}
 

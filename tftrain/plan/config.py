@@ -1,7 +1,9 @@
 """The flags of `python -m tftrain.plan` (a run's flags and the planner's own), and the workload they describe."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag
@@ -118,8 +120,12 @@ def _of_trainer(config: PlanConfig) -> list[Problem]:
     return [Problem("trainer", config.plan.trainer, "expected tftrain, or a decoder, such as --model_family=gpt")]
 
 
-def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tuple[int, ...], Constraints]:
+def search_request(
+    config: PlanConfig, cluster: Cluster, given: Collection[str] = ()
+) -> tuple[Workload, tuple[int, ...], Constraints]:
     """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
+
+    A default fixes a size only if its flag is in `given`.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
@@ -141,21 +147,27 @@ def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tupl
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, trainer=plan.trainer, gpu=cluster.multiprocessors > 0)
-    return work, sizes, _constraints(config)
+    return work, sizes, _constraints(config, given)
 
 
-def _constraints(config: PlanConfig) -> Constraints:
-    """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) fix nothing."""
-    plan, batch, parallel, compute = config.plan, config.batch, config.parallel, config.compute
-    tp, pp, mode = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, compute.activation_checkpointing
-    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
+def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
+    """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
+    plan, batch, parallel = config.plan, config.batch, config.parallel
+    unsplit = 0 if "split_opt_state" in given else None
+    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else unsplit
+
+    def fixed(section: Any, name: str, free: Any) -> Any:
+        value = getattr(section, name)
+        return value if value != free or name in given else None
+
     return Constraints(
         dp=plan.data_parallel_size,
-        tp=tp if tp > 1 else None,
-        pp=pp if pp > 1 else None,
+        tp=fixed(parallel, "tensor_parallel_size", 1),
+        pp=fixed(parallel, "pipeline_parallel_size", 1),
         micro_batch=batch.micro_batch_size,
         micro_batches=batch.grad_accum_steps,
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
-        checkpointing=mode if mode != "none" else None,
-        core=None if config.model.attn_impl == "softmax" else config.model.attn_impl,
+        checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
+        core=fixed(config.model, "attn_impl", "softmax"),
+        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in given else None,
     )

@@ -59,7 +59,7 @@ def block(work: Workload) -> Part:
     # As when constants were fitted, keys count even if they have none.
     biases = attention.output.bias * (2 * v + wides * w) + attention.query.bias * (d + 2 * k)
     kernels = [
-        _kernel("norms", NORM.passes(work, "ln"), 2 * v + (d + k if attention.query_norm else 0)),
+        _kernel("norms", NORM.passes(work, "ln"), 2 * v + (d + k if attention.head_norm else 0)),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * v),
         _kernel("biases and transposes", (8, 10), (d + k) / 2),
         _kernel("scale, mask and softmax", SOFTMAX.passes(work, "softmax"), s, core=True),

@@ -4,7 +4,8 @@ A lever is a change of flags. Its plan is made from the changed flags, so that a
 same figures.
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from tftrain.config.fields import ConfigError, changed
@@ -18,70 +19,62 @@ from tftrain.plan.workload import Workload, update_rule, zero_stages
 
 
 class Lever(NamedTuple):
-    """Changed flags by name, and the configuration and the workload with them."""
+    """Changed flags by name, the configuration with them, and its plan."""
 
     changes: Changes
     config: PlanConfig
-    work: Workload
+    plan: Forecast
 
     @property
     def name(self) -> tuple[str, Any]:
         """The first changed flag with its value; the others keep the global batch the same."""
         return next(iter(self.changes.items()))
 
+    @property
+    def flags(self) -> str:
+        """The changed flags as they are given to a command."""
+        fused = all(self.changes.get(flag) == "fused" for flag in FUSED_OPS.values())
+        shown = ["--flagfile=configs/fused.flags"] if fused else []
+        for flag, value in self.changes.items():
+            # The flagfile sets the ops and an optimizer.
+            if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
+                shown.append(text(flag, value))
+        return " ".join(shown)
 
-class Suggestion(NamedTuple):
-    """Flags that make a run fit, the plan with them, and the configuration."""
 
-    flags: str
-    plan: Forecast
-    config: PlanConfig
-
-
-def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Suggestion]:
+def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Lever]:
     """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
 
-    At most `most` suggestions; each is one lever, or a pair if neither lever alone is enough.
+    At most `most` of them; each is one lever, or a pair if neither lever alone is enough.
     """
-    margin = config.plan.memory_margin
-    planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants, margin)
-    enough = {lever.name for lever, plan in planned if plan.fits}
-    pairs = [
-        second._replace(changes=first.changes | second.changes)
-        for first, plan in planned
-        if not plan.fits
-        for second in levers(first.config, first.work, cluster)
-        if second.name not in enough and first.name[0] < second.name[0]
-    ]
-    planned += _planned(pairs, cluster, constants, margin)
-    found = [Suggestion(_text(lever.changes), plan, lever.config) for lever, plan in planned if plan.fits]
-    return sorted(found, key=lambda suggestion: suggestion.plan.seconds)[:most]
+    found = list(levers(config, workload(config, cluster), cluster, constants))
+    enough = {lever.name for lever in found if lever.plan.fits}
+    for first in [lever for lever in found if not lever.plan.fits]:
+        others = levers(first.config, first.plan.work, cluster, constants, enough, after=first.name[0])
+        found += [second._replace(changes=first.changes | second.changes) for second in others]
+    return sorted((lever for lever in found if lever.plan.fits), key=lambda lever: lever.plan.seconds)[:most]
 
 
-def _planned(
-    candidates: Iterable[Lever], cluster: Cluster, constants: Constants, margin: float
-) -> list[tuple[Lever, Forecast]]:
-    return [(lever, forecast(lever.work, cluster, constants, margin)) for lever in candidates]
+def levers(
+    config: PlanConfig,
+    work: Workload,
+    cluster: Cluster,
+    constants: Constants,
+    without: Collection[tuple[str, Any]] = (),
+    after: str = "",
+) -> Iterator[Lever]:
+    """Yields each lever that the flags do not use yet and that a run would accept; `work` is that of the flags.
 
-
-def _text(changes: Changes) -> str:
-    fused = all(changes.get(flag) == "fused" for flag in FUSED_OPS.values())
-    shown = ["--flagfile=configs/fused.flags"] if fused else []
-    for flag, value in changes.items():
-        # The flagfile sets the ops and an optimizer.
-        if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
-            shown.append(text(flag, value))
-    return " ".join(shown)
-
-
-def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lever]:
-    """Yields each lever that the flags do not use yet and that a run would accept; `work` is that of the flags."""
+    Leaves out those whose name is in `without`, or has a flag that does not come after another one in the alphabet.
+    """
     for changes in _changes(config, work, cluster.per_node):
-        new_config = changed(config, changes)
-        try:
-            yield Lever(changes, new_config, workload(new_config, cluster))
-        except ConfigError:
+        name = next(iter(changes.items()))
+        if name in without or name[0] <= after:
             continue
+        new_config = changed(config, changes)
+        with contextlib.suppress(ConfigError):
+            new_work = workload(new_config, cluster)
+            yield Lever(changes, new_config, forecast(new_work, cluster, constants, config.plan.memory_margin))
 
 
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:

@@ -17,7 +17,7 @@ from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import reason
 from tftrain.host.units import GB
 from tftrain.plan import cluster_file
-from tftrain.plan.cluster import Cluster
+from tftrain.plan.cluster import CLUSTERS, Cluster
 
 NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)
@@ -33,6 +33,25 @@ def read(path: Path) -> Cluster:
         ConfigError: the file cannot be read, or is not one of `measure`.
     """
     return cluster_file.read(path, "machine_file", "a file that `python -m tftrain.plan --measure` writes")
+
+
+def named(name: str, machine_file: Path) -> Cluster:
+    """Returns the cluster that --cluster names: listed, this machine or a JSON file; a ConfigError if there is none."""
+    if name == NAME:
+        return read(machine_file)
+    if name in CLUSTERS:
+        return CLUSTERS[name]
+    if name.endswith(cluster_file.SUFFIX):
+        return cluster_file.read(Path(name), "cluster", "a JSON file that describes a cluster, see docs/planner.md")
+    expected = f"expected one of {', '.join([*CLUSTERS, NAME])}, or a JSON file that describes one"
+    raise ConfigError([Problem("cluster", name, expected)])
+
+
+def default_system(cluster: Cluster, trainer: str) -> str:
+    """Returns the default system; the constants of tftrain_cpu are shares of measured rates, not of a data sheet."""
+    if cluster.multiprocessors:
+        return "megatron" if trainer == "megatron" else "encoder"
+    return "tftrain_cpu" if cluster.name == NAME and trainer == "tftrain" else "megatron_cpu"
 
 
 def shared(machine: Cluster, processes: int) -> Cluster:

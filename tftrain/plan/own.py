@@ -96,7 +96,7 @@ def _saved(work: Workload) -> list[SavedTensor]:
 
 def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
     """Returns what the norms of queries and keys save; `size` has the bytes of both."""
-    if not work.model.block.attention.query_norm:
+    if not work.model.block.attention.head_norm:
         return []
     saved = size if "ln" in work.fused else 2 * PLAIN_BYTES * size / work.item
     return [SavedTensor("inputs of the norms of queries and keys", saved)]

@@ -7,7 +7,7 @@ from tftrain.plan import inventory
 from tftrain.plan.commands import command, of_division
 from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import Forecast, products_by_shape
-from tftrain.plan.levers import Suggestion
+from tftrain.plan.levers import Lever
 from tftrain.plan.reported_flops import reported
 from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
@@ -18,7 +18,7 @@ SECONDS_PER_DAY = 86400
 def text(
     plan: Forecast,
     steps: int,
-    suggestions: Sequence[Suggestion] = (),
+    suggestions: Sequence[Lever] = (),
     examples_per_row: float = 1.0,
     utilisation: float = 1.0,
 ) -> str:
@@ -113,7 +113,7 @@ def product_lines(plan: Forecast) -> list[str]:
     return lines
 
 
-def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
+def verdict(plan: Forecast, suggestions: Sequence[Lever]) -> str:
     """Returns whether it fits, and the suggestions that make it fit."""
     limit = plan.cluster.memory_gb
     if plan.fits:
@@ -124,7 +124,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
         needs = f"Tight: {plan.gb:.1f} of {limit:.1f} GB, {left}"
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
-    shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found, _ in suggestions]
+    shown = [f"{each.flags} ({each.plan.gb:.1f} GB, {each.plan.seconds:.3g} s a step)" for each in suggestions]
     lines = [f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."]
     if plan.work.trainer == "tftrain":
         lines += [f"  {command(found.config.train, found.plan.work.ranks)}" for found in suggestions]

@@ -1,5 +1,6 @@
 """A search over the divisions of a workload among devices, ranked by time."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,11 +16,14 @@ from tftrain.plan.workload import Workload, zero_stages
 MAX_MICRO_BATCH = 64
 FUSED_SOFTMAX_UNIT = 4  # Megatron's kernel needs a multiple of 4 of a rank's heads times the micro-batch
 CHECKPOINTING = ("none", "selective", "full")
+# Pairs of pipeline_schedule and virtual_pipeline_size. gpipe is as fast as 1f1b and needs more memory.
+SCHEDULES = (("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2))
 
 
 class Constraints(NamedTuple):
     """The fixed sizes of a division; None is free."""
 
+    ranks: int | None = None
     dp: int | None = None
     tp: int | None = None
     pp: int | None = None
@@ -28,6 +32,9 @@ class Constraints(NamedTuple):
     zero_stage: int | None = None
     checkpointing: str | None = None
     core: str | None = None  # value of attn_impl
+    # Values of pipeline_schedule and virtual_pipeline_size to try under a pipeline; empty: those of the workload.
+    schedules: tuple[tuple[str, int], ...] = ()
+    sequence_parallel: tuple[bool, ...] | None = None  # values to try; None: true wherever ranks divide the sequence
 
     def allows(self, **sizes) -> bool:
         """Whether each of these sizes equals its constraint or is free."""
@@ -103,16 +110,32 @@ def candidates(
         for pp in _divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
-                if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
+                allowed = constraints.allows(pp=pp, dp=dp, ranks=tp * pp * dp)
+                if not whole or any(batch % dp for batch in batches) or not allowed:
                     continue
                 divided = work._replace(dp=dp, tp=tp, pp=pp, division=())
-                yield from _micro_batches(divided, [batch // dp for batch in batches], constraints)
+                for scheduled in _schedules(divided, constraints):
+                    yield from _micro_batches(scheduled, [batch // dp for batch in batches], constraints)
+
+
+def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
+    """Yields the workload with each schedule to try that its stages and layers allow."""
+    if work.pp == 1 or not constraints.schedules:
+        yield work
+        return
+    for schedule, chunks in constraints.schedules:
+        # XLA compiles no step whose halves of backward have sums over tensor parallel ranks: that is another workload.
+        deferred = schedule == "zero_bubble" and work.tp > 1 and work.compiled
+        if work.model.layers % (work.pp * chunks) == 0 and not deferred:
+            yield work._replace(schedule=schedule, chunks=chunks)
 
 
 def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:
     stages = [stage for stage in zero_stages(work.dp, work.pp, work.trainer) if constraints.allows(zero_stage=stage)]
-    cores, sequence = _cores(work, constraints), _sequence(work)
+    cores, sequences = _cores(work, constraints), _sequences(work, constraints)
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
+    if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:
+        modes.remove("full")  # The trainer computes backward in halves.
     for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
         heads = work.model.attention_heads // work.tp * size
         aligned = not work.model.causal or "softmax" not in work.fused or heads % FUSED_SOFTMAX_UNIT == 0
@@ -121,13 +144,11 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
         sized = work._replace(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
-        for stage in stages:
-            for mode in modes:
-                for core in cores:
-                    if core == "flash" and mode == "selective":
-                        continue  # There is nothing of the core to compute again.
-                    fused = work.fused | {"flash"} if core == "flash" else work.fused
-                    yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
+        for stage, mode, core, sequence in itertools.product(stages, modes, cores, sequences):
+            if core == "flash" and mode == "selective":
+                continue  # There is nothing of the core to compute again.
+            fused = work.fused | {"flash"} if core == "flash" else work.fused
+            yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
 
 
 def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
@@ -139,10 +160,12 @@ def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
     return ("", "flash")
 
 
-def _sequence(work: Workload) -> bool:
-    """Returns whether ranks divide the residual stream: in tftrain wherever they can, as it saves memory at no cost."""
+def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
+    """Returns whether ranks divide the residual stream, which saves memory, and may take time to gather; or both."""
     possible = work.tp > 1 and work.seq % work.tp == 0
-    return possible if work.trainer == "tftrain" else work.sequence_parallel
+    if constraints.sequence_parallel is None:
+        return (possible if work.trainer == "tftrain" else work.sequence_parallel,)
+    return tuple(value for value in constraints.sequence_parallel if possible or not value)
 
 
 def _divisors(number: int, most: int | None = None) -> list[int]:

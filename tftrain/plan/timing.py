@@ -111,20 +111,12 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
 
 
-class _PartSeconds(NamedTuple):
-    """Seconds of all passes over a part by kind; `waits` is the time that the device waits for the host."""
-
-    products: float
-    kernels: float
-    sums: float
-    waits: float
-
-    def plus(self, other: "_PartSeconds") -> "_PartSeconds":
-        return _PartSeconds(*map(sum, zip(self, other, strict=True)))
+# Of all passes over a part: products, kernels and sums, and the time that the device waits for the host.
+_Seconds = tuple[float, ...]
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_PartSeconds, ...]:
+def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Seconds, ...]:
     """Returns the seconds of block, embedding and head for one micro-batch, with recomputation."""
     found = inventory.parts(work)
     block = passes(found.block, work, cluster, constants)
@@ -133,20 +125,15 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
     every = ((block.forward, block.backward, *again), *ends)
     waits = [sum(span.total - sum(span[:3]) for span in spans) for spans in every]
     kinds = [[sum(span[kind] for span in spans) for kind in range(3)] for spans in every]
-    return tuple(_PartSeconds(*three, wait) for three, wait in zip(kinds, waits, strict=True))
-
-
-class _Durations(NamedTuple):
-    """Seconds of one micro-batch's actions in a part, with recomputation in backward."""
-
-    forward: float
-    backward_inputs: float
-    backward_weights: float
+    return tuple((*three, wait) for three, wait in zip(kinds, waits, strict=True))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Durations, ...]:
-    """Returns the durations of block, embedding and head."""
+def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[tuple[float, float, float], ...]:
+    """Returns the seconds of one micro-batch's actions in block, embedding and head.
+
+    They are forward, backward for inputs, with recomputation, and backward for weights.
+    """
     block = passes(inventory.parts(work).block, work, cluster, constants)
     launches = relaunch_seconds(work, constants)
     again = {"none": 0.0, "selective": block.core.total, "full": block.forward.total + launches}[work.checkpointing]
@@ -157,7 +144,7 @@ def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> t
         products = [product for product in part.products if not product.core]
         weights = sum(product_seconds(product, work, cluster, constants, slice(2, 3)) for product in products)
         weights = min(weights, backward.total)
-        found.append(_Durations(forward.total, backward.total - weights + recomputed, weights))
+        found.append((forward.total, backward.total - weights + recomputed, weights))
     return tuple(found)
 
 
@@ -210,13 +197,13 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
     )
 
 
-def _slowest(work, block, embedding, head) -> tuple[float, _PartSeconds]:
+def _slowest(work, block, embedding, head) -> tuple[float, _Seconds]:
     """Returns the layers of the slowest pipeline stage, and the seconds of what it has beside them."""
     if work.pp == 1:
-        return work.model.layers, embedding.plus(head)
+        return work.model.layers, tuple(map(sum, zip(embedding, head, strict=True)))
     # An inner stage has neither end, but it may have more layers.
     inner = max(map(work.layers_of, range(1, work.pp - 1)), default=0.0)
-    found = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, _PartSeconds(0, 0, 0, 0))
+    found = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, (0.0,) * 4)
     return max(found, key=lambda each: each[0] * sum(block) + sum(each[1]))
 
 

@@ -11,13 +11,13 @@ statistics are not saved: a resumed run collects them anew.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
+from tftrain.report.rows import SpikeRow
 from tftrain.run_state import Evaluation, StepInfo
 
 logger = logging.getLogger(__name__)
@@ -50,15 +50,6 @@ class Series:
         return score
 
 
-class Spike(NamedTuple):
-    """An unusual step: its loss and gradient norm, each with its z-score."""
-
-    loss: float
-    loss_zscore: float
-    grad_norm: float
-    grad_norm_zscore: float
-
-
 class SpikeMonitor:
     """Watches the loss and the gradient norm of every step."""
 
@@ -67,12 +58,12 @@ class SpikeMonitor:
         self._zscore = zscore or math.inf
         self._loss, self._log_norm = Series(self._zscore), Series(self._zscore)
 
-    def observe(self, loss: float, grad_norm: float) -> Spike | None:
-        """Adds the values of the next step; returns a spike if one is unusual. Non-finite values are ignored."""
+    def observe(self, loss: float, grad_norm: float) -> tuple[float, float] | None:
+        """Adds the values of the next step; returns both z-scores if one is high. Non-finite values are ignored."""
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
             return None
-        spike = Spike(loss, self._loss.zscore(loss), grad_norm, self._log_norm.zscore(math.log(max(grad_norm, 1e-30))))
-        return spike if max(spike.loss_zscore, spike.grad_norm_zscore) >= self._zscore else None
+        scores = self._loss.zscore(loss), self._log_norm.zscore(math.log(max(grad_norm, 1e-30)))
+        return scores if max(scores) >= self._zscore else None
 
 
 class Health:
@@ -88,14 +79,14 @@ class Health:
         mesh: Mesh,
         mean_values: Callable[[Sequence[float]], dict[str, float]],
         culprit_name: Callable[[int], str],
-        on_spike: Callable[[int, Spike], None],
+        on_spike: Callable[[SpikeRow], None],
     ):
         """Begins before the first step.
 
         Args:
             settings, mesh: with max_nan_steps and spike_zscore, and with the ranks.
             mean_values, culprit_name: means of the task from its sums, and what was not finite from a step's `culprit`.
-            on_spike: called with each unusual step and its spike.
+            on_spike: called with each unusual step.
         """
         self._settings, self._mean_values = settings, mean_values
         self._culprit_name, self._on_spike = culprit_name, on_spike
@@ -130,9 +121,9 @@ class Health:
     def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan:
             self._in_a_row, self.problem = 0, None
-            loss = self._mean_values(np.asarray(info.sums).tolist())["loss"]
-            if spike := self._spikes.observe(loss, float(info.grad_norm)):
-                self._on_spike(step, spike)
+            loss, norm = self._mean_values(np.asarray(info.sums).tolist())["loss"], float(info.grad_norm)
+            if scores := self._spikes.observe(loss, norm):
+                self._on_spike(SpikeRow(step, loss, scores[0], norm, scores[1]))
             return
         self._in_a_row += 1
         bad = [rank for place in np.flatnonzero(info.bad_ranks) for rank in self._ranks[place]]

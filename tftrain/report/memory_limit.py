@@ -5,7 +5,7 @@ TensorFlow itself would run out of memory after minutes, on a CPU often by a kil
 
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.host.units import GB
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import forecast, memory
@@ -26,15 +26,15 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
     """
     if not config.limits.check_memory or config.run.mode != "train":
         return []
-    gpu, ranks = devices.has_driver(), launch.local_size
+    gpu, ranks = hardware.has_driver(), launch.local_size
     work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu)
     planned = memory.estimate(work, of_trainer(gpu))
     shared, beside, advice = 0.0, "", ""
     if gpu:
-        available, place = min(devices.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"
+        available, place = min(hardware.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"
     else:
         pages = planned.reserve / GB - FORKED_RESERVE_GB
-        available, place = devices.host_memory_gb() / ranks, "this machine has"
+        available, place = hardware.host_memory_gb() / ranks, "this machine has"
         place += f", for each of {ranks} ranks," if ranks > 1 else ""
         if forked:
             planned, shared = planned._replace(reserve=FORKED_RESERVE_GB * GB), pages / ranks

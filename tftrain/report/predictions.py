@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tftrain.checkpoint import durable
 from tftrain.labelled.scorers import Scorer
 from tftrain.report.plot import confusion_matrix
 
@@ -18,13 +19,10 @@ def write(output_dir: str, scorer: Scorer, outputs: np.ndarray) -> None:
     Files that can't be written give a warning. `outputs` is what the task predicts for each example.
     """
     path = Path(output_dir) / "predictions.jsonl"
-    temporary = path.with_name(f".{path.name}.new")
+    lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in scorer.predictions(outputs))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            for each in scorer.predictions(outputs):
-                file.write(json.dumps(each, ensure_ascii=False) + "\n")
-        temporary.replace(path)
+        durable.write(path, lines.encode())
         if confusion := scorer.confusion(outputs):
             confusion_matrix(*confusion, path.with_name("confusion_matrix.png"))
     except OSError as error:

@@ -22,7 +22,6 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
 from tftrain.report import memory, planned, predictions, product_time
-from tftrain.report.health import Spike
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
@@ -153,10 +152,10 @@ class Reporter:
         if self._writer:
             predictions.write(self._run.config.run.output_dir, scorer, result.outputs)
 
-    def spike(self, number: int, spike: Spike) -> None:
+    def spike(self, row: SpikeRow) -> None:
         """Writes a loss spike."""
         if self._writer:
-            self._writer.spike(SpikeRow(number, *spike))
+            self._writer.spike(row)
 
     def close(self) -> None:
         """Ends the files and draws the loss curve."""

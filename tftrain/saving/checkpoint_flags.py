@@ -104,6 +104,15 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
+def ranks_of(path: Path) -> int | None:
+    """Returns how many ranks have written a checkpoint; None if its manifest does not say so."""
+    try:
+        layout = manifest.read(path).run.get("layout")
+    except (CheckpointError, OSError):
+        return None
+    return layout.get("ranks") if isinstance(layout, dict) else None
+
+
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run

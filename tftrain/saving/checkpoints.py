@@ -67,7 +67,7 @@ class Checkpoints:
         """Starts to save this moment; every rank must call it.
 
         Args:
-            last: nothing is trained before `finish`.
+            last: nothing is trained before `saves.finish`.
             is_good: whether the last step was finite. Otherwise the weights may be spoiled although they are finite:
                 the checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
 
@@ -77,10 +77,6 @@ class Checkpoints:
         """
         run = self._run
         self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)
-
-    def finish(self) -> None:
-        """Waits until the last checkpoint is there, see `Saves.finish`; every rank must call it."""
-        self.saves.finish()
 
     def manifest_metadata(self) -> dict[str, Any]:
         """Returns what a manifest says of this run, in JSON's types."""

@@ -108,12 +108,9 @@ def _all(config: TrainConfig) -> dict[str, Any]:
 
 
 def _plain(section: Any) -> dict[str, Any]:
-    """Returns the flags of a section, as JSON has them."""
-    return {name: _listed(value) for name, value in dataclasses.asdict(section).items()}
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    """Returns the flags of a section, as JSON has them: a list for a tuple."""
+    flags = dataclasses.asdict(section).items()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in flags}
 
 
 def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
     config = run.get("config")
     if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
         raise AgreedCheckpointError(f"{path}: its manifest has no configuration")
-    saved = {name: _listed(value) for section in config.values() for name, value in section.items()}
+    saved = {name: value for section in config.values() for name, value in section.items()}
     return {name: value for name, value in _all(TrainConfig()).items() if name in _NEWER} | saved
 
 

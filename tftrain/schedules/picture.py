@@ -57,10 +57,13 @@ def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> N
 
 def _draw_panel(axes, computed: Sequence[Event], stages: int, chunks: int, total: float) -> None:
     """Draws computations on an axis that ends after `total` units of time."""
+    from matplotlib.colors import to_rgb
+
     begin, end_of_step = min(event.start for event in computed), max(event.end for event in computed)
     axes.barh(range(stages), end_of_step - begin, BOX, color=IDLE)
     for stage, action, start, end in computed:
-        colour = _lighter(BOXES[action.kind][0], action.chunk / max(chunks, 2))
+        share = action.chunk / max(chunks, 2)
+        colour = [part + share * (1 - part) for part in to_rgb(BOXES[action.kind][0])]
         axes.barh(stage, end - start, BOX, left=start - begin, color=colour, edgecolor=EDGE, linewidth=0.7)
         digits = str(action.micro_batch)
         width = 0.9 * WIDTH * POINTS_AN_INCH * (end - start) / total
@@ -73,9 +76,3 @@ def _draw_panel(axes, computed: Sequence[Event], stages: int, chunks: int, total
     axes.set_yticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     axes.tick_params(left=False)
     axes.spines[:].set_visible(False)
-
-
-def _lighter(colour: str, share: float) -> str:
-    """Returns a colour moved towards white by a share of 0 to 1."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + share * (255 - part)):02x}" for part in parts)

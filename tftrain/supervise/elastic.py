@@ -42,7 +42,7 @@ from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
 
-PARENT = "TFTRAIN_SUPERVISOR"
+PARENT = "TFTRAIN_SUPERVISOR"  # in the environment of a child, the number of the process that has started it
 MAX_RANKS = 4096  # more than any job has
 HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
@@ -224,11 +224,6 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
         end_with(int(environ[PARENT]), signal.SIGKILL)()
         return False
     return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
-
-
-def is_child(environ: Mapping[str, str]) -> bool:
-    """Returns whether a supervisor has started this process."""
-    return PARENT in environ
 
 
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:

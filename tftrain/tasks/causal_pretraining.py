@@ -4,7 +4,6 @@ The loss is the cross-entropy summed over all predicted tokens of the global bat
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,26 +15,16 @@ from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task
 
 
-class LossSums(NamedTuple):
-    """Sums over a micro-batch, scalars in fp32 (fp64 for a float64 model); logarithms are natural.
-
-    Samples that only fill the batch do not count.
-    """
-
-    lm_sum: tf.Tensor  # cross-entropy of the tokens
-    lm_weight: tf.Tensor  # number of the tokens
-    lm_correct: tf.Tensor  # number of the tokens whose best prediction is right
-    examples: tf.Tensor  # number of the samples
-
-
 class CausalPretraining(Task):
-    """A decoder and its next-token loss; its sums are `LossSums`.
+    """A decoder and its next-token loss.
 
-    A batch has input_ids and labels, int32 [b, S]: the label of a token is the token after it. A batch of an
-    evaluation may have example_weights, float [b], 0 for a sample that only fills the batch.
+    Its sums are the cross-entropy of the tokens, in nats, their number, and the number of those whose best prediction
+    is right; samples that only fill the batch do not count. A batch has input_ids and labels, int32 [b, S]: the label
+    of a token is the token after it. A batch of an evaluation may have example_weights, float [b], 0 for a sample that
+    only fills the batch.
     """
 
-    sums = LossSums._fields
+    sums = ("lm_sum", "lm_weight", "lm_correct", "examples")
     means = (
         Mean("lm_loss", "lm loss", "language-model loss", "lm_sum", "lm_weight", is_loss=True),
         Mean("lm_accuracy", "lm accuracy", "next-token accuracy", "lm_correct", "lm_weight"),
@@ -52,16 +41,16 @@ class CausalPretraining(Task):
     def loss_sums(
         self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
+        """Returns the sums of the residual stream after the last block, [b, S, H]."""
         entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
-        return LossSums(
-            lm_sum=tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
-            lm_weight=tf.reduce_sum(weights) * batch["labels"].shape[1],
-            lm_correct=tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
-            examples=tf.reduce_sum(weights),
-        )._asdict()
+        return {
+            "lm_sum": tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
+            "lm_weight": tf.reduce_sum(weights) * batch["labels"].shape[1],
+            "lm_correct": tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
+            "examples": tf.reduce_sum(weights),
+        }
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens that a batch's samples predict, int [n]."""

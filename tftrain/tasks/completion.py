@@ -3,14 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from tftrain.architecture import flops
-from tftrain.architecture.describe import describe
-from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorers import CompletionScorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning, example_weights, token_weights
-from tftrain.tasks.task import Batch, Contents
+from tftrain.tasks.task import Batch, Contents, Task
 
 
 class Completion(FineTuning):
@@ -20,14 +16,15 @@ class Completion(FineTuning):
     token is not one of a completion.
     """
 
+    step_flops = Task.step_flops  # those of the output layer too
+
     def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
         """Returns the cross-entropy of each token, and 1 where the best one is right, [b, S, 2]; there is no head."""
         return tf.stack(self.model.cross_entropy(x, tf.maximum(batch["labels"], 0)), axis=-1)
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns both parts of the outputs, [b, S]."""
-        entropy, correct = tf.unstack(outputs, axis=-1)
-        return entropy, correct
+        return tuple(tf.unstack(outputs, axis=-1))
 
     def examples(self, batch: Batch) -> tf.Tensor:
         """Returns the number of examples that are packed in each row, [b]."""
@@ -41,16 +38,3 @@ class Completion(FineTuning):
     def contents(self, batch: Batch) -> Contents:
         """Returns what is in the rows of a batch: examples, several in a row."""
         return super().contents(batch)._replace(samples=int(np.sum(np.max(batch["sequence_ids"], axis=1))))
-
-    def step_flops(self, samples: int) -> int:
-        """Returns the operations of forward and backward over so many rows."""
-        return flops.step(describe(self._config.model), self._config.data.max_seq_length, 0, samples)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The cross-entropy of each token, and whether the best one is right."""
-        return (self._config.data.max_seq_length, 2)
-
-    def scorer(self, source: ExampleSource) -> CompletionScorer:
-        """Returns perplexity and the share of exact matches."""
-        return CompletionScorer(source.examples)

@@ -9,8 +9,8 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource
-from tftrain.labelled import scorers, splits, squad_answers
-from tftrain.labelled.scorers import Scorer
+from tftrain.labelled import splits, squad_answers
+from tftrain.labelled.scorers import SCORERS, Scorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task, is_best
@@ -79,13 +79,12 @@ class FineTuning(Task):
         return example_weights(batch)
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns what the scorer needs of the head's outputs, fp32 [b, *output_shape]."""
+        """Returns what the scorer needs of the head's outputs, fp32 [b, ...]."""
         return tf.cast(outputs, tf.float32)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of what is scored of one example; by default the logits."""
-        return (self._config.model.outputs,)
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns what judges the predictions: by default the scorer that the task's name gives."""
+        return SCORERS[self._config.model.task](source.examples, self._config.model.labels)
 
 
 class Classification(FineTuning):
@@ -97,10 +96,6 @@ class Classification(FineTuning):
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
         return entropy, is_best(outputs, labels)
 
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns accuracy, F1 and Matthews' correlation."""
-        return scorers.ClassScorer(source.examples, self._config.model.labels)
-
 
 class MultiLabel(FineTuning):
     """Any number of classes; the cross-entropy of each, in nats, averaged. A batch has labels, float32 [b, classes]."""
@@ -110,10 +105,6 @@ class MultiLabel(FineTuning):
         labels = tf.cast(batch["labels"], outputs.dtype)
         entropy = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs), axis=-1)
         return entropy, tf.reduce_all(tf.equal(outputs > 0, labels > 0), axis=-1)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns micro and macro F1 and the share of exact matches."""
-        return scorers.MultiLabelScorer(source.examples, self._config.model.labels)
 
 
 class Regression(FineTuning):
@@ -125,10 +116,6 @@ class Regression(FineTuning):
         """Returns the squared error, [b], and zeros: no prediction is right or wrong."""
         error = outputs[:, 0] - tf.cast(batch["labels"], outputs.dtype)
         return error * error, tf.zeros_like(error)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns Pearson's and Spearman's correlation."""
-        return scorers.NumberScorer(source.examples)
 
 
 class TokenClassification(FineTuning):
@@ -151,15 +138,6 @@ class TokenClassification(FineTuning):
         """Returns the best class of each token, fp32 [b, S]."""
         return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.float32)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """One class for each token."""
-        return (self._config.data.max_seq_length,)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns the F1 of entities."""
-        return scorers.EntityScorer(source.examples, self._config.model.labels)
-
 
 class QuestionAnswering(FineTuning):
     """Where an answer begins and ends (Rajpurkar et al., arXiv 1606.05250 and 1806.03822).
@@ -175,11 +153,6 @@ class QuestionAnswering(FineTuning):
         logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]
         entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), axis=-1)
         return entropy, tf.reduce_all(is_best(logits, labels), axis=-1)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Two logits for each token."""
-        return (self._config.data.max_seq_length, 2)
 
     def scorer(self, source: ExampleSource) -> Scorer:
         """Returns F1 and exact matches, as SQuAD's own script computes them."""

@@ -7,9 +7,6 @@ partner among the second texts of its micro-batch, by cosine / temperature (Hend
 
 import tensorflow as tf
 
-from tftrain.input.source import ExampleSource
-from tftrain.labelled import scorers
-from tftrain.labelled.scorers import Scorer
 from tftrain.model.bert import embeddings
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
@@ -72,12 +69,3 @@ class SentenceEmbedding(FineTuning):
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the embeddings of both texts, fp32 [b, 2, H]."""
         return tf.cast(self._embeddings(outputs, batch), tf.float32)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Two embeddings."""
-        return (2, self._config.model.hidden_size)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns how often a text's partner is the nearest of all, and the correlation with labels, if any."""
-        return scorers.PairScorer(source.examples)

@@ -120,7 +120,7 @@ class Task(abc.ABC):
 
         Returns:
             The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients. A task
-            with a scorer adds "outputs", [b, *output_shape]: what it predicts for each sample.
+            with a scorer adds "outputs", fp32 [b, ...]: what it predicts for each sample.
         """
         return self.run_part(self.model.part, None, batch, dropout)
 
@@ -168,11 +168,6 @@ class Task(abc.ABC):
         None if the task does not predict tokens, and the entropy says nothing.
         """
         return None
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of what the task predicts for one sample; only of a task with a scorer."""
-        raise NotImplementedError(f"{type(self).__name__} has no outputs to score")
 
     def scorer(self, source: ExampleSource) -> Scorer | None:
         """Returns what judges the predictions for a split; None if the means say all."""

@@ -9,6 +9,7 @@ The unigram entropy is the lowest loss of a model that knows only how frequent e
 the model has learned from context.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 
@@ -96,12 +97,14 @@ class HeldOut:
 
         `outputs` are those of this rank's `batch_size` samples of each batch, on the last pipeline stage.
         """
-        mesh, shape = self._mesh, self._task.output_shape
-        batches = int(collectives.gather_numbers(mesh.world, len(outputs), "evaluation/batches").max())
-        own = np.concatenate(outputs) if outputs else np.zeros([batches * batch_size, *shape], np.float32)
+        mesh = self._mesh
+        own = np.concatenate(outputs or [np.zeros([0], np.float32)])
+        shapes = collectives.gather_texts(mesh.pipeline, json.dumps(own.shape), "evaluation/shapes")
+        rows, *shape = max(map(json.loads, shapes))  # of the last stage; the others have no rows
+        own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
         found = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
-        by_rank = found.reshape(mesh.data.size, batches, batch_size, *shape)
+        by_rank = found.reshape(mesh.data.size, rows // batch_size, batch_size, *shape)
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 

@@ -28,7 +28,7 @@ from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
 from tftrain.train import grappler, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
-from tftrain.train.observers import CheckHealth, DrawPipeline, Evaluate, Observer, Outcome, Report, Save, Watch
+from tftrain.train.observers import AfterStep, Evaluate, Observer, Outcome, Save, Watch
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -80,16 +80,19 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
         until_end.enter_context(limit)
 
+    def draw(after: Outcome) -> None:
+        if step.clock and after.number == min(done + pipeline_trace.STEP, max_steps):
+            pipeline_trace.write(run, step.clock)
+
     logger.info("compiling the step ...")
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
-        drawn = min(done + pipeline_trace.STEP, max_steps)
         observers = [
             Watch(signals),
-            CheckHealth(health),
-            *([DrawPipeline(run, step.clock, drawn)] if step.clock else []),
-            Report(reporter, config.log.log_every),
+            AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
+            AfterStep(draw),
+            AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
         ]

@@ -4,20 +4,19 @@ The loop calls them in the order watch, health, trace, report, evaluate, a user'
 makes a step the last one before the report writes its row, and a checkpoint is saved only if health found nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tftrain.host.exit_codes import ExitCode
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter
-from tftrain.run_state import Run, StepInfo
+from tftrain.run_state import StepInfo
 from tftrain.saving.best import Best
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
-from tftrain.train import pipeline_trace
 from tftrain.train.held_out import HeldOut
-from tftrain.train.stage_clock import StageClock
 
 
 @dataclass
@@ -74,40 +73,14 @@ class Watch(Observer):
 
 
 @dataclass
-class CheckHealth(Observer):
-    """Numbers that are not finite end the run, see `Health`."""
+class AfterStep(Observer):
+    """A function that is called with each outcome."""
 
-    health: Health
-
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Checks the step before this one, so that the device need not wait; and this one too, if it is the last."""
-        self.health.observe(outcome.number, outcome.info, outcome.is_last)
-
-
-@dataclass
-class DrawPipeline(Observer):
-    """Draws when each pipeline stage computed what, in one step."""
-
-    run: Run
-    clock: StageClock
-    step: int
+    function: Callable[[Outcome], None]
 
     def after_step(self, outcome: Outcome, request: float) -> None:
-        """Draws the step, if it is the one."""
-        if outcome.number == self.step:
-            pipeline_trace.write(self.run, self.clock)
-
-
-@dataclass
-class Report(Observer):
-    """Rows of figures every so many steps, see `Reporter`."""
-
-    reporter: Reporter
-    every: int
-
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Records the step, and writes a row if one is due."""
-        self.reporter.step(outcome.number, outcome.info, outcome.is_due(self.every))
+        """Calls the function."""
+        self.function(outcome)
 
 
 @dataclass
@@ -176,4 +149,4 @@ class Save(Observer):
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         with self.watchdog.limit("the last checkpoint", "save_timeout_seconds"):
-            self.checkpoints.finish()
+            self.checkpoints.saves.finish()

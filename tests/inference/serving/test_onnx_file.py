@@ -5,6 +5,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from tftrain.host import log
 from tftrain.inference.serving import onnx_file
 from tftrain.inference.serving.signatures import Signature
 
@@ -20,7 +21,7 @@ def test_a_conversion_is_silent(tmp_path, capfd):
 
 def test_what_a_conversion_that_fails_has_said_is_shown(capfd):
     def fail():
-        with onnx_file._native_log_on_failure():
+        with log.native_log_on_failure():
             os.write(2, b"a reason in C++\n")
             raise ValueError("the graph")
 

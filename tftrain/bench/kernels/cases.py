@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tftrain.bench.kernels import traffic
 from tftrain.host.units import ITEM_BYTES
-from tftrain.ops import attention_softmax, dropout, gelu, layer_norm, rms_norm, swiglu
+from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.library import library
 
@@ -65,8 +65,10 @@ def dropout_of(step: tf.Tensor) -> dropout.Dropout:
     return dropout.Dropout(RATE, site=1, key=dropout.DropoutKey(1, step, tf.zeros([], tf.int64)))
 
 
-def _op(arguments: str, fused: Callable, reference: Callable, tf_nn: Callable) -> Op:
-    return Op(arguments, {"fused": fused, "reference": reference, "tf_nn": tf_nn})
+def _op(arguments: str, fused: Callable, reference: Callable, tf_nn: Callable, **settings: Any) -> Op:
+    """Returns an op; the first two implementations take further `settings`."""
+    ours = {"fused": partial(fused, **settings), "reference": partial(reference, **settings)}
+    return Op(arguments, {**ours, "tf_nn": tf_nn})
 
 
 def _layer_norm(x, gamma, beta):
@@ -83,32 +85,21 @@ def _bias_gelu(x, bias, form):
     return tf.nn.gelu(tf.nn.bias_add(x, bias), approximate=form == "tanh")
 
 
+def _geglu(gate, up, gate_bias, up_bias):
+    return _bias_gelu(gate, gate_bias, "tanh") * tf.nn.bias_add(up, up_bias)
+
+
 OPS = {
-    "layer_norm": _op(
-        "tvv",
-        partial(layer_norm.layer_norm, epsilon=EPSILON),
-        partial(layer_norm.reference_layer_norm, epsilon=EPSILON),
-        _layer_norm,
-    ),
-    "rms_norm": _op(
-        "tv",
-        partial(rms_norm.rms_norm, epsilon=EPSILON),
-        partial(rms_norm.reference_rms_norm, epsilon=EPSILON),
-        _rms_norm,
-    ),
+    "layer_norm": _op("tvv", layer_norm.layer_norm, layer_norm.reference_layer_norm, _layer_norm, epsilon=EPSILON),
+    "rms_norm": _op("tv", layer_norm.rms_norm, layer_norm.reference_rms_norm, _rms_norm, epsilon=EPSILON),
     **{
         f"bias_gelu_{form}": _op(
-            "tv", *(partial(each, form=form) for each in (gelu.bias_gelu, gelu.reference_bias_gelu, _bias_gelu))
+            "tv", gelu.bias_gelu, gelu.reference_bias_gelu, partial(_bias_gelu, form=form), form=form
         )
         for form in gelu.FORMS
     },
-    "geglu_tanh": _op(
-        "ttvv",
-        partial(gelu.geglu, form="tanh"),
-        partial(gelu.reference_geglu, form="tanh"),
-        lambda gate, up, gate_bias, up_bias: _bias_gelu(gate, gate_bias, "tanh") * tf.nn.bias_add(up, up_bias),
-    ),
-    "swiglu": _op("tt", swiglu.swiglu, swiglu.reference_swiglu, lambda gate, up: tf.nn.silu(gate) * up),
+    "geglu_tanh": _op("ttvv", gelu.geglu, gelu.reference_geglu, _geglu, form="tanh"),
+    "swiglu": _op("tt", gelu.swiglu, gelu.reference_swiglu, lambda gate, up: tf.nn.silu(gate) * up),
     "bias_dropout_add": _op(
         "tvts",
         lambda x, bias, residual, step: dropout.bias_dropout_add(x, bias, residual, dropout_of(step)),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tftrain.bench.peers import task
-from tftrain.bench.peers.task import TASKS, Batch, Task
+from tftrain.bench.peers.task import TASKS, Batch
 from tftrain.bench.training import run
 from tftrain.bench.worker import Worker, serve
 
@@ -28,18 +28,14 @@ _OF_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 @contextlib.contextmanager
 def prepared(work: str) -> Iterator[dict[str, Any]]:
     """Prepares the text of a task in a temporary folder and yields what is said of it, see `build`."""
+    size = TASKS[work]
+    flags = [*CORPUS, f"--max_seq_length={size.length}", f"--max_sequences_per_pack={PACKS[size.family][0]}"]
+    flags += [] if size.family == "bert" else ["--next_sentence=false"]
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        flags = [*prepare_flags(TASKS[work]), f"--output_dir={folder}/data"]
-        run.launch(flags, 1, run.LIMIT_SECONDS, module="tftrain.prepare")
+        run.launch([*flags, f"--output_dir={folder}/data"], 1, run.LIMIT_SECONDS, module="tftrain.prepare")
         with Worker("tftrain.bench.peers.text", {"data_dir": f"{folder}/data", "task": work}) as worker:
             found = worker.ask(folder)
         yield found
-
-
-def prepare_flags(size: Task) -> list[str]:
-    """Returns the flags of `tftrain.prepare` for a task, without the folder."""
-    pairs = [] if size.family == "bert" else ["--next_sentence=false"]
-    return [*CORPUS, *pairs, f"--max_seq_length={size.length}", f"--max_sequences_per_pack={PACKS[size.family][0]}"]
 
 
 def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,14 +34,6 @@ WARM_UP = 2
 SHAPE = (128, 256)  # of a sample's activations
 
 
-class Seconds(NamedTuple):
-    """Lengths of the waits of a whole stage: forward, and the halves of backward."""
-
-    forward: float
-    backward_inputs: float
-    backward_weights: float
-
-
 class WaitingStage:
     """A stage without variables, see `tftrain.train.stage.Stage`, that waits."""
 
@@ -53,29 +45,28 @@ class WaitingStage:
         model=SimpleNamespace(dtype="float32"),
     )
 
-    def __init__(self, mesh: Mesh, chunks: int, seconds: Seconds):
-        """Divides the waits of a stage among its chunks."""
+    def __init__(self, mesh: Mesh, chunks: int, seconds: Sequence[float]):
+        """Divides the waits of a stage among its chunks: of forward, and of the halves of backward."""
         self._mesh, self._chunks = mesh, chunks
-        self._seconds = Seconds(*(each / chunks for each in seconds))
+        self._forward, self._inputs, self._weights = (each / chunks for each in seconds)
 
     def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
         """Waits as long as a forward pass takes."""
         given = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
         has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
-        output = _wait(given, self._seconds.forward)
+        output = _wait(given, self._forward)
         sums = tf.reduce_sum(output)[None] if has_heads else None
         return Forward(output, sums, outputs=None, tape=in_halves, inputs=inputs, taps=[], kernel_inputs=[])
 
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Waits as long as a backward pass takes, or its first half."""
-        _, inputs, weights = self._seconds
-        in_halves = made.tape
-        found = _wait(made.output if upstream is None else upstream, inputs if in_halves else inputs + weights)
+        seconds = self._inputs if made.tape else self._inputs + self._weights  # The tape says whether in halves.
+        found = _wait(made.output if upstream is None else upstream, seconds)
         return Backward(None if made.inputs is None else found, {0: tf.reduce_sum(found)}, [], [found])
 
     def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
         """Waits as long as the second half of a backward pass takes."""
-        return {0: tf.reduce_sum(_wait(made.upstream[0], self._seconds.backward_weights))}
+        return {0: tf.reduce_sum(_wait(made.upstream[0], self._weights))}
 
 
 def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
@@ -96,7 +87,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any] | None:
     """
     mesh = start(launch_from_environment(), 1, 1, given["stages"])
     table = orders.table(given["schedule"], given["stages"], given["micro_batches"], given["chunks"])
-    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, Seconds(*given["seconds"]))
+    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, given["seconds"])
     batch = {"input_ids": tf.zeros([table.micro_batches, 1], tf.int32)}
 
     @tf.function(autograph=False)

@@ -46,6 +46,7 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
     spread = "the range of the runs of the base row just before and after the row"
     meaning = bars.MEANING.format(base=f"the base row, {table.rows[0].name}", spread=spread)
     many = len(records) > chart.MAX_BARS
+    png = base64.b64encode(picture.png(chart.draw, records)).decode() if many and chart.points(records) else ""
     scaled = f"Measured at scale {' and '.join(scales)} of the published sizes." if scales else ""
     others = (
         f"Planned and published changes have a colour above {OTHERS_SPREAD:.0f} %, because published runs of one "
@@ -54,18 +55,13 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
     parts = [
         f'<p class="about">{html.escape(scaled)}</p>' if scaled else "",
         f'<p class="note">{html.escape(f"{meaning} {others}")}</p>',
-        _picture(records) if many and chart.points(records) else "",
+        f'<img alt="planned over published samples/s of a GPU" src="data:image/png;base64,{png}">\n' if png else "",
         f"<details><summary>Changes of all {len(records)} rows</summary>{changes}</details>" if many else changes,
         f"<h2>Figures</h2>\n{_figures(table, records)}",
         *(f"<p>{html.escape(line.capitalize())}.</p>" for line in order.lines(records)),
         f"<h2>Notes</h2>\n<table><tbody>{''.join(_note(record) for record in records)}</tbody></table>",
     ]
     path.write_text(page.document(table.name, table.about, parts), encoding="utf-8")
-
-
-def _picture(records: Sequence[Record]) -> str:
-    png = base64.b64encode(picture.png(chart.draw, records)).decode()
-    return f'<img alt="planned over published samples/s of a GPU" src="data:image/png;base64,{png}">\n'
 
 
 def _figures(table: Table, records: Sequence[Record]) -> str:

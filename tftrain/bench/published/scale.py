@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tftrain.architecture.describe import configuration, describe
 from tftrain.bench import host
-from tftrain.host import devices
+from tftrain.host import hardware
 from tftrain.plan import memory, reported_flops
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
@@ -50,7 +50,7 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
     With `ranks` None, there is one rank for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES` if some runs have
     pipeline `stages`.
     """
-    free = devices.gpu_memory_gb("free")
+    free = hardware.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))

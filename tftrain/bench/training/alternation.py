@@ -4,6 +4,7 @@ The speed of a machine drifts within half an hour. So a row is compared with the
 after it; the difference between those two measurements is the machine's share of a change.
 """
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -81,16 +82,8 @@ def record(compared: Compared) -> Record:
     For json also the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
-    found = {
-        "peak_gb": figures.peak_gb,
-        "peak_rank": figures.peak_rank,
-        "state_gb_per_rank": figures.state_bytes / 1e9,
-        "samples_per_sec": figures.samples_per_sec,
-        "state_rank": figures.state_rank,
-        "step_seconds": list(figures.step_seconds),
-        "skipped_steps": figures.skipped_steps,
-        **figures.memory,
-    }
+    found = dataclasses.asdict(figures)
+    found |= found.pop("memory")
     if len(compared.runs) > 1:
         found["spread"] = range_pct([run.samples_per_sec for run in compared.runs])
     if base:

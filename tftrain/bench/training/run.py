@@ -45,17 +45,17 @@ class Figures:
     Attributes:
         step_seconds, samples_per_sec: seconds of each counted step; samples a second of all ranks at the median step.
         peak_gb, peak_rank: peak memory of the fullest rank in GB of 1e9 bytes, and that rank.
-        state_bytes, state_rank: bytes of weights, master weights and moments on the rank with the most of them, and
+        state_gb_per_rank, state_rank: GB of weights, master weights and moments on the rank with the most of them, and
             that rank; rank 0 if all are equal.
         memory: memory of the fullest rank by kind, the fields `memory_*` of metrics.jsonl, in bytes.
         skipped_steps: updates skipped because of a gradient that was not finite.
     """
 
-    step_seconds: tuple[float, ...]
+    step_seconds: list[float]
     samples_per_sec: float
     peak_gb: float
     peak_rank: int
-    state_bytes: int
+    state_gb_per_rank: float
     state_rank: int
     memory: dict[str, int]
     skipped_steps: int
@@ -99,7 +99,7 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
     if not counted:
         left_out = f"{warm_up} of them to warm up, {max(skipped, default=0)} were skipped"
         raise MeasureError(f"of {len(train)} steps, {left_out}")
-    seconds = tuple(row["step_time_s"] for row in counted)
+    seconds = [row["step_time_s"] for row in counted]
     state = STATE.search(output)
     if state is None:
         raise MeasureError("the run printed no line on state bytes per rank")
@@ -110,7 +110,7 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
         samples_per_sec=counted[-1]["global_batch_size"] / statistics.median(seconds),
         peak_gb=train[-1]["peak_memory_gb"],
         peak_rank=train[-1]["peak_memory_rank"],
-        state_bytes=int(largest or smallest),
+        state_gb_per_rank=int(largest or smallest) / 1e9,
         state_rank=int(rank or 0),
         memory={name: value for name, value in memory.items() if name.startswith("memory_")},
         skipped_steps=skipped[-1],

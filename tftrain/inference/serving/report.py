@@ -44,7 +44,7 @@ def comparison(
     `exported` are the functions on token ids, by the names of their signatures.
     """
     source = table.Source(original, None, settings.top_k)
-    own = {name: _of_arrays(signature) for name, signature in table.signatures(source).items()}
+    own = {name: of_arrays(each.traced) for name, each in table.signatures(source).items() if name in exported}
     inputs = [spec.name for spec in table.encode(source).inputs]
     if original.tokenizer:
         text = _text(settings.text_file)
@@ -81,8 +81,9 @@ def _text(path: str | None) -> str:
     return text
 
 
-def _of_arrays(signature: table.Signature) -> Callable:
-    return lambda **inputs: signature.traced(**{name: tf.constant(values) for name, values in inputs.items()})
+def of_arrays(function: Callable) -> Function:
+    """Returns a function of tensors as one of arrays."""
+    return lambda **inputs: function(**{name: tf.constant(values) for name, values in inputs.items()})
 
 
 def _described(name: str, spec: tf.TensorSpec | tf.Tensor) -> str:

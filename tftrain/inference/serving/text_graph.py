@@ -185,9 +185,6 @@ class WordPieceGraph(tf.Module):
         lengths = tf.strings.length(words, unit="UTF8_CHAR")
         sizes = tf.range(1, self._longest + 1)
 
-        def is_going(place, ids):
-            return tf.reduce_any(place < lengths)
-
         def step(place, ids):
             inside = tf.where(place > 0, _INSIDE, "")[:, tf.newaxis]
             # The end of a finished word is no place in it.
@@ -209,5 +206,5 @@ class WordPieceGraph(tf.Module):
         place = tf.where(lengths > LONGEST_WORD, lengths, 0)
         ids = tf.where(lengths > LONGEST_WORD, self._unknown, _NONE)[:, tf.newaxis]
         shapes = [tf.TensorShape([None]), tf.TensorShape([None, None])]
-        _, ids = tf.while_loop(is_going, step, [place, ids], shape_invariants=shapes)
+        _, ids = tf.while_loop(lambda at, _: tf.reduce_any(at < lengths), step, [place, ids], shape_invariants=shapes)
         return tf.ragged.boolean_mask(ids, ids != _NONE)

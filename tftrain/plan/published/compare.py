@@ -98,22 +98,13 @@ def plan(row: Row) -> Planned:
     )
 
 
-class Summary(NamedTuple):
-    """Errors of a table: mean absolute errors in percent and rank correlations; None where nothing is published."""
+def summarize(planned: Sequence[Planned]) -> list[list[str]]:
+    """Returns the cells of each table's line, in the order of SUMMARY_COLUMNS; "-" where nothing is published.
 
-    table: str
-    rows: int
-    memory_mape: float | None
-    memory_tau: float | None
-    time_mape: float | None
-    time_tau: float | None
-    time_separated: float | None  # percentage of the pairs of rows whose published times differ by > MIN_DIFFERENCE
-    time_tau_separated: float | None  # rank correlation of these pairs
-
-
-def summarize(planned: Sequence[Planned]) -> list[Summary]:
-    """Returns a summary of each table."""
-    found = []
+    They are mean absolute errors in percent and rank correlations of memory and of time; then the percentage of the
+    pairs of rows whose published times differ by > MIN_DIFFERENCE, and the rank correlation of these pairs.
+    """
+    lines = []
     for table in dict.fromkeys(each.row.table for each in planned):
         chosen = [each for each in planned if each.row.table == table]
         sized = [(each.gb, each.row.reference.gb) for each in chosen if each.row.reference.gb]
@@ -122,10 +113,11 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
         time_errors = [abs(each.error) for each in chosen if each.error is not None]
         pairs = itertools.combinations([right for _, right in timed], 2)
         separated = [100.0 * differ(*pair, MIN_DIFFERENCE) for pair in pairs]
-        errors = _mean(memory_errors), kendall_tau(sized), _mean(time_errors), kendall_tau(timed)
-        apart = _mean(separated), kendall_tau(timed, MIN_DIFFERENCE)
-        found.append(Summary(table, len(chosen), *errors, *apart))
-    return found
+        of_memory = _shown(_mean(memory_errors), ".1f"), _shown(kendall_tau(sized), ".3f")
+        of_time = _shown(_mean(time_errors), ".1f"), _shown(kendall_tau(timed), ".3f")
+        apart = _shown(_mean(separated), ".0f"), _shown(kendall_tau(timed, MIN_DIFFERENCE), ".3f")
+        lines.append([table, str(len(chosen)), *of_memory, *of_time, *apart])
+    return lines
 
 
 def differ(one: float, other: float, share: float) -> bool:
@@ -152,19 +144,14 @@ def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.
     Pairs whose right numbers differ by no more than `min_difference`, a share of the smaller one, do not count. None if
     fewer than two pairs count, or one side is all tied.
     """
-    every = concordant = discordant = left_tied = right_tied = 0
-    for index, (left, right) in enumerate(pairs):
-        for other_left, other_right in pairs[:index]:
-            if min_difference and not differ(right, other_right, min_difference):
-                continue
-            every += 1
-            by_left, by_right = left - other_left, right - other_right
-            left_tied += by_left == 0
-            right_tied += by_right == 0
-            concordant += by_left * by_right > 0
-            discordant += by_left * by_right < 0
-    free = (every - left_tied) * (every - right_tied)
-    return (concordant - discordant) / free**0.5 if free > 0 else None
+    changes = [
+        (left - other_left, right - other_right)
+        for (left, right), (other_left, other_right) in itertools.combinations(pairs, 2)
+        if not min_difference or differ(right, other_right, min_difference)
+    ]
+    concordance = sum((left * right > 0) - (left * right < 0) for left, right in changes)
+    untied = sum(left != 0 for left, _ in changes) * sum(right != 0 for _, right in changes)
+    return concordance / untied**0.5 if untied else None
 
 
 def cells(each: Planned) -> list[str]:
@@ -188,12 +175,6 @@ def cells(each: Planned) -> list[str]:
 
 def _shown(value: float | None, form: str = "g") -> str:
     return "-" if value is None else f"{value:{form}}"
-
-
-def summary_cells(summary: Summary) -> list[str]:
-    """Returns the cells of a summary."""
-    forms = (".1f", ".3f", ".1f", ".3f", ".0f", ".3f")
-    return [summary.table, str(summary.rows), *(_shown(v, f) for v, f in zip(summary[2:], forms, strict=True))]
 
 
 SUMMARY_COLUMNS = (

@@ -4,6 +4,7 @@ Values that a format does not state are filled in here, with the reason beside t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from tftrain.architecture.describe import describe
 from tftrain.config.model import ModelConfig
@@ -70,6 +71,11 @@ def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]
     return work._replace(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
 
 
+def _row(cells: CsvRow, workload: Workload, cluster: str, system: str, reference: Reference, **more: Any) -> Row:
+    """Returns a row with the name and the table that its cells state."""
+    return Row(cells.text("row"), cells.text("table"), workload, cluster, system, reference, **more)
+
+
 def _topology(cells: CsvRow) -> Row:
     """Megatron-DeepSpeed on A100, with full activation checkpointing in every row, as its TFLOPs formulas count."""
     precision, nodes = cells.choice("precision", tuple(ITEM_BYTES)), cells.whole("nodes")
@@ -80,19 +86,11 @@ def _topology(cells: CsvRow) -> Row:
         sec_per_iteration=cells.figure("sec_per_iteration"),
         tflops_per_gpu=cells.figure("tflops_per_gpu"),
     )
-    table = cells.text("table")
     # The source sums gradients in fp32.
     workload, remark = _filling(workload._replace(fused=MEGATRON_FUSED, wire="fp32"), PER_NODE * nodes, factor=True)
-    return Row(
-        name=cells.text("row"),
-        table=table,
-        workload=workload,
-        cluster="a100_80gb",
-        system="megatron_deepspeed_tuned" if table in TUNED_HOSTS else "megatron_deepspeed",
-        reference=reference,
-        formula={"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))],
-        remark=remark,
-    )
+    system = "megatron_deepspeed_tuned" if cells.text("table") in TUNED_HOSTS else "megatron_deepspeed"
+    formula = {"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))]
+    return _row(cells, workload, "a100_80gb", system, reference, formula=formula, remark=remark)
 
 
 def _sweep(cells: CsvRow) -> Row:
@@ -107,15 +105,9 @@ def _sweep(cells: CsvRow) -> Row:
     if workload.ranks != gpus or -(-gpus // PER_NODE) != nodes:
         stated = _ranks(workload)
         raise ValueError(f"{stated}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each of nodes={nodes}")
-    return Row(
-        name=cells.text("row"),
-        table=cells.text("table"),
-        workload=workload._replace(fused=MEGATRON_FUSED),
-        cluster="a100_80gb_8_links",
-        system="megatron",
-        reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
-        checkpointing_unstated=True,
-    )
+    workload = workload._replace(fused=MEGATRON_FUSED)
+    reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
+    return _row(cells, workload, "a100_80gb_8_links", "megatron", reference, checkpointing_unstated=True)
 
 
 def _cpu_nodes(cells: CsvRow) -> Row:
@@ -130,16 +122,7 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     )
     workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0)._replace(fused=frozenset({"optimizer"}))
     workload, remark = _filling(workload, cells.whole("nodes"), factor=False)
-    return Row(
-        name=cells.text("row"),
-        table=cells.text("table"),
-        workload=workload,
-        cluster="a64fx",
-        system="megatron_cpu",
-        reference=reference,
-        formula="corrected",
-        remark=remark,
-    )
+    return _row(cells, workload, "a64fx", "megatron_cpu", reference, formula="corrected", remark=remark)
 
 
 def _selene(cells: CsvRow) -> Row:
@@ -153,14 +136,8 @@ def _selene(cells: CsvRow) -> Row:
     )
     if workload.ranks != PER_NODE * nodes:
         raise ValueError(f"{_ranks(workload)}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
-    return Row(
-        name=cells.text("row"),
-        table=cells.text("table"),
-        workload=workload,
-        cluster="a100_80gb_8_links",
-        system="megatron_selene",
-        reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
-    )
+    reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
+    return _row(cells, workload, "a100_80gb_8_links", "megatron_selene", reference)
 
 
 FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (

@@ -1,0 +1,104 @@
+"""`--layout=auto`: the layouts that a run has, one after the other, until one neither runs out of memory nor is slow.
+
+A layout that ran out of memory is followed by the fastest that needs less. A layout whose first steps take longer than
+another is planned for is followed by that one. Each layout is measured once, so this ends, at last with the fastest.
+"""
+
+import dataclasses
+import json
+import logging
+import signal
+from pathlib import Path
+
+from tftrain.checkpoint import folder
+from tftrain.config.fields import ConfigError
+from tftrain.host.exit_codes import ExitCode
+from tftrain.host.units import GB
+from tftrain.plan import choice
+from tftrain.plan.forecast import Forecast
+from tftrain.plan.search import SearchResult
+from tftrain.plan.workload import Workload
+from tftrain.supervise.elastic import last_logged_step
+
+logger = logging.getLogger(__name__)
+
+# What a rank ends with that was short of memory; the kernel kills it with SIGKILL.
+OUT_OF_MEMORY = (ExitCode.OUT_OF_MEMORY, ExitCode.SIGNALLED + signal.SIGKILL)
+LESS = 0.8  # share of the planned memory, without the reserve of TensorFlow itself, that the next layout may need
+SLOWER = 1.2  # how much longer than planned a step may take
+FIRST_STEPS = 5  # of a start, at least, after which its time is known; the first one compiles
+ROWS = 50  # last ones of metrics.jsonl that are read
+
+
+class Layouts:
+    """The layouts of a run, of which `plan` is the current one."""
+
+    def __init__(self, request: choice.Request, kept: Forecast | None = None):
+        """Chooses the first layout: `kept`, that of a checkpoint, or the fastest; may raise what `choose` raises."""
+        self._request, self._output_dir = request, request.config.run.output_dir
+        self._newest = self._newest_checkpoint()
+        self._seconds: dict[Workload, float] = {}  # Measured.
+        self._take(SearchResult(0, 0, [kept]) if kept else choice.choose(request))
+
+    @property
+    def memory_gb(self) -> float:
+        """Planned memory of a rank in the current layout."""
+        return self.plan.memory.minimum / GB
+
+    def arguments(self) -> list[str]:
+        """Returns the flags for the next start, which goes on from what the last one has saved."""
+        self._logged = last_logged_step(self._output_dir)
+        resume = [] if self._newest_checkpoint() == self._newest else ["--resume=auto"]
+        return [*choice.arguments(self.plan.work, self._request), *resume]
+
+    def is_slow(self) -> bool:
+        """Returns whether the first steps took longer than another layout needs; the job asks until they are done."""
+        if self.plan.work in self._seconds or (seconds := step_seconds(self._output_dir, self._logged)) is None:
+            return False
+        self._seconds[self.plan.work] = seconds
+        self._next = self._best()
+        if self._next is not self.plan:
+            logger.warning(f"layout: a step takes {seconds:.3f} s, planned {self.plan.seconds:.3f} s; the run saves")
+        return self._next is not self.plan
+
+    def go_on(self, code: int) -> bool:
+        """Takes the next layout after a job that ended with an exit code; returns whether there is one."""
+        if code == ExitCode.STOPPED and self._next is not self.plan:
+            self.plan = self._next
+            logger.warning(f"layout: going on with {choice.words(self.plan.work)}")
+            return True
+        if code not in OUT_OF_MEMORY:
+            return False
+        reserve = self._request.constants.reserve_gb
+        limit = (reserve + LESS * (self.memory_gb - reserve)) / (1 - self._request.config.plan.memory_margin)
+        smaller = dataclasses.replace(self._request.cluster, memory_gb=limit)
+        logger.warning(f"layout: out of memory with a plan of {self.memory_gb:.2f} GB for a rank; taking one with less")
+        try:
+            self._take(choice.choose(self._request._replace(cluster=smaller)))
+        except ConfigError as error:
+            logger.error(error)
+            return False
+        return True
+
+    def _take(self, found: SearchResult) -> None:
+        self._found = found
+        self.plan = self._next = self._best()
+        logger.info("\n".join(choice.lines(found)))
+
+    def _best(self) -> Forecast:
+        """Returns the layout that is the fastest as measured; one that was not measured may be slower than planned."""
+        return min(self._found.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
+
+    def _newest_checkpoint(self) -> Path | None:
+        return next(reversed(folder.find(self._output_dir)), None)
+
+
+def step_seconds(output_dir: str, logged: int) -> float | None:
+    """Returns the least seconds of a step after the first `logged` steps; None as long as there are too few."""
+    try:
+        lines = (Path(output_dir) / "metrics.jsonl").read_text().splitlines()[-ROWS:]
+        rows = [row for row in map(json.loads, lines) if row.get("step_time_s") and row["step"] > logged]
+    except (OSError, ValueError):  # There is none yet, or it is being written.
+        return None
+    enough = len(rows) > 1 and rows[-1]["step"] >= logged + FIRST_STEPS
+    return min(row["step_time_s"] for row in rows) if enough else None

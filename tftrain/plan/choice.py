@@ -1,0 +1,100 @@
+"""`--layout=auto`: the layouts of a run on all devices of a cluster, the fastest that fits first, and why."""
+
+from collections.abc import Set
+from dataclasses import fields
+from typing import NamedTuple
+
+from tftrain.config.fields import ConfigError, Problem, changed, sections
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import GB
+from tftrain.plan import levers, memory
+from tftrain.plan.cluster import Cluster
+from tftrain.plan.commands import LAYOUT, changes_of, layout_of, of_division, text
+from tftrain.plan.config import PlanConfig, run_problems, search_request
+from tftrain.plan.search import SCHEDULES, SearchResult, candidates, search
+from tftrain.plan.system import Constants
+from tftrain.plan.workload import Workload
+
+
+class Request(NamedTuple):
+    """What a layout is chosen for."""
+
+    config: PlanConfig  # with the sizes of the data, and of the flags of a layout those in `given` alone
+    given: Set[str]  # names of the flags that the command line gives, which are kept
+    cluster: Cluster
+    constants: Constants
+
+
+def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
+    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `given`."""
+    every = {field.name: field.default for section in sections(config) for field in fields(section)}
+    every |= {"fit_micro_batch": False, **config.model.family.defaults}
+    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in given})
+
+
+def choose(request: Request, top: int = 3) -> SearchResult:
+    """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
+    config, given, cluster, constants = request
+    ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
+    work, ramp, fixed = search_request(config, cluster, given)
+    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & given
+    fixed = fixed._replace(
+        ranks=ranks,
+        schedules=() if has_schedule else SCHEDULES,
+        sequence_parallel=fixed.sequence_parallel or (False, True),
+    )
+
+    def accepts(division: Workload) -> bool:
+        return given.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
+
+    found = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
+    if found.fastest:
+        return found
+    every = [
+        (memory.estimate(each, constants).minimum, each)
+        for each in candidates(work, cluster, config.max_nodes, ramp, fixed)
+    ]
+    needed, least = next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), (0.0, None))
+    if least is None:
+        expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
+        raise ConfigError(run_problems(config.train, ranks) or [Problem("layout", "auto", expected)])
+    instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
+    advice = f"add {instead[0].flags}, or take" if instead else "take"
+    expected = (
+        f"none of {len(every)} layouts fits {ranks} ranks with {cluster.memory_gb:.2f} GB each, {margin:.0%} of them "
+        f"free; least needs {words(least)}, {needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
+    )
+    raise ConfigError([Problem("layout", "auto", expected)])
+
+
+def words(work: Workload) -> str:
+    """Returns a layout in words."""
+    core = next((core for core in ("cudnn", "flash") if core in work.fused), "softmax")
+    found = (
+        f"data {work.dp} x tensor {work.tp} x pipeline {work.pp}, micro-batch {work.micro_batch} x "
+        f"{work.micro_batches:.0f}, ZeRO-{work.zero_stage}, checkpointing {work.checkpointing}, attention {core}"
+    )
+    return found + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
+
+
+def lines(found: SearchResult) -> list[str]:
+    """Returns a line on the search, and one for each layout: planned seconds and memory, and the reason in words."""
+    best = found.fastest[0]
+    shown = [f"layout: that of the checkpoint stays, on {best.work.ranks} ranks"]
+    if found.candidates:
+        of_all = f"layout: {found.fitting} of {found.candidates} layouts of {best.work.ranks} ranks fit into "
+        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of them free"]
+    for number, plan in enumerate(found.fastest, 1):
+        slower, more = plan.seconds / best.seconds - 1, [a - b for a, b in zip(plan.time, best.time, strict=True)]
+        kind = plan.time._fields[more.index(max(more))].replace("_", " ")
+        why = f"{slower:.1%} slower, mostly by {kind}" if slower > 0.0005 else "as fast"
+        if plan is best:
+            why = f"fastest of {found.fitting} layouts that fit" if found.candidates else "not searched"
+        shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
+    return shown
+
+
+def arguments(work: Workload, request: Request) -> list[str]:
+    """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
+    values = {**layout_of(work, request.config), "global_batch_size": work.global_batch}
+    return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]
