@@ -37,13 +37,13 @@ def source_of(found, begins):
 @pytest.mark.parametrize("first", [0, 12345, PERIOD - 5000, 3 * PERIOD + 17, 10**12])
 def test_shares_hold_to_a_thousandth_over_any_ten_thousand_samples(weights, first):
     own = mixed(weights)
-    found = own.examples(np.arange(first, first + 10_000), SEED)
+    found = own.example_numbers(np.arange(first, first + 10_000), SEED)
     counts = np.bincount(source_of(found, np.arange(len(weights)) * 100), minlength=len(weights))
     np.testing.assert_allclose(counts / 10_000, np.array(weights) / sum(weights), rtol=0, atol=1e-3)
 
 
 def test_shares_hold_in_every_batch_too():
-    found = source_of(mixed([0.7, 0.3]).examples(np.arange(64 * 1000), SEED), np.array([0, 100]))
+    found = source_of(mixed([0.7, 0.3]).example_numbers(np.arange(64 * 1000), SEED), np.array([0, 100]))
     counts = found.reshape(-1, 64).sum(1)
     assert np.abs(counts - 0.3 * 64).max() <= 3
 
@@ -52,7 +52,7 @@ def test_shares_hold_in_every_batch_too():
 def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another_order(weights):
     sizes = [31, 17, 13, 20][: len(weights)]
     own, begins = mixed(weights, sizes), np.cumsum([0, *sizes])
-    found = own.examples(np.arange(2000), SEED)
+    found = own.example_numbers(np.arange(2000), SEED)
     for number, size in enumerate(sizes):
         of_source = found[source_of(found, begins[:-1]) == number] - begins[number]
         whole = of_source[: len(of_source) // size * size].reshape(-1, size)
@@ -66,7 +66,7 @@ def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another
 def test_the_count_of_consumed_samples_is_that_of_the_samples(first):
     own = mixed([3, 1, 2])
     counts = [own.consumed(number) for number in range(first, first + 5)]
-    found = source_of(own.examples(np.arange(first, first + 4), SEED), np.array([0, 100, 200]))
+    found = source_of(own.example_numbers(np.arange(first, first + 4), SEED), np.array([0, 100, 200]))
     for number, before, after in zip(found, counts, counts[1:], strict=False):
         assert (after - before).tolist() == [int(each == number) for each in range(3)]
     assert all(count.sum() == number for number, count in enumerate(counts, first))
@@ -74,15 +74,15 @@ def test_the_count_of_consumed_samples_is_that_of_the_samples(first):
 
 def test_a_sample_does_not_depend_on_the_samples_asked_for_with_it():
     own, samples = mixed([3, 1, 2]), np.array([5, 10**10, 3, PERIOD, 5])
-    alone = [own.examples(samples[n : n + 1], SEED)[0] for n in range(len(samples))]
-    assert own.examples(samples, SEED).tolist() == alone
-    assert own.examples(samples, SEED + 1).tolist() != alone
+    alone = [own.example_numbers(samples[n : n + 1], SEED)[0] for n in range(len(samples))]
+    assert own.example_numbers(samples, SEED).tolist() == alone
+    assert own.example_numbers(samples, SEED + 1).tolist() != alone
 
 
 def test_a_thousand_sources_are_ready_in_a_second():
     begin = time.process_time()
     own = mixed([1 + n % 3 for n in range(1000)])
-    own.examples(np.arange(10**9, 10**9 + 256), SEED)
+    own.example_numbers(np.arange(10**9, 10**9 + 256), SEED)
     assert time.process_time() - begin < 1
 
 
@@ -142,7 +142,7 @@ def test_a_batch_has_the_records_of_its_sources(folders):
     source = opened(data)
     alone = [joined(eval_batches(opened(DataConfig(data_dir=folder)), data, 8, 0, 8)) for folder in folders.values()]
     assert source.num_examples == sum(opened(DataConfig(data_dir=folder)).num_examples for folder in folders.values())
-    numbers = source.examples(np.arange(200), SEED)
+    numbers = source.example_numbers(np.arange(200), SEED)
     first = read_prepared(data).sources[0][1].examples("train")
     assert abs((numbers < first).mean() - 0.75) < 0.02
     found = joined(batches(data), 20)

@@ -49,10 +49,10 @@ class ExampleSource:
         """
         raise NotImplementedError
 
-    def examples(self, samples: np.ndarray, seed: int) -> np.ndarray:
+    def example_numbers(self, samples: np.ndarray, seed: int) -> np.ndarray:
         """Maps sample numbers of a run, int64 [n], to example numbers, int64 [n]."""
         if self.mixture:
-            return self.mixture.examples(samples, seed)
+            return self.mixture.example_numbers(samples, seed)
         return example_ids(samples, self.num_examples, seed)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:

@@ -93,7 +93,7 @@ class LengthBuckets:
             return self._windows[begin]
 
     def _arranged(self, begin: int, end: int) -> _Window:
-        examples = self._source.examples(np.arange(begin, end), self._seed)
+        examples = self._source.example_numbers(np.arange(begin, end), self._seed)
         buckets = np.searchsorted(self._lengths[:-1], self._source.lengths(examples))
         by_length = np.argsort(buckets, kind="stable")
         # At the ends of an epoch, a batch has samples of two windows.

@@ -57,7 +57,7 @@ class Mixture:
         self._before = np.empty(PERIOD, np.int32)
         self._before[by_source] = np.arange(PERIOD) - begins[self._source[by_source]]
 
-    def examples(self, samples: np.ndarray, seed: int) -> np.ndarray:
+    def example_numbers(self, samples: np.ndarray, seed: int) -> np.ndarray:
         """Maps sample numbers from 0, int64 [n], to example numbers, int64 [n]."""
         periods, places = np.divmod(samples, PERIOD)
         of_samples = self._source[places]

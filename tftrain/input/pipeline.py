@@ -40,7 +40,7 @@ def train_batches(
         buckets = LengthBuckets(source, seed, lengths, global_batch_size)
 
     def order(samples: np.ndarray) -> np.ndarray:
-        return source.examples(samples, seed)
+        return source.example_numbers(samples, seed)
 
     def batch(number: tf.Tensor) -> Batch:
         first = first_sample + number * global_batch_size
