@@ -61,6 +61,7 @@ def read(cells: CsvRow) -> Row:
     batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
     workload = from_config(changed(config, batch), dp)._replace(
         trainer="encoder",
+        segments=1,  # These runs summed gradients after backward.
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
     )
