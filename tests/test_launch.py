@@ -170,6 +170,7 @@ def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
 
 
 @pytest.mark.multirank
+@pytest.mark.nightly  # tests/launching/test_layouts.py has the same without ranks.
 def test_after_out_of_memory_the_run_goes_on_from_its_checkpoint_in_a_layout_that_needs_less(tmp_path):
     flags = [*SMALL, "--hidden_size=128", "--max_seq_length=128", "--global_batch_size=64", f"--output_dir={tmp_path}"]
     # The first start saves after two steps, and counts as one that the system has ended.

@@ -92,13 +92,13 @@ def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.block import Block
+    from tftrain.model.block import block_class
     from tftrain.model.parameters import Parameters
     from tftrain.ops.attention_mask import AttentionMask
     from tftrain.ops.dropout import DropoutKey
 
     spec = describe(config).block
-    block = Block(Parameters(dtype, 1, 0.02), spec, config, 4)
+    block = block_class(spec)(Parameters(dtype, 1, 0.02), spec, config, 4)
     sizes = {}
 
     @tf.function(autograph=False)

@@ -144,14 +144,19 @@ def contents(folder):
     return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
 
 
+# The number of workers of each form.
+WORKERS = {"text": 1, "all.jsonl.zst": 3, "all.parquet": 3}
+MORE = {"text": 1, "one a file": 3, "jsonl in parts": 1, "dataset": 1}
+
+
 @pytest.mark.slow
-def test_every_form_gives_the_same_bytes_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [WORKERS, pytest.param(MORE, marks=pytest.mark.nightly)], ids=" ".join)
+def test_every_form_gives_the_same_bytes_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 2000)
     # Each document is one paragraph, so the separator changes nothing.
     documents = [text.replace("\n", " ") for text in corpora.text(90, seed=5).strip().split("\n\n")]
     files = forms(documents) | {"one a file": one_a_file(documents)}
     prepared = {}
-    workers = {"text": 1, "one a file": 3, "jsonl in parts": 1, "all.jsonl.zst": 3, "all.parquet": 3, "dataset": 1}
     for form, count in workers.items():
         folder = tmp_path / form
         write(folder / "in", files[form])
