@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import gc
 import json
 import os
 from pathlib import Path
@@ -22,9 +21,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many test processes as cores: more threads would wait for each other.
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
-
-# Graphs are many small objects that stay: the usual collections look at them again and again, a tenth of the time.
-gc.set_threshold(100_000, 20, 20)
 
 # Properties hold however busy the machine is.
 hypothesis.settings.register_profile("tests", deadline=None)

@@ -99,6 +99,7 @@ def test_every_bar_is_as_long_as_the_label_at_its_end_says(layouts, folder):
             pixels = max(bar["to"] - bar["from"] for bar in bars) / max(map(abs, values))
             for value, bar in zip(values, bars, strict=True):
                 text = NUMBER.match(bar["text"].replace("\N{MINUS SIGN}", "-"))
+                assert text, (where, bar)
                 last_digit = 10.0 ** (int(text[3] or 0) - len(text[2]))
                 assert float(text[0]) == pytest.approx(value, abs=0.51 * last_digit), (where, bar)
                 # A bar has at least one pixel.
