@@ -16,7 +16,10 @@ from tftrain.config.train import TrainConfig
 # Flags that older checkpoints do not have.
 _NEWER = {
     *("task", "labels", "seq_length_buckets", "num_key_value_heads", "rope_theta", "rope_scaling", "bias"),
-    *("tie_output", "mix", "mix_temperature", *(field.name for field in dataclasses.fields(FineTuningConfig))),
+    *("tie_output", "attention_head_size", "query_key_norm", "classifier_pooling", "document_mask", "next_sentence"),
+    *("global_attn_every", "local_attention", "local_rope_theta", "schedule", "decay_steps", "plot_schedule"),
+    *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
+    *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
