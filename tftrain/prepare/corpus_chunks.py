@@ -145,7 +145,7 @@ def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int
 def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
     """Adds the documents of consecutive parts to the spool, see `Spool.add`; `first` documents are before them."""
     documents = enumerate(sources.read(parts, config), first)
-    return spool.add((number, 0, each.paragraphs, each.id) for number, each in documents if each.paragraphs)
+    return spool.add((0, number, each.paragraphs, each.id) for number, each in documents if each.paragraphs)
 
 
 def read_corpus(
