@@ -73,7 +73,7 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
             if line := line.rstrip("\r\n"):
                 yield number, line.split(delimiter), None
         return
-    csv.field_size_limit(LONGEST_LINE)  # Python's own limit is 128 KiB.
+    csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
     reader, fields = csv.reader(lines, delimiter=delimiter, strict=True), []
     while fields is not None:
         try:
