@@ -39,6 +39,11 @@ def find(output_dir: str | Path) -> list[Path]:
     return [path for path in steps if (path / manifest.NAME).is_file() and not path.is_symlink()]
 
 
+def newest(output_dir: str | Path) -> Path | None:
+    """Returns the newest checkpoint of a run, see `find`; None without one."""
+    return next(reversed(find(output_dir)), None)
+
+
 def free_name(output_dir: str | Path, step: int) -> Path:
     """Returns a path for a checkpoint of a step: it does not exist, and it sorts after the others of the step."""
     taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]

@@ -101,8 +101,7 @@ def _no_cudnn(config) -> str | None:
 
 
 def _of_data(config) -> Iterator[Problem]:
-    model, data = config.model, config.data
-    sources = [name for name in ("data_dir", "mix", "train_files", "synthetic_data") if getattr(data, name)]
+    model, data, sources = config.model, config.data, config.data.sources
     if model.task in TASKS:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:

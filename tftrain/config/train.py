@@ -52,6 +52,11 @@ class DataConfig:
     """Threads that read and decode records on each rank."""
 
     @property
+    def sources(self) -> list[str]:
+        """The flags that are given of those that each name the data."""
+        return [name for name in ("data_dir", "mix", "train_files", "synthetic_data") if getattr(self, name)]
+
+    @property
     def folder(self) -> str | None:
         """A folder of prepared data, which has the vocabulary: data_dir, or the first one of a mixture."""
         if not self.mix or mixture.problems(self):

@@ -138,7 +138,7 @@ def problems(config: TrainConfig) -> list[Problem]:
     elif config.model.type_vocab_size < SEGMENTS:
         expected = f"expected at least {SEGMENTS}, the token types of an example"
         faults.append(_problem(config.model, "type_vocab_size", expected))
-    if sum(map(bool, (data.data_dir, data.mix, data.train_files, data.synthetic_data))) != 1 or mixture.problems(data):
+    if len(data.sources) != 1 or mixture.problems(data):
         return faults
     if data.synthetic_data:
         return faults + _synthetic_problems(config)

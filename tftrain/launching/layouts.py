@@ -36,7 +36,7 @@ class Layouts:
     def __init__(self, request: choice.Request, kept: Forecast | None = None):
         """Chooses the first layout: `kept`, that of a checkpoint, or the fastest; may raise what `choose` raises."""
         self._request, self._output_dir = request, request.config.run.output_dir
-        self._newest = self._newest_checkpoint()
+        self._newest = folder.newest(self._output_dir)
         self._seconds: dict[Workload, float] = {}  # Measured.
         self._take(SearchResult(0, 0, [kept]) if kept else choice.choose(request))
 
@@ -48,7 +48,7 @@ class Layouts:
     def arguments(self) -> list[str]:
         """Returns the flags for the next start, which goes on from what the last one has saved."""
         self._logged = last_logged_step(self._output_dir)
-        resume = [] if self._newest_checkpoint() == self._newest else ["--resume=auto"]
+        resume = [] if folder.newest(self._output_dir) == self._newest else ["--resume=auto"]
         return [*choice.arguments(self.plan.work, self._request), *resume]
 
     def is_slow(self) -> bool:
@@ -88,9 +88,6 @@ class Layouts:
     def _best(self) -> Forecast:
         """Returns the layout that is the fastest as measured; one that was not measured may be slower than planned."""
         return min(self._found.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
-
-    def _newest_checkpoint(self) -> Path | None:
-        return next(reversed(folder.find(self._output_dir)), None)
 
 
 def step_seconds(output_dir: str, logged: int) -> float | None:

@@ -69,10 +69,9 @@ def choose(request: Request, top: int = 3) -> SearchResult:
 
 def words(work: Workload) -> str:
     """Returns a layout in words."""
-    core = next((core for core in ("cudnn", "flash") if core in work.fused), "softmax")
     found = (
         f"data {work.dp} x tensor {work.tp} x pipeline {work.pp}, micro-batch {work.micro_batch} x "
-        f"{work.micro_batches:.0f}, ZeRO-{work.zero_stage}, checkpointing {work.checkpointing}, attention {core}"
+        f"{work.micro_batches:.0f}, ZeRO-{work.zero_stage}, checkpointing {work.checkpointing}, attention {work.core}"
     )
     return found + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
 

@@ -20,12 +20,11 @@ LAYOUT = (
 
 def layout_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division by name, each of `LAYOUT`."""
-    core = next((core for core in ("cudnn", "flash") if core in work.fused), "softmax")
     values = (
         *(work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks),
         # ZeRO-2 implies ZeRO-1, whose flag may be given beside it.
         *(work.zero_stage == 1 or (work.zero_stage == 2 and config.parallel.split_opt_state), work.zero_stage == 2),
-        *(work.micro_batch, round(work.micro_batches), work.checkpointing, core),
+        *(work.micro_batch, round(work.micro_batches), work.checkpointing, work.core),
     )
     return dict(zip(LAYOUT, values, strict=True))
 
@@ -46,7 +45,7 @@ def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
 def command(config: TrainConfig, ranks: int) -> str:
     """Returns the command of a run: every flag that is not the default; the data and the folder have to be named."""
     shown = [f"python -m tftrain.launch -np {ranks}"]
-    if not (config.data.folder or config.data.train_files or config.data.synthetic_data):
+    if not config.data.sources:
         buckets = config.data.seq_length_buckets != length_choice.NONE
         config = changed(config, {"data_dir": "data"} if buckets else {"synthetic_data": True})
     if not config.run.output_dir:

@@ -55,6 +55,11 @@ class Workload(NamedTuple):
         """Number of all ranks."""
         return self.dp * self.tp * self.pp
 
+    @property
+    def core(self) -> str:
+        """The attention core, as in attn_impl."""
+        return next((core for core in ("cudnn", "flash") if core in self.fused), "softmax")
+
     def layers_of(self, stage: int) -> float:
         """Returns the layers of a pipeline stage."""
         return float(sum(self.division[stage :: self.pp])) if self.division else self.model.layers / self.pp

@@ -120,7 +120,7 @@ class Supervisor:
         self._launch, self._has_restarted = launch_from_environment(self._environ), True
         log.configure(self._launch.rank, self._log_level, host=self._launch.host(self._environ))
         if self._launch.rank == 0:
-            where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
+            where, reached = folder.newest(self._output_dir) or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"
             logger.warning(f"elastic: {size}, continue from {where}; the last logged step is {reached}")
         return True
@@ -130,7 +130,7 @@ class Supervisor:
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
         # After the first start, the run's own checkpoints are newer than what --resume names.
-        resume = ["--resume=auto"] if self._has_restarted and self._newest_checkpoint() else []
+        resume = ["--resume=auto"] if self._has_restarted and folder.newest(self._output_dir) else []
         self._child = subprocess.Popen([*self._command, *resume], env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
@@ -186,7 +186,7 @@ class Supervisor:
 
     def _count_failure(self) -> int | None:
         """Returns FAILED if ranks fail repeatedly without a new checkpoint in between, else None."""
-        newest = self._newest_checkpoint()
+        newest = folder.newest(self._output_dir)
         self._failures = self._failures + 1 if newest == self._newest_at_failure else 1
         self._newest_at_failure = newest
         if self._failures <= MAX_FAILURES:
@@ -194,9 +194,6 @@ class Supervisor:
         reason = f"ranks failed {self._failures} times without a new checkpoint in between"
         logger.warning(f"elastic: {reason}; the run ends")
         return ExitCode.FAILED
-
-    def _newest_checkpoint(self) -> Path | None:
-        return next(reversed(folder.find(self._output_dir)), None)
 
 
 def last_logged_step(output_dir: str) -> int:
