@@ -9,6 +9,7 @@ import os
 import re
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -23,7 +24,7 @@ from tftrain.prepare import corpus_chunks, sources
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
 
-COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESS = {".gz": partial(gzip.compress, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress}
 COMPRESS[".zst"] = lambda content: pyarrow.Codec("zstd").compress(content, asbytes=True)
 DOCUMENTS = corpora.text(30, seed=5).strip().split("\n\n")
 
@@ -261,7 +262,7 @@ def test_an_id_decides_the_split_not_the_place(prepare_config, tmp_path):
 
 DAMAGED = "damaged, cut short or of another format than its name says ("
 REFUSED = [
-    ("a.jsonl.gz", gzip.compress(json_lines(DOCUMENTS))[:200], DAMAGED),
+    ("a.jsonl.gz", COMPRESS[".gz"](json_lines(DOCUMENTS))[:200], DAMAGED),
     ("a.jsonl.zst", COMPRESS[".zst"](json_lines(DOCUMENTS))[:200], DAMAGED),
     ("a.txt.bz2", bz2.compress(b"word\n" * 9999)[:-9], DAMAGED),
     ("a.txt.xz", lzma.compress(b"word\n" * 9999)[:-9], DAMAGED),
@@ -285,7 +286,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "line"), REFUSED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("name", "content", "line"), REFUSED, ids=[f"{name}-{at}" for at, (name, *_) in enumerate(REFUSED)]
+)
 def test_what_is_damaged_or_has_another_schema_is_named(tmp_path, name, content, line):
     folder = write(tmp_path, {name: content})
     with pytest.raises(DataError, match=f"^{re.escape(f'{folder}/{name}')}(: )?{re.escape(line)}"):
