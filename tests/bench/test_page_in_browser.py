@@ -19,6 +19,7 @@ WIDTHS = (800, 1200, 1600)
 SCHEMES = {"light": (), "dark": ("--force-dark-mode",)}
 SCRIPT = Path(__file__).with_name("layout.js")
 SOME = ("levers", "large_other", "gpt_low_tp", "sweep_single_node")  # in dark: colours are the same in every table
+CHARSET = '<meta charset="utf-8">'  # without it, Chromium guesses from what it has read so far
 NUMBER = re.compile(r"[+-]?(\d+)\.?(\d*)(?:e([+-]\d+))?")
 
 
@@ -66,7 +67,7 @@ def layouts(request, folder, chromium):
     )
     harness = pages / f"{request.param}.html"
     style = "<style>:root { color-scheme: light dark } iframe { border: 0 }</style>"
-    harness.write_text(f"<!doctype html>{style}<body>{frames}<script>{SCRIPT.read_text()}</script></body>")
+    harness.write_text(f"<!doctype html>{CHARSET}{style}<body>{frames}<script>{SCRIPT.read_text()}</script></body>")
     out = chromium(harness, *SCHEMES[request.param], "--virtual-time-budget=10000", "--dump-dom")
     found = json.loads(html.unescape(re.search(r'<pre id="result">(.*)</pre>', out, re.DOTALL)[1]))
     assert found["dark"] == (request.param == "dark")

@@ -78,6 +78,7 @@ def start(
             env={**environ, **ONE_THREAD},
             stdin=file,
             stdout=subprocess.PIPE,
+            stderr=sys.stdout.fileno(),  # in order with the agent's messages
             pass_fds=[file for files in outputs for file in files],
             start_new_session=True,
             preexec_fn=end_with(os.getpid()),
