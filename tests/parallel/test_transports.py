@@ -119,6 +119,7 @@ def test_losses_are_equal(tmp_path, layout):
 
 
 @pytest.mark.multirank
+@pytest.mark.nightly  # The test below stops a rank too.
 def test_a_rank_that_no_longer_answers_ends_the_others_when_horovod_has_ended(tmp_path):
     """As an unplugged host, a stopped rank breaks no connection."""
     given = [*ENDLESS, *LAYOUTS["tp2"], "--group_transport=tensorflow", f"--output_dir={tmp_path}"]
