@@ -214,3 +214,15 @@ def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     count = inventory.weights(whole)
     # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
     assert count == pytest.approx(whole.model.parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "tftrain"])
+def test_zero_3_has_shares_of_everything_and_two_blocks_and_the_ends_whole(trainer):
+    work = GPT._replace(trainer=trainer, dp=8, zero_stage=3, accumulation="fp32" if trainer == "tftrain" else "")
+    found, weights = memory.estimate(work, Constants()), inventory.weights(work)
+    shared = found.weights + found.master_weights + found.moments + found.gradients + found.accumulation
+    assert shared == pytest.approx((2 + 4 + 8 + 2 + (4 if work.accumulation else 0)) * weights / 8)
+    block = inventory.parts(work).block.weights
+    whole = weights - (work.model.layers - 2) * block
+    assert found.gathered == 2 * 2 * whole  # weights and gradients of 16 bits
+    assert memory.estimate(work._replace(zero_stage=2), Constants()).gathered == 0
