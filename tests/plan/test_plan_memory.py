@@ -216,13 +216,21 @@ def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     assert count == pytest.approx(whole.model.parameters, rel=1e-3)
 
 
-@pytest.mark.parametrize("trainer", ["megatron", "tftrain"])
-def test_zero_3_has_shares_of_everything_and_two_blocks_and_the_ends_whole(trainer):
-    work = GPT._replace(trainer=trainer, dp=8, zero_stage=3, accumulation="fp32" if trainer == "tftrain" else "")
-    found, weights = memory.estimate(work, Constants()), inventory.weights(work)
-    shared = found.weights + found.master_weights + found.moments + found.gradients + found.accumulation
-    assert shared == pytest.approx((2 + 4 + 8 + 2 + (4 if work.accumulation else 0)) * weights / 8)
-    block = inventory.parts(work).block.weights
-    whole = weights - (work.model.layers - 2) * block
-    assert found.gathered == 2 * 2 * whole  # weights and gradients of 16 bits
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_zero_3_has_shares_of_everything_and_some_parts_whole(precision):
+    item = 4 if precision == "fp32" else 2
+    work = GPT._replace(dp=8, zero_stage=3, precision=precision)
+    weights, block = inventory.weights(work), inventory.parts(work).block.weights
+    ends = weights - work.model.layers * block
+
+    def state(found):
+        return found.weights + found.master_weights + found.moments + found.gradients + found.accumulation
+
+    found = memory.estimate(work, Constants())
+    assert state(found) == pytest.approx((item + 4 + 8 + item) * weights / 8)
+    assert found.gathered == 2 * item * (ends + 2 * block)  # weights and gradients
+    # Here the masters are the weights, and gradients of 16 bits are widened one part at a time.
+    found = memory.estimate(work._replace(trainer="tftrain", accumulation="fp32"), Constants())
+    assert state(found) == pytest.approx((4 + 8 + (4 if precision == "fp32" else 0) + 4) * weights / 8)
+    assert found.gathered == pytest.approx(2 * item * (block + max(block, ends)))
     assert memory.estimate(work._replace(zero_stage=2), Constants()).gathered == 0

@@ -126,7 +126,7 @@ def print_plan(config: PlanConfig) -> int:
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     given = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, given.examples_per_row, given.utilisation), end="")
-    write_page(config, plan)
+    write_page(config, plan, suggestions)
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
 
@@ -157,7 +157,7 @@ def print_search(config: PlanConfig) -> int:
     return ExitCode.DONE if found.fitting else ExitCode.FAILED
 
 
-def write_page(config: PlanConfig, plan: Forecast) -> None:
+def write_page(config: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:
     """Writes the page of a plan to --html, if it is given; raises a ConfigError if that fails."""
     if not config.plan.html:
         return
@@ -166,7 +166,7 @@ def write_page(config: PlanConfig, plan: Forecast) -> None:
     alone = list(levers.levers(config, work, cluster, constants))
     every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks))
     try:
-        page.write(Path(config.plan.html), plan, config, alone, every)
+        page.write(Path(config.plan.html), plan, config, suggestions, alone, every)
     except OSError as error:
         expected = f"expected a file to write: {reason(error)}"
         raise ConfigError([Problem("html", config.plan.html, expected)]) from error

@@ -81,8 +81,9 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
     # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
-    # FSDP's weights are the fp32 masters, and its gradients are fp32 shards, counted as widened ones.
-    shares = work.trainer == "fsdp" and work.zero_stage >= 2
+    # In this project and in FSDP, the shards of the weights are the masters, and gradients are shards in fp32, which
+    # count as widened ones if there are any.
+    shares = work.zero_stage >= {"fsdp": 2, "tftrain": 3}.get(work.trainer, 4)
     widened = half and not (work.trainer == "tftrain" and work.dp == 1)
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
@@ -95,7 +96,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         moments=4 * work.moments * owned,
         checkpoint_copy=(4 + 4 * work.moments) * written if work.checkpoint_copy else 0.0,
         gathered=_gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
-        gradients=0.0 if shares else weights * work.item / (1 if whole else divided),
+        gradients=0.0 if shares and widened else weights * work.item / (1 if whole else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
@@ -109,10 +110,12 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
 def _gathered(work: Workload, weights: float) -> float:
     """Returns the bytes of weights that are whole on each rank though ZeRO divides them, and of their gradients.
 
-    They are those of both ends, and of the block that computes and the next one. FSDP's ZeRO-2 keeps all weights whole.
+    They are those of the part that computes and of the next one; elsewhere both ends stay whole too, and with FSDP's
+    ZeRO-2 all weights.
     """
     of_block, layers = inventory.parts(work).block.weights, work.layers_of(0)
-    some = weights - max(0.0, layers - 2) * of_block
+    ends = weights - layers * of_block
+    some = max(2 * of_block, of_block + ends) if work.trainer == "tftrain" else min(2, layers) * of_block + ends
     return work.item * ((some if work.zero_stage == 3 else weights) + some)
 
 

@@ -17,6 +17,7 @@ from tftrain.plan.forecast import Forecast
 from tftrain.plan.levers import Lever
 from tftrain.plan.reported_flops import reported
 from tftrain.plan.search import Layout
+from tftrain.plan.workload import Workload
 
 MEMORY = {
     "weights": "in the precision of the run",
@@ -55,10 +56,18 @@ LEVERS = (
 )
 
 
-def write(path: Path, plan: Forecast, config: PlanConfig, levers: Sequence[Lever], layouts: Sequence[Layout]) -> None:
+def write(
+    path: Path,
+    plan: Forecast,
+    config: PlanConfig,
+    suggestions: Sequence[Lever],
+    levers: Sequence[Lever],
+    layouts: Sequence[Layout],
+) -> None:
     """Writes the page.
 
     Args:
+        suggestions: levers that make the plan fit, if it does not.
         levers: what may be changed, each with its plan.
         layouts: all layouts of the search on the same devices; none if it does not apply.
 
@@ -78,15 +87,12 @@ def write(path: Path, plan: Forecast, config: PlanConfig, levers: Sequence[Lever
         _kinds("s", seconds, TIME, ".4f"),
         "<h2>Figures</h2>",
         _figures(plan, steps),
+        *_suggestions(suggestions),
         *_levers(plan, levers),
         *_frontier(plan, config, layouts),
     ]
-    model = plan.work.model
-    about = (
-        f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {plan.work.seq} tokens"
-    )
-    title = f"{verdict} on {plan.cluster.name}"
-    path.write_text(document(title, f"plan of {model.family}, {about}, {plan.work.precision}", parts), encoding="utf-8")
+    about = f"plan of {plan.work.model.family}, {report.sizes(plan.work)}"
+    path.write_text(document(f"{verdict} on {plan.cluster.name}", about, parts), encoding="utf-8")
 
 
 def _kinds(unit: str, sizes: dict[str, float], meaning: dict[str, str], form: str) -> str:
@@ -120,6 +126,23 @@ def _table(heads: Sequence[str], kinds: Sequence[str], lines: Sequence[Sequence[
     return f"<table><thead><tr>{row(heads, 'th')}</tr></thead><tbody>\n{body}</tbody></table>\n"
 
 
+def _suggestions(found: Sequence[Lever]) -> list[str]:
+    if not found:
+        return []
+    lines = [
+        (f"{each.plan.seconds:.4g}", f"{each.plan.gb:.1f}", words(each.flags) + _command(each.plan.work, each.config))
+        for each in found
+    ]
+    return ["<h2>What makes it fit</h2>", _table(("s a step", "GB", "levers"), ("number", "number", "text"), lines)]
+
+
+def _command(work: Workload, config: PlanConfig) -> str:
+    """Returns the command of a division that the trainer takes, to be opened; "" for the other trainer."""
+    run = of_division(work, config) if work.trainer == "tftrain" else None
+    shown = f"<code>{html.escape(command(run, work.ranks))}</code>" if run else ""
+    return f"<details><summary>command</summary>{shown}</details>" if run else ""
+
+
 def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[str]:
     if not levers:
         return []
@@ -144,13 +167,13 @@ def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> 
     best = scatter.frontier(layouts, lambda each: not own or of_division(each.work, config) is not None)
     days = config.run.max_steps / report.SECONDS_PER_DAY
     fitting = [each for each in best if each.gb <= (1 - plan.margin) * plan.cluster.memory_gb]
-    lines = []
-    for each in fitting[:SHOWN]:
-        run = of_division(each.work, config) if own else None
-        shown = f"<code>{html.escape(command(run, each.work.ranks))}</code>" if run else ""
-        text = f"{html.escape(choice.words(each.work))}<details><summary>command</summary>{shown}</details>"
-        figures = f"{each.seconds:.4g}", f"{each.gb:.1f}", f"{each.seconds * days:.3g}"
-        lines.append((*figures, text if shown else html.escape(choice.words(each.work))))
+    lines = [
+        (
+            *(f"{each.seconds:.4g}", f"{each.gb:.1f}", f"{each.seconds * days:.3g}"),
+            html.escape(choice.words(each.work)) + _command(each.work, config),
+        )
+        for each in fitting[:SHOWN]
+    ]
     note = (
         f"Each dot is one of {len(layouts):,} layouts of {plan.work.ranks} ranks with this global batch. The line "
         "joins those that no other layout beats in both memory and time. The ring is this plan. The dashed line is a "
@@ -159,4 +182,4 @@ def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> 
     heads = ("s a step", "GB", f"days for {config.run.max_steps:,} steps", "layout")
     table = _table(heads, ("number", "number", "number", "text"), lines)
     title = "<h2>Memory and time of all layouts</h2>"
-    return [title, f'<p class="note">{note}</p>', scatter.svg(layouts, best, plan, days), table]
+    return [title, f'<p class="note">{words(note)}</p>', scatter.svg(layouts, best, plan, days), table]
