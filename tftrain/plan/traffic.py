@@ -83,7 +83,7 @@ def data_parallel_seconds(
     Args:
         parts: seconds of block, embedding and head, as `tftrain.plan.timing.part_durations` returns them.
     """
-    if work.dp == 1:
+    if work.dp == 1 and work.trainer != "encoder":
         return 0.0
     if work.zero_stage == 3 or (work.trainer == "fsdp" and work.zero_stage == 2):
         return _block_by_block(work, parts, cluster, constants)
@@ -91,15 +91,11 @@ def data_parallel_seconds(
     size = weights * ITEM_BYTES[work.wire]
     each = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
     gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
-    # Of sums: with ZeRO-2, and in the encoder's published program, every micro-batch has one; others sum once.
+    # Of sums: with ZeRO-2, and in the encoder's published program, on one GPU too, every micro-batch has one.
     rounds = work.micro_batches if work.zero_stage == 2 or work.trainer == "encoder" else 1.0
-    if work.zero_stage == 2 or (work.zero_stage and work.trainer == "tftrain"):  # reduced to the owners
-        found = rounds * each / 2 + gathered
-    elif work.zero_stage:
-        found = rounds * each + gathered
-    else:
-        found = rounds * each
-    found += rounds * constants.sum_ms * 1e-3
+    # Gradients are reduced to the owners alone, or summed for all: with ZeRO-1, this project does the first.
+    owners = work.zero_stage == 2 or (work.zero_stage and work.trainer == "tftrain")
+    found = rounds * (each / (2 if owners else 1) + constants.sum_ms * 1e-3) + (gathered if work.zero_stage else 0.0)
     if work.backward_segments == 1:
         return found
     # The sums of all segments but the last are hidden by the backward passes of the others.

@@ -266,9 +266,12 @@ def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
 
 
 def to_json(systems: dict[str, Constants]) -> str:
-    """Returns the text of `constants.json`; four digits exceed the accuracy of the rows."""
+    """Returns the text of `constants.json`, without defaults; four digits exceed the accuracy of the rows."""
+    defaults = dataclasses.asdict(Constants())
     shown = {
-        system: {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items()}
+        system: {
+            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items() if value != defaults[name]
+        }
         for system, found in systems.items()
     }
     return json.dumps(shown, indent=1) + "\n"
