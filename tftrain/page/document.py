@@ -29,7 +29,7 @@ p { margin: .3rem 0; max-width: 56rem; } p.about, p.note { color: var(--quiet); 
 .row.base { background: var(--shade); } .name { font-size: 13px; line-height: 1.3; padding-left: .4rem; min-width: 0; }
 .settings { color: var(--quiet); font-size: 12px; }
 .lines { position: relative; align-self: stretch; display: flex; flex-direction: column; justify-content: center;
-  margin-right: 5.4rem; } .signed .lines { margin-left: 5.4rem; }
+  margin-right: 6.2rem; } .signed .lines { margin-left: 6.2rem; }
 .zero { position: absolute; top: -.35rem; bottom: -.35rem; width: 1px; background: var(--quiet); }
 .line { position: relative; height: 1.25rem; }
 .bar, .band { position: absolute; display: block; }

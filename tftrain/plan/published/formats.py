@@ -164,7 +164,9 @@ def _foundry(cells: CsvRow) -> Row:
     if workload.micro_batches != steps:
         raise ValueError(f"grad_accum={steps}: expected global_batch / (dp * micro_batch) = {workload.micro_batches}")
     reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
-    return _row(cells, workload, *FOUNDRY_CLUSTERS[card], reference)
+    offloaded = cells.choice("activation_offload", ("false", "true")) == "true"
+    remark = "inputs of blocks are in host memory: planned as in the device's" if offloaded else ""
+    return _row(cells, workload, *FOUNDRY_CLUSTERS[card], reference, remark=remark)
 
 
 FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (
