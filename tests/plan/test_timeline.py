@@ -1,5 +1,7 @@
 """The planned memory over a step: what it begins and ends with, its peak, and the length of the step."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 
@@ -33,3 +35,10 @@ def test_a_step_takes_what_its_parts_take_and_never_more_memory_than_the_plans_p
     phases = [each.phase for each in found]
     assert phases[0] == "forward"
     assert phases[-1] == "update"
+
+
+def test_weights_that_are_gathered_block_by_block_make_the_passes_longer_and_not_the_update():
+    work, slow = GPT._replace(dp=8, zero_stage=3), dataclasses.replace(A100, link_gbs=1)
+    found = timeline.of_step(work, slow, BARE)
+    update = [each.seconds for each in found if each.phase == "update"]
+    assert update[-1] - update[0] == pytest.approx(timing.step(work, slow, BARE).update)

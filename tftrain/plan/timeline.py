@@ -30,10 +30,13 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     share = needed.gradients / inventory.weights(work)  # bytes of a gradient that stays
     saved_by_ends = [total(saved.size for saved in part.saved) for part in (embedding, head)]
     found, now = [Moment(0.0, lasting, "forward")], 0.0
+    # With ZeRO-3, blocks wait for their weights; other sums follow backward.
+    between = seconds.gradient_sums if work.zero_stage == 3 else 0.0
+    wait = 1 + between / (seconds.total - seconds.gradient_sums - seconds.update)
 
     def move(length: float, held: float, phase: str) -> None:
         nonlocal now
-        now += length
+        now += length * (1.0 if phase == "update" else wait)
         found.append(Moment(now, held, phase))
 
     for _ in range(max(1, round(work.micro_batches))):
@@ -54,7 +57,7 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
         move(0.0, lasting + (0.0 if work.accumulation else gradients), "backward")
     left = needed.temporaries + needed.communication + (0.0 if work.accumulation else needed.gradients)
     move(0.0, lasting + left, "update")
-    move(seconds.gradient_sums + seconds.update, lasting + left, "update")
+    move(seconds.gradient_sums - between + seconds.update, lasting + left, "update")
     return [*found, Moment(now, lasting, "update")]
 
 
