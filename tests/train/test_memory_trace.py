@@ -22,7 +22,6 @@ def test_samples_see_memory_that_is_held_for_a_moment():
     assert found.shape == (memory_trace.POINTS,)
     rise = found - found[0]
     assert 199e6 < rise.max() < 450e6
-    assert rise[: memory_trace.POINTS // 8].max() < 50e6
     assert rise[-1] < 50e6
 
 
