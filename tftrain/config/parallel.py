@@ -140,6 +140,8 @@ class ParallelConfig:
     """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
     split_grad_accum: bool = flag(False)
     """Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."""
+    split_weights: bool = flag(False)
+    """Split the weights too (ZeRO-3): each rank holds a share and gathers a block's before it computes."""
     state_split_strategy: str = flag("even")
     """Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on
     rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks."""
@@ -147,7 +149,12 @@ class ParallelConfig:
     @property
     def splits_state(self) -> bool:
         """Whether master weights and moments are split over ranks."""
-        return self.split_opt_state or self.split_grad_accum
+        return self.zero_stage > 0
+
+    @property
+    def zero_stage(self) -> int:
+        """What is split over ranks: nothing (0), the state (1), gradients too (2), weights too (3)."""
+        return 3 if self.split_weights else 2 if self.split_grad_accum else int(self.split_opt_state)
 
     def data_parallel_size(self, ranks: int) -> int:
         """Returns the number of data parallel ranks among `ranks` ranks."""

@@ -24,6 +24,8 @@ class LogConfig:
     trace_pipeline: bool = flag(False)
     """Draw what each pipeline stage computed at which time, and below it the plan of the schedule:
     OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing."""
+    trace_memory: bool = flag(False)
+    """Draw the memory of the fullest rank over the third step, measured and planned: OUTPUT_DIR/memory.png."""
     plot_schedule: bool = flag(False, on_resume="local")
     """Draw the learning rate, and a growing batch, of the whole run before it begins: OUTPUT_DIR/schedule.png."""
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
