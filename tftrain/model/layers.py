@@ -91,7 +91,7 @@ def enter_dense(x: tf.Tensor, layers: Sequence[Dense], place: str, deferred: Def
         deferred: see `Dense.call`.
     """
     ranks = layers[0].ranks
-    if ranks.divide_sequence and deferred is None:
+    if ranks.divide_sequence and not isinstance(deferred, Deferred):
         return Entered(None, tuple(ranks.entered_products(x, [layer.kernel for layer in layers], place)))
     return Entered(ranks.enter(x, place))
 

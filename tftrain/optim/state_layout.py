@@ -173,14 +173,22 @@ class StateLayout:
     """The pieces of one rank."""
 
     def __init__(
-        self, pieces: Mapping[str, Piece], slots: Sequence[str], buckets: Sequence[Bucket] | None, rank: int, ranks: int
+        self,
+        pieces: Mapping[str, Piece],
+        slots: Sequence[str],
+        buckets: Sequence[Bucket] | None,
+        rank: int,
+        ranks: int,
+        replica: tuple[int, int] = (0, 1),
     ):
         """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
-        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it.
+        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it. With
+        buckets, `replica` is this rank and the number of those that hold the same shards.
         """
         self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
         self._rank, self._ranks = rank, ranks
+        self._copy, self._copies = (rank, ranks) if buckets is None else replica
         self._sizes = [piece.size for piece in self._pieces]
 
     def held(self) -> Iterator[Held]:
@@ -202,8 +210,7 @@ class StateLayout:
         Ranks that hold the same pieces divide them evenly.
         """
         held = [each for each in self.held() if each.piece.replica_id == 0]
-        rank, ranks = (self._rank, self._ranks) if self._buckets is None else (0, 1)
-        for index, start, stop in even_parts([each.piece for each in held], ranks, rank):
+        for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):
             each = held[index]
             first = each.stretch.start or 0
             yield each._replace(piece=each.piece.part(start, stop), stretch=slice(first + start, first + stop))
