@@ -124,7 +124,8 @@ def test_every_rank_of_another_layout_reads_its_part(checkpoint, whole, runs, ta
 
 def wipe(run):
     weights = [] if run.shards_weights else run.task.model.named_variables().values()
-    for variable in (*run.counters().values(), *run.optimizer.variables, *weights):
+    stores = [*run.optimizer.state.masters, *itertools.chain(*run.optimizer.state.slots.values())]
+    for variable in (*run.counters().values(), *stores, *weights):
         variable.assign(tf.zeros_like(variable))
 
 

@@ -60,12 +60,12 @@ CASES = {
     "host": case(2, model=TWO_LAYERS, split_group="host", **ZERO_3),
     "host-tp2": case(model=TWO_LAYERS, split_group="host", **ZERO_3, **TP2),
 }
-# Sums of a tied table's two gradients are rounded in another order. XLA fuses a whole model in another way than parts.
-TOLERANCES = {"fp32": 1e-7, "bf16": 2**-8, "fp16": 2**-11}
+# Sums of a tied table's two gradients are rounded in another order, so that a loss may be the next fp32 number.
+TOLERANCES = {"fp32": 2**-23, "bf16": 2**-8, "fp16": 2**-11}
 
 
 def train(config, mesh):
-    """Returns the run, and the sums of losses, the gradient norm and the skipped updates of each step."""
+    """Returns the run, and the task's sums, skipped updates and the gradient norm of each step."""
     run = Run(config.resolve(mesh.size), mesh)
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
@@ -75,13 +75,19 @@ def train(config, mesh):
             is_decoder = config.model.is_decoder
             batch = batch | documents(batch["input_ids"], END) if is_decoder else two_in_a_row(batch)
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
-        infos.append((*np.asarray(info.sums), float(info.grad_norm), float(info.skipped)))
+        infos.append((*np.asarray(info.sums), float(info.skipped), float(info.grad_norm)))
     return run, np.array(infos)
 
 
 def evaluation(run, config):
     """Returns the means of the held-out split; none if the data is no split."""
     return {} if config.data.data_dir else held_out_of(run)().means
+
+
+def flat(state):
+    """Returns all weights of a state in one vector."""
+    weights = [np.ravel(value) for name, value in sorted(state.items()) if name.startswith("master/")]
+    return np.concatenate(weights).astype(np.float64)
 
 
 def compare(name, config, mesh):
@@ -97,14 +103,16 @@ def compare(name, config, mesh):
     if not mesh.is_chief:
         return
     tolerance = TOLERANCES[config.compute.precision]
-    np.testing.assert_allclose(infos, expected, rtol=tolerance, err_msg=name)
-    for tensor, value in expected_state.items():
-        if tensor.startswith("master/"):
-            error = np.linalg.norm(np.float64(state[tensor]) - value) / np.linalg.norm(np.float64(value))
-            assert error <= tolerance, f"{name}: {tensor} differs by {error}"
+    losses, norms = infos[:, :-1], infos[:, -1]
+    np.testing.assert_allclose(losses, expected[:, :-1], rtol=tolerance, err_msg=name)
+    np.testing.assert_allclose(norms, expected[:, -1], rtol=10 * tolerance, err_msg=name)
+    weights, expected_weights = (flat(each) for each in (state, expected_state))
+    error = np.linalg.norm(weights - expected_weights) / np.linalg.norm(expected_weights)
+    assert error <= tolerance, f"{name}: the weights differ by {error}"
     assert means.keys() == expected_means.keys()
     np.testing.assert_allclose(list(means.values()), list(expected_means.values()), rtol=tolerance, err_msg=name)
-    print(f"{name} agrees", flush=True)
+    difference = np.max(np.abs(losses - expected[:, :-1]) / expected[:, :-1].clip(1))
+    print(f"{name} agrees: losses within {difference:.0e}, weights {error:.0e}", flush=True)
 
 
 def main(names):
