@@ -24,7 +24,6 @@ from tftrain.optim.state import OptimizerState, whole_pieces
 from tftrain.optim.state_layout import bucket_kinds, bucket_loads
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
-from tftrain.optim.weight_shards import unit_of
 from tftrain.parallel.mesh import Mesh
 
 
@@ -86,9 +85,8 @@ class Optimizer(tf.Module):
         is_sliced = [piece.is_divided for piece in held]
         split = None
         if split_strategy:
-            kinds = bucket_kinds(held, [variable.dtype for variable in targets], [name in summed for name in variables])
-            if shards_weights:
-                kinds = [(unit_of(name), kind) for name, kind in zip(variables, kinds, strict=True)]
+            dtypes = [variable.dtype for variable in targets]
+            kinds = bucket_kinds(held, dtypes, [name in summed for name in variables], shards_weights)
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
             split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads)

@@ -18,6 +18,9 @@ import numpy as np
 from tftrain.checkpoint.piece import MASTER, Piece, even_parts, renamed
 from tftrain.parallel.buckets import pack
 
+# The units of sharded weights: these, and each block.
+TOKENS, EMBEDDINGS, HEADS = "embeddings/word", "embeddings", "heads"
+
 
 class Slice(NamedTuple):
     """A range of the elements of one tensor."""
@@ -138,10 +141,19 @@ def _largest_first(sizes, owners):
     return owner_of
 
 
+def unit_of(name: str) -> str:
+    """Returns what is gathered together with a weight, given its global name: the unit of sharded weights."""
+    first = name.split("/")[0]
+    return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
+
+
 def bucket_kinds(
-    pieces: Sequence[Piece], dtypes: Sequence[Hashable], is_summed: Sequence[bool] | None = None
+    pieces: Sequence[Piece],
+    dtypes: Sequence[Hashable],
+    is_summed: Sequence[bool] | None = None,
+    by_unit: bool = False,
 ) -> list[Hashable]:
-    """Returns the kind of each weight; a bucket holds weights of one kind.
+    """Returns the kind of each weight; a bucket holds weights of one kind, and `by_unit` of one unit.
 
     Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
     ranks or all whole, because their squares are added together; and of those that are whole, the gradients of all or
@@ -149,7 +161,9 @@ def bucket_kinds(
     """
     is_summed = is_summed or [False] * len(pieces)
     together = zip(pieces, dtypes, is_summed, strict=True)
-    return [(piece.is_divided, dtype, summed) for piece, dtype, summed in together]
+    return [
+        (unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, summed) for piece, dtype, summed in together
+    ]
 
 
 def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:

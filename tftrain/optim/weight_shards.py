@@ -11,15 +11,8 @@ import tensorflow as tf
 
 from tftrain.model.gathered_weights import fill, release
 from tftrain.model.part import ModelPart
+from tftrain.optim.state_layout import EMBEDDINGS, HEADS, TOKENS, unit_of
 from tftrain.optim.state_split import StateSplit
-
-TOKENS, EMBEDDINGS, HEADS = "embeddings/word", "embeddings", "heads"
-
-
-def unit_of(name: str) -> str:
-    """Returns the unit of a weight, given its global name."""
-    first = name.split("/")[0]
-    return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
 
 
 class WeightShards:
