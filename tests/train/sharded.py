@@ -125,7 +125,8 @@ def main(names):
         if place != before:
             if mesh is not None:
                 hvd.shutdown()
-            local = launch if group == "all" else launch._replace(local_rank=launch.rank % 2, local_size=2)
+            of_host = launch.size // 2  # There are two hosts.
+            local = launch._replace(local_rank=launch.rank % of_host, local_size=of_host) if group == "host" else launch
             mesh, before = start(local, 1, *sizes(CASES[name]), "horovod", group), place
         compare(name, CASES[name], mesh)
         collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.

@@ -28,6 +28,8 @@ def test_every_lever_works_with_sharded_weights():
 @pytest.mark.multirank
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["tp2", "host"])
-def test_four_ranks_with_sharded_weights_train_as_with_whole_ones(kind):
-    check(4, [name for name in CASES if name.startswith(kind)], 1000)
+@pytest.mark.parametrize(
+    ("ranks", "names"), [(4, ["tp2", "tp2-sequence-llama-full"]), (4, ["host"]), (8, ["host-tp2"])]
+)
+def test_tensor_parallel_ranks_and_hosts_divide_the_weights_further(ranks, names):
+    check(ranks, names, 1000)
