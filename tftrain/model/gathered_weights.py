@@ -5,10 +5,13 @@ the gathered value before a computation, and `release` frees the memory afterwar
 always do. A layer that reads a released variable fails, because the shapes of its operands do not match.
 
 Nothing may hold a gathered value from forward to backward: neither the tensors that backward keeps (`ReadAgain`), nor
-small ones that share the memory of a gathered bucket (`fill`).
+small ones that share the memory of a gathered bucket (`fill`). `tf.custom_gradient` keeps its arguments and the values
+of all variables that are read in it. So the functions in question take the variable's handle.
 """
 
 import tensorflow as tf
+
+from tftrain.ops.shapes import read
 
 # Backward may keep a tensor of fewer elements, such as a bias or the scale of a norm.
 KEPT_ELEMENTS = 2**16
@@ -37,14 +40,13 @@ class ReadAgain:
         """Returns x W, [rows, outputs], for x, [rows, inputs], and a kernel W, [inputs, outputs]."""
 
         @tf.custom_gradient
-        def multiply(x):
-            def gradient(upstream, variables):
-                of_kernel = tf.matmul(x, upstream, transpose_a=True)
-                return tf.matmul(upstream, kernel, transpose_b=True), [of_kernel for _ in variables]
+        def multiply(x, handle):
+            def gradient(upstream):
+                return tf.matmul(upstream, kernel, transpose_b=True), tf.matmul(x, upstream, transpose_a=True)
 
-            return tf.matmul(x, kernel), gradient
+            return tf.matmul(x, read(handle, kernel)), gradient
 
-        return multiply(x)
+        return multiply(x, kernel.handle)
 
 
 def _copy(value):

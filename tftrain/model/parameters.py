@@ -36,6 +36,7 @@ class Parameters:
     Attributes:
         dtype: name of the dtype of the variables, in which the layers also compute.
         ranks: the tensor parallel ranks.
+        released: whether the variables are made without their values, see `tftrain.model.gathered_weights`.
         variables: global name -> variable, shared by all scopes of one model.
         summed: global names of the variables that every rank holds whole and uses for its own tokens or heads only,
             so that their gradients are sums over the tensor parallel ranks; shared likewise.
@@ -61,9 +62,9 @@ class Parameters:
             initializer_range: standard deviation of the truncated normal for kernels and tables.
             ranks: the tensor parallel ranks.
             initial: weights to begin with; a variable that they lack is drawn.
-            released: whether the variables are made without their values, see `tftrain.model.gathered_weights`.
+            released: see above.
         """
-        self.dtype, self.ranks, self._initial, self._released = dtype, ranks, initial, released
+        self.dtype, self.ranks, self._initial, self.released = dtype, ranks, initial, released
         self.variables: dict[str, tf.Variable] = {}
         self.summed: set[str] = set()
         self.pieces: dict[str, Piece] = {}
@@ -155,11 +156,11 @@ class Parameters:
         self.pieces[piece.name] = piece
         if self._in_parts and not piece.is_divided:
             self.summed.add(piece.name)
-        value = tf.zeros(piece.shape, self.dtype) if self._released else tf.cast(draw(), self.dtype)
+        value = tf.zeros(piece.shape, self.dtype) if self.released else tf.cast(draw(), self.dtype)
         variable = tf.Variable(value, name=piece.name)
-        if self._released:
+        if self.released:
             release(variable)
-        if self._released or not is_exact:
+        if self.released or not is_exact:
             self.draws[piece.name] = draw
         self.variables[piece.name] = variable
         return variable

@@ -88,6 +88,8 @@ class Transformer(tf_keras.Model):
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        if released:  # A block is recomputed from outside, see `tftrain.train.sharded`.
+            self._checkpointing = KEEP_ALL
         on_tokens = self._parameters.in_parts(ranks.divide_sequence)
         self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")

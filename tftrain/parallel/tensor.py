@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.ops.shapes import read
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -112,26 +113,24 @@ class TensorRanks(NamedTuple):
         """
 
         @tf.custom_gradient
-        def multiply(x):
-            def gradient(*upstream, variables):
+        def multiply(x, *handles):
+            def gradient(*upstream):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
-                found = {}
-                for kernel, dy in zip(kernels, upstream, strict=True):
-                    found[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
+                of_kernels = [tf.matmul(flat, _rows(dy), transpose_a=True) for dy in upstream]
                 parts = [
                     tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
                 ]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
                 dx = self._scatter(dx, f"{place}/enter/gradient")
-                return dx, [found[variable.ref()] for variable in variables]
+                return dx, *of_kernels
 
             whole = self._gather(x, f"{place}/enter")
             flat = _rows(whole)
-            products = [tf.matmul(flat, kernel) for kernel in kernels]
+            products = [tf.matmul(flat, read(*pair)) for pair in zip(handles, kernels, strict=True)]
             return [tf.reshape(each, [-1, whole.shape[1], each.shape[-1]]) for each in products], gradient
 
-        return multiply(x)
+        return multiply(x, *(kernel.handle for kernel in kernels))
 
     def _gather(self, x, name):
         """Maps [b, s, H] of each rank to [b, ranks * s, H]."""

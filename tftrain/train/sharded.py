@@ -3,9 +3,12 @@
 A visit is a forward or backward pass of one part of the model: the embedding, a block, or the heads. The weights of a
 part are gathered before its visit and released afterwards, unless the next visits need them. While a part computes, the
 weights of the next `--prefetch_blocks` parts are gathered, and the gradients of the part before are summed. Each part
-is a compiled function, as in a pipeline, so collectives run between and beside the parts.
+is a compiled function, as in a pipeline, so collectives run between and beside the parts. With full activation
+checkpointing, the backward visit of a block begins with its forward pass; `tftrain.model.checkpointing` would keep the
+weights.
 """
 
+import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -42,6 +45,7 @@ class ShardedModel:
         self._weights, self._ahead = run.optimizer.state.weight_shards, config.parallel.prefetch_blocks
         tied = run.task.model.architecture.tied
         self._buckets = [self._weights.buckets_of(part, tied) for part in parts]
+        self._recomputes = config.compute.activation_checkpointing == "full"
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
 
     def evaluate(self, batch: Batch) -> Forward:
@@ -65,16 +69,22 @@ class ShardedModel:
         shards: dict[int, tf.Tensor] = {}
         travelling: deque[list[tf.Tensor]] = deque()
         for visit in self._with_weights(visits, order):
-            chunk = visit.chunk
+            chunk, is_recomputed = visit.chunk, self._recomputes and 0 < visit.chunk < heads
+            forward = functools.partial(
+                self._stage.forward, chunk, batch=batch, first_sample=first_sample, position=position, in_halves=False
+            )
             if visit.forward:
-                inputs = forwards[-1].output if forwards else None
-                forwards.append(self._stage.forward(chunk, inputs, batch, first_sample, position, in_halves=False))
+                forwards.append(forward(forwards[-1].output if forwards else None))
                 order[:] = [forwards[-1].output]
                 sums = forwards[-1].sums
             if visit.backward:
                 # The gradients of one part travel while the next one computes, and not those of more.
                 with tf.control_dependencies(travelling.popleft() if len(travelling) > 1 else []):
-                    found = self._stage.backward(forwards.pop(), upstream)
+                    made = forwards.pop()
+                    if is_recomputed:
+                        with tf.control_dependencies([upstream]):
+                            made = forward(made.inputs)
+                    found = self._stage.backward(made, upstream)
                 upstream, of_variables = found.of_inputs, found.of_variables
                 order[:] = [*of_variables.values(), *([] if upstream is None else [upstream])]
                 summed = self._weights.reduce(self._buckets[chunk], of_variables, f"gradients.{chunk}", self._wire)
