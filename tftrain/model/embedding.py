@@ -13,7 +13,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
-from tftrain.ops.shapes import dimension, read
+from tftrain.ops.shapes import dimension
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.sparse_rows import SparseRows
@@ -208,14 +208,24 @@ def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True
     Raises:
         tf.errors.InvalidArgumentError: an index is out of range (on CPU, outside XLA).
     """
-    rows = dimension(table, 0)
 
     @tf.custom_gradient
-    def pick(source, indices):
-        def gradient(upstream):
-            wide = tf.cast(upstream, wide_dtype(table.dtype))
-            return tf.cast(tf.math.unsorted_segment_sum(wide, indices, rows), table.dtype), None
+    def pick(table, indices):
+        return tf.gather(table, indices), lambda upstream: (_sum_of_rows(upstream, table, indices), None)
 
-        return tf.gather(source if keep else read(source, table), indices), gradient
+    if keep:
+        return pick(table, indices)
+    with tf.compat.v1.get_default_graph().gradient_override_map({"GatherV2": "TftrainLookup"}):
+        return tf.gather(table.read_value(), indices)
 
-    return pick(table if keep else table.handle, indices)
+
+@tf.RegisterGradient("TftrainLookup")
+def _lookup_gradient(op, upstream):
+    """Returns the gradient of the table; that of indices and axis is None."""
+    table, indices, _axis = op.inputs
+    return _sum_of_rows(upstream, table, indices), None, None
+
+
+def _sum_of_rows(upstream, table, indices):
+    wide = tf.cast(upstream, wide_dtype(table.dtype))
+    return tf.cast(tf.math.unsorted_segment_sum(wide, indices, dimension(table, 0)), table.dtype)

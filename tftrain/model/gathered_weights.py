@@ -5,13 +5,11 @@ the gathered value before a computation, and `release` frees the memory afterwar
 always do. A layer that reads a released variable fails, because the shapes of its operands do not match.
 
 Nothing may hold a gathered value from forward to backward: neither the tensors that backward keeps (`ReadAgain`), nor
-small ones that share the memory of a gathered bucket (`fill`). `tf.custom_gradient` keeps its arguments and the values
-of all variables that are read in it. So the functions in question take the variable's handle.
+small ones that share the memory of a gathered bucket (`fill`). `tf.custom_gradient` is no way around that: it keeps its
+arguments and the values of the variables that are read in it. So plain operations get other gradients.
 """
 
 import tensorflow as tf
-
-from tftrain.ops.shapes import read
 
 # Backward may keep a tensor of fewer elements, such as a bias or the scale of a norm.
 KEPT_ELEMENTS = 2**16
@@ -38,15 +36,24 @@ class ReadAgain:
 
     def product(self, x: tf.Tensor, kernel: tf.Variable) -> tf.Tensor:
         """Returns x W, [rows, outputs], for x, [rows, inputs], and a kernel W, [inputs, outputs]."""
+        with tf.compat.v1.get_default_graph().gradient_override_map({"MatMul": "TftrainReadAgain"}):
+            return tf.matmul(x, kernel)
 
-        @tf.custom_gradient
-        def multiply(x, handle):
-            def gradient(upstream):
-                return tf.matmul(upstream, kernel, transpose_b=True), tf.matmul(x, upstream, transpose_a=True)
 
-            return tf.matmul(x, read(handle, kernel)), gradient
+@tf.RegisterGradient("TftrainReadAgain")
+def _product_gradient(op, upstream):
+    """Returns the gradients of x and W."""
+    x, kernel = op.inputs
+    again = tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=_handle_of(kernel), dtype=kernel.dtype), kernel.shape)
+    return tf.matmul(upstream, again, transpose_b=True), tf.matmul(x, upstream, transpose_a=True)
 
-        return multiply(x, kernel.handle)
+
+def _handle_of(value):
+    """Returns the handle of the variable that was read in a traced function, as the callers of the function know it."""
+    handle = value.op.inputs[0]
+    while isinstance(handle, tf.Tensor) and not hasattr(handle, "numpy"):
+        handle = next(outer for outer, inner in handle.graph.captures if inner is handle)
+    return handle
 
 
 def _copy(value):

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.shapes import read
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -109,8 +108,10 @@ class TensorRanks(NamedTuple):
     def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str) -> list[tf.Tensor]:
         """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
-        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs].
+        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs]. Kernels that were read as variables
+        within the custom gradient, and not by their handles, would be kept.
         """
+        shapes = [kernel.shape for kernel in kernels]
 
         @tf.custom_gradient
         def multiply(x, *handles):
@@ -127,7 +128,8 @@ class TensorRanks(NamedTuple):
 
             whole = self._gather(x, f"{place}/enter")
             flat = _rows(whole)
-            products = [tf.matmul(flat, read(*pair)) for pair in zip(handles, kernels, strict=True)]
+            read = [tf.raw_ops.ReadVariableOp(resource=each, dtype=x.dtype) for each in handles]
+            products = [tf.matmul(flat, tf.ensure_shape(*pair)) for pair in zip(read, shapes, strict=True)]
             return [tf.reshape(each, [-1, whole.shape[1], each.shape[-1]]) for each in products], gradient
 
         return multiply(x, *(kernel.handle for kernel in kernels))
