@@ -105,34 +105,38 @@ class TensorRanks(NamedTuple):
 
         return gather(x)
 
-    def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str) -> list[tf.Tensor]:
+    def entered_products(
+        self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str, keep: bool = True
+    ) -> list[tf.Tensor]:
         """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
-        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs]. Kernels that were read as variables
-        within the custom gradient, and not by their handles, would be kept.
+        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs]. `tf.custom_gradient` keeps the values
+        of the variables that it sees; without `keep` it sees only their handles.
         """
-        shapes = [kernel.shape for kernel in kernels]
 
         @tf.custom_gradient
         def multiply(x, *handles):
-            def gradient(*upstream):
+            def gradient(*upstream, variables=()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
-                of_kernels = [tf.matmul(flat, _rows(dy), transpose_a=True) for dy in upstream]
+                found = {}
+                for kernel, dy in zip(kernels, upstream, strict=True):
+                    found[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
                 parts = [
                     tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
                 ]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
                 dx = self._scatter(dx, f"{place}/enter/gradient")
-                return dx, *of_kernels
+                return (dx, [found[variable.ref()] for variable in variables]) if keep else (dx, *found.values())
 
             whole = self._gather(x, f"{place}/enter")
             flat = _rows(whole)
-            read = [tf.raw_ops.ReadVariableOp(resource=each, dtype=x.dtype) for each in handles]
+            read = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype) for handle in handles] or kernels
             products = [tf.matmul(flat, tf.ensure_shape(*pair)) for pair in zip(read, shapes, strict=True)]
             return [tf.reshape(each, [-1, whole.shape[1], each.shape[-1]]) for each in products], gradient
 
-        return multiply(x, *(kernel.handle for kernel in kernels))
+        shapes = [kernel.shape for kernel in kernels]
+        return multiply(x, *([] if keep else [kernel.handle for kernel in kernels]))
 
     def _gather(self, x, name):
         """Maps [b, s, H] of each rank to [b, ranks * s, H]."""
