@@ -34,7 +34,7 @@ from tftrain.run_state import Run
 from tftrain.train.loop import held_out_of
 from tftrain.train.step import TrainStep
 
-STEPS = 4
+STEPS = 3
 FULL, XLA = {"activation_checkpointing": "full"}, {"jit_compile": "true"}
 BF16 = {"precision": "bf16"}
 TWO_LAYERS, TP2 = {"num_hidden_layers": 2}, {"tensor_parallel_size": 2}
