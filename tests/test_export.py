@@ -209,7 +209,7 @@ def test_a_task_adds_a_signature_to_the_table(tmp_path, monkeypatch):
     assert "embeddings" in functions
 
 
-@pytest.mark.parametrize("source", [BERT, GPT])
+@pytest.mark.parametrize("source", [BERT, pytest.param(GPT, marks=pytest.mark.nightly)])
 def test_a_runtime_of_onnx_gives_the_outputs_of_the_trained_model(capsys, tmp_path, source):
     runtime = pytest.importorskip("onnxruntime")
     exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", "--format=onnx")

@@ -23,7 +23,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, loop
 
 SMALL = (
-    "--num_hidden_layers=2",
+    "--num_hidden_layers=1",
     "--hidden_size=32",
     "--num_attention_heads=2",
     "--synthetic_data",

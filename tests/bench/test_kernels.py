@@ -103,7 +103,7 @@ def measured(op, dtype):
         pytest.param("layer_norm", "fp32", "8x16x64", marks=pytest.mark.nightly),
         pytest.param("rms_norm", "bf16", "16x16x64", marks=pytest.mark.nightly),
         pytest.param("swiglu", "fp32", "2x16x256", marks=pytest.mark.nightly),
-        ("lamb", "bf16", "89472 in 21"),
+        pytest.param("lamb", "bf16", "89472 in 21", marks=pytest.mark.nightly),
     ],
 )
 def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape):

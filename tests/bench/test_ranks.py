@@ -35,7 +35,8 @@ def test_shared_pages_count_once():
     assert second - first == pytest.approx(0.6, abs=0.3)
     # The parent has its third of the pages, and is not a rank.
     assert 20e6 < memory.total < 55e6
-    assert memory.total == pytest.approx(2 * memory.largest, rel=0.2)
+    # Each rank has a third too; the first has a half until the second is there, and `largest` may be read then.
+    assert memory.total / 2 <= memory.largest < 30e6
 
 
 def test_a_line_that_does_not_come_is_an_error_as_is_a_code():

@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.multirank, pytest.mark.timeout(900)]
     ("layout", "kills"),
     [
         ("1 rank", 1),
-        ("dp2 zero2 greedy", 1),
-        # The same with more kills in a chain.
+        # The same on more ranks, and with more kills in a chain.
+        pytest.param("dp2 zero2 greedy", 1, marks=pytest.mark.nightly),
         pytest.param("1 rank", 3, marks=pytest.mark.nightly),
         pytest.param("dp2 zero2 greedy", 5, marks=pytest.mark.nightly),
     ],

@@ -57,7 +57,7 @@ def step_of(family, ops, ranks=1, jit="false"):
     [
         pytest.param("bert", 1, marks=pytest.mark.nightly),
         ("bert", 2),
-        ("gpt", 1),
+        pytest.param("gpt", 1, marks=pytest.mark.nightly),
         pytest.param("gpt", 2, marks=pytest.mark.nightly),
     ],
 )

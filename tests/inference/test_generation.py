@@ -123,7 +123,7 @@ def test_a_piece_waits_for_what_may_be_a_stop_string():
     assert found.ended
 
 
-@pytest.mark.parametrize("name", ["hf_llama", "hf_gpt2"])
+@pytest.mark.parametrize("name", ["hf_llama", pytest.param("hf_gpt2", marks=pytest.mark.nightly)])
 def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
     """With a temperature, tokens depend on the seed alone, and those after the end token are end tokens."""
     model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}"))

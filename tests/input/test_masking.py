@@ -55,7 +55,7 @@ def test_streams_have_their_own_numbers():
     assert len(keys) == 4
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("whole_words", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_sample_is_masked_alike_in_every_batch(whole_words):
     rule, tokens = masking(whole_words), pairs(40)
     whole = mask(rule, tokens, first_sample=123)

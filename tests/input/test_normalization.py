@@ -77,7 +77,7 @@ def test_tables_are_those_of_unicode():
     assert all(unicodedata.combining(chr(code)) == value for code, value in COMBINING_CLASSES.items())
 
 
-@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("lower_case", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_tokens_of_8000_lines_are_those_of_the_other_implementation(lower_case):
     lines = texts(8000)
     counts = count_words(lines, "wordpiece", lower_case)

@@ -89,8 +89,15 @@ def ancestors(nodes, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize(
+    ("mode", "micro_batches"),
+    [
+        ("selective", 1),
+        ("full", 2),
+        pytest.param("selective", 2, marks=pytest.mark.nightly),
+        pytest.param("full", 1, marks=pytest.mark.nightly),
+    ],
+)
 def test_recomputation_in_graph_mode_waits_for_the_loss(mode, micro_batches):
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     config = small_config(**FUSED, **dropout)

@@ -104,7 +104,9 @@ LAYOUTS = {
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", [pytest.param("tp2", marks=pytest.mark.nightly), *list(LAYOUTS)[1:]])
+@pytest.mark.parametrize(
+    "layout", [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("tp2", "pp2")), "tp2 bf16 sequence"]
+)
 def test_losses_are_equal(tmp_path, layout):
     found = []
     for transport in ("horovod", "tensorflow"):
@@ -117,6 +119,7 @@ def test_losses_are_equal(tmp_path, layout):
 
 
 @pytest.mark.multirank
+@pytest.mark.nightly  # The test below stops a rank too.
 def test_a_rank_that_no_longer_answers_ends_the_others_when_horovod_has_ended(tmp_path):
     """As an unplugged host, a stopped rank breaks no connection."""
     given = [*ENDLESS, *LAYOUTS["tp2"], "--group_transport=tensorflow", f"--output_dir={tmp_path}"]
@@ -131,7 +134,7 @@ def test_a_rank_that_no_longer_answers_ends_the_others_when_horovod_has_ended(tm
 @pytest.mark.parametrize(
     ("fault", "layout"),
     [
-        (signal.SIGKILL, "tp2"),
+        pytest.param(signal.SIGKILL, "tp2", marks=pytest.mark.nightly),
         (signal.SIGKILL, "pp2"),
         (signal.SIGSTOP, "tp2"),
         pytest.param(signal.SIGSTOP, "pp2", marks=pytest.mark.nightly),

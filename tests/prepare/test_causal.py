@@ -129,7 +129,7 @@ def test_manifest_accounts_for_every_token(causal, causal_config, tmp_path, caps
 @pytest.mark.parametrize("tokenizer_type", ["wordpiece", "sentencepiece"])
 def test_other_tokenizers_end_documents_with_sep(causal_config, corpus, tmp_path, tokenizer_type):
     vocab = {"vocab_file": str(corpus / "vocab.vocab"), "vocab_size": None} if tokenizer_type == "wordpiece" else {}
-    changes = {"vocab_size": 64, **vocab, "shard_mb": 1.0, "deduplicate": "none"}
+    changes = {"vocab_size": 64, **vocab, "shard_mb": 1.0, "deduplicate": "none", "heldout_window": 0}
     made = prepare(causal_config(tmp_path / "out", tokenizer_type=tokenizer_type, **changes))
     vocabulary = read_vocabulary(made.path("vocab.txt"), tokenizer_type)
     rows = [row for split in made.splits for row in sequences(made.folder, split)]

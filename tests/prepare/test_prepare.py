@@ -53,9 +53,9 @@ def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tm
         "whole_word_masking": True,
         "heldout_window": 5,
     }
-    for count in (1, 3):
+    for count in (1, 2):
         prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
-    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
     dropped = read_manifest(str(tmp_path / "1")).tokens_dropped
     assert dropped["duplicate_paragraph"] > 10_000
     assert dropped["shared_with_training"] > 100

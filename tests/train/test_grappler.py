@@ -28,13 +28,16 @@ def rewritten():
     context.context().function_call_options = None
 
 
-@pytest.mark.parametrize(("setting", "recomputes"), [("none", False), ("recomputation", True), ("heuristics", True)])
+@pytest.mark.parametrize(
+    ("setting", "recomputes"),
+    [("none", False), ("recomputation", True), pytest.param("heuristics", True, marks=pytest.mark.nightly)],
+)
 def test_the_memory_optimizer_recomputes_where_it_is_told_to(rewritten, setting, recomputes):
     names = rewritten(memory_optimization=setting)
     assert any(name.startswith("Recomputed/") for name in names) is recomputes
 
 
-@pytest.mark.parametrize(("suppressed", "fuses"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("suppressed", "fuses"), [pytest.param(False, True, marks=pytest.mark.nightly), (True, False)])
 def test_without_grappler_nothing_is_fused(rewritten, suppressed, fuses):
     operations = rewritten(suppress_grappler=suppressed).values()
     assert any(operation.startswith("_Fused") for operation in operations) is fuses

@@ -88,7 +88,7 @@ def whole():
     return trained(BASE)
 
 
-@pytest.mark.parametrize("steps", [2, 3, 12])
+@pytest.mark.parametrize("steps", [*(pytest.param(steps, marks=pytest.mark.nightly) for steps in (2, 12)), 3])
 def test_accumulated_micro_batches_equal_one_batch(whole, steps):
     run, infos = trained(accumulating(steps))
     assert_same_weights(run, whole[0], 1e-5)
@@ -156,7 +156,9 @@ def test_norms_may_have_fp32_variables_beside_bf16_weights(optimizer):
         np.testing.assert_array_equal(variable, tf.cast(masters[f"master/{name}"], variable.dtype))
 
 
-@pytest.mark.parametrize(("dtype", "epsilon"), [("fp32", 2**-24), ("bf16", 2**-8), ("fp16", 2**-11)])
+@pytest.mark.parametrize(
+    ("dtype", "epsilon"), [("fp32", 2**-24), ("bf16", 2**-8), pytest.param("fp16", 2**-11, marks=pytest.mark.nightly)]
+)
 def test_buffers_of_each_dtype_add_up_the_gradients(whole, dtype, epsilon):
     batch = BatchConfig(grad_accum_steps=12, global_batch_size=SAMPLES, grad_accum_dtype=dtype)
     _, infos = trained(dataclasses.replace(BASE, batch=batch), steps=1)
@@ -173,7 +175,7 @@ def test_fp16_scales_the_loss_and_reports_the_unscaled_norm(whole):
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * 2**-11)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "fp16"])
 def test_a_nan_skips_the_update_and_is_counted(precision):
     config = with_compute(precision=precision)
     first, poisoned = batches(2)

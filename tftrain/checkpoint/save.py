@@ -182,6 +182,7 @@ class BackgroundSave:
         The chief has `complete` above, given all but `given_up`; other ranks have None.
         """
         self.problem: str | None = None  # Why the save has failed, as far as this rank knows it.
+        self.path: Path | None = None  # The checkpoint, on the chief when it is complete.
         self._attempt, self._complete = attempt, complete
         self._written, self._abandoned = threading.Event(), threading.Event()
         # A daemon thread: a process must be able to end although a disk does not answer.
@@ -206,7 +207,8 @@ class BackgroundSave:
             write(self._attempt, tensors)
             self._written.set()
             if self._complete:
-                logger.info(f"checkpoint {self._complete(self._abandoned.is_set)}")
+                self.path = self._complete(self._abandoned.is_set)
+                logger.info(f"checkpoint {self.path}")
         except Exception as error:
             # After any error: training must not wait forever for a thread that has ended.
             kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice, mixture
@@ -24,6 +25,9 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     if not config.compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
         found.append(Problem("enable_resource_variables", False, expected))
+    for name in config.run.hooks:
+        if not re.fullmatch(r"[\w.]+:\w+", name):
+            found.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
     if not config.run.output_dir:
         found.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
     batch_flags = {field.name for field in dataclasses.fields(config.batch)}

@@ -112,6 +112,8 @@ class RunConfig:
     the flags of the model follow from them."""
     init_missing: bool = flag(False, on_resume="local")
     """Give random weights to output heads that init_checkpoint lacks."""
+    hooks: tuple[str, ...] = flag((), on_resume="local")
+    """Your own class around the steps, as MODULE:CLASS, derived from tftrain.hooks.Hook; may be given several times."""
     machine_file: str = flag("build/machine.json", on_resume="local")
     """Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU
     reports no planned step time."""

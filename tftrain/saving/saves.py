@@ -47,6 +47,7 @@ class Saves:
         self.failed = self._in_a_row = 0  # The same on all ranks.
         self.keep_step: int | None = None  # A step whose checkpoint is not removed: the one with the best score.
         self._save: BackgroundSave | None = None
+        self._newest: Path | None = None
         self._staging: dict[Piece, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
 
@@ -70,6 +71,11 @@ class Saves:
         self._preparing = threading.Thread(target=memory.map_pages, args=(staging,), name="staging", daemon=True)
         self._preparing.start()
         return self._preparing
+
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint that this run has completed, on the chief; None on other ranks."""
+        return (self._save and self._save.path) or self._newest
 
     @property
     def copy_bytes(self) -> int:
@@ -156,6 +162,7 @@ class Saves:
         if (written == FAILED).any():
             self._save.abandon()
         completed, late = self._await("save.completed", self._save.completed, COMPLETE_SHARE)
+        self._newest = self.newest
         problem, self._save = problem or late, None
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
         if completed[0] != FAILED:

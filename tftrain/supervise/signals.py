@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 # Slurm sends SIGTERM when the allotted time ends; its --signal option commonly sends SIGUSR1 before that.
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 FORCING = (signal.SIGTERM, signal.SIGINT)
+HOOK = signal.SIGUSR2  # tells the other ranks that a hook asked for the end; nothing listens to the signal itself
 # A launcher forwards a signal that the terminal or the batch system has already sent to every process.
 SAME_SIGNAL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -66,8 +67,12 @@ class Signals:
     def stop_requested(self, number: int) -> bool:
         """Returns whether all ranks stop after this step; `number` is the largest `received` of all ranks."""
         if number:
-            self._request(number, "another rank received")
+            self._request(number, "a hook of another rank" if number == HOOK else "another rank received")
         return number > 0
+
+    def stop(self, reason: str) -> None:
+        """Makes all ranks stop after a step, as a signal does, but without a limit on the time to save."""
+        self._request(HOOK, reason)
 
     def _request(self, number: int, receiver: str) -> None:
         """Begins to stop at the first request."""
@@ -76,8 +81,9 @@ class Signals:
                 return
             self.received = number
         name = signal.Signals(number).name
-        logger.warning(f"{receiver} {name}: {self._plan}")
-        self._on_request(name)
+        logger.warning(f"{receiver}{'' if number == HOOK else f' {name}'}: {self._plan}")
+        if number != HOOK:
+            self._on_request(name)
 
     def _listen(self) -> None:
         with self._reader:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tftrain import hooks
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
@@ -31,6 +32,7 @@ from tftrain.train.held_out import HeldOut
 from tftrain.train.observers import AfterStep, Evaluate, Observer, Outcome, Save, Watch
 from tftrain.train.sharded import ShardedEvaluation
 from tftrain.train.step import TrainStep
+from tftrain.train.user_hooks import UserHooks
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +46,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         DONE; or STOPPED, if a signal asked for the end and the state is saved.
 
     Raises:
-        DataError, CheckpointError: the message names the file.
+        DataError, CheckpointError, HookError: the message names the file or the class.
         NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
             every rank.
     """
+    classes = hooks.load(config.run.hooks)
     watchdog, max_steps = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir), config.run.max_steps
     grappler.configure(config.compute)
     baseline = memory.measure().now
@@ -96,6 +99,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
+            *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
         ]
         outcome = take_steps(run, step, iter(batches), observers, reporter.clock, watchdog)
         for observer in observers:

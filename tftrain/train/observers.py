@@ -1,7 +1,8 @@
 """What happens around the steps of a run: observers in one order, and what they decide after a step.
 
-The loop calls them in the order watch, health, trace, report, evaluate, a user's own, save. The order matters: a signal
-makes a step the last one before the report writes its row, and a checkpoint is saved only if health found nothing.
+The loop calls them in the order watch, health, trace, report, evaluate, save, a user's hooks. The order matters: a
+signal makes a step the last one before the report writes its row, and a checkpoint is saved only if health found
+nothing.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from tftrain.host.exit_codes import ExitCode
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter
-from tftrain.run_state import StepInfo
+from tftrain.run_state import Evaluation, StepInfo
 from tftrain.saving.best import Best
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
@@ -28,6 +29,7 @@ class Outcome:
     is_last: bool  # whether no step follows; an observer may set it
     is_stopped: bool = False  # whether a signal asked for the end
     is_best: bool = False  # whether the evaluation after the step has the best score so far
+    evaluation: Evaluation | None = None  # after the step, if there was one
 
     @property
     def exit_code(self) -> ExitCode:
@@ -102,6 +104,7 @@ class Evaluate(Observer):
         with self.watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
             result = self.held_out(limit.restart)
             self.reporter.evaluation(number, result)
+        outcome.evaluation = result
         if self.best:
             outcome.is_best = self.best.observe(number, result.scores[self.best.metric])
             outcome.is_last |= self.best.is_exhausted

@@ -1,0 +1,172 @@
+"""--hooks: a user's class is called around the steps, sees what the run reports, may end it, and can't break it."""
+
+import json
+import os
+import re
+
+import pytest
+
+from tests.distributed import ROOT, run_ranks
+from tests.test_run import SMALL, configured
+from tftrain import hooks
+from tftrain.host.exit_codes import ExitCode
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import loop
+
+# Notes each call, fails or stops where it is told to.
+MODULE = """
+import json, os
+from tftrain.hooks import Hook
+
+class Notes(Hook):
+    fails = stops = None
+    def __init__(self, context):
+        super().__init__(context)
+        self.note("init", context.first_step, context.ranks)
+    def note(self, *what):
+        with open(f"{self.context.config.run.output_dir}/notes{self.context.rank}", "a") as file:
+            file.write(json.dumps([type(self).__name__, *what]) + "\\n")
+        if what[:2] == self.fails:
+            raise KeyError("mine")
+        if what[:2] == self.stops:
+            self.context.stop("enough")
+    def before_step(self, step):
+        self.note("before", step)
+    def after_step(self, step, result):
+        self.note("after", step, result.metrics())
+    def on_evaluation(self, step, metrics):
+        self.note("evaluation", step, dict(metrics))
+    def on_checkpoint(self, step, folder):
+        self.note("checkpoint", step, os.listdir(folder))
+    def on_end(self, step):
+        self.note("end", step)
+
+class Fails(Notes):
+    fails = ("after", 2)
+
+class MustNotFail(Fails):
+    required = True
+
+class FailsAtOnce(Notes):
+    fails = ("init", 0)
+
+class Stops(Notes):
+    stops = ("before", 2)
+
+class StopsOnRank1(Notes):
+    def before_step(self, step):
+        if self.context.rank == 1 and step == 3:
+            self.context.stop("rank 1 has seen enough")
+
+other = 5
+"""
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """Trains with hooks; returns the exit code and each hook's notes."""
+    (tmp_path / "my_hooks.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def train(*names, steps=4):
+        flags = [f"--hooks=my_hooks:{name}" for name in names]
+        flags += [f"--output_dir={tmp_path}", f"--max_steps={steps}", "--eval_every=2", "--checkpoint_every=2"]
+        code = loop.train(configured(*flags), Mesh())
+        lines = (tmp_path / "notes0").read_text().splitlines()
+        return code, {name: [note for who, *note in map(json.loads, lines) if who == name] for name in names}
+
+    return train
+
+
+def test_a_hook_is_called_in_order_and_sees_what_the_run_reports(trained, tmp_path):
+    code, notes = trained("Notes")
+    assert code == ExitCode.DONE
+    calls = [note[:2] for note in notes["Notes"]]
+    steps = [[kind, step] for step in (1, 2, 3, 4) for kind in ("before", "after")]
+    assert [call for call in calls if call[0] in ("init", "before", "after", "end")] == [
+        ["init", 0],
+        *steps,
+        ["end", 4],
+    ]
+    assert [call for call in calls if call[0] == "evaluation"] == [["evaluation", 2], ["evaluation", 4]]
+    assert [call for call in calls if call[0] == "checkpoint"] == [["checkpoint", 2], ["checkpoint", 4]]
+    assert calls[-2:] == [["checkpoint", 4], ["end", 4]]
+    assert all("manifest.json" in note[2] for note in notes["Notes"] if note[0] == "checkpoint")
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = {row["step"]: row for row in rows if "grad_norm" in row}
+    for _, step, metrics in (note for note in notes["Notes"] if note[0] == "after"):
+        for name in ("loss", "grad_norm", "learning_rate", "loss_scale"):
+            assert metrics[name] == pytest.approx(logged[step][name], rel=1e-6)
+    means = {note[1]: note[2] for note in notes["Notes"] if note[0] == "evaluation"}
+    assert means[4]["mlm_loss"] == pytest.approx(
+        next(row["eval_mlm_loss"] for row in rows if row["step"] == 4 and "eval_mlm_loss" in row)
+    )
+
+
+def test_a_hook_that_fails_is_named_and_the_run_and_the_others_go_on(trained, caplog):
+    code, notes = trained("Fails", "FailsAtOnce", "Notes")
+    assert code == ExitCode.DONE
+    assert "--hooks=my_hooks:Fails: after_step raised KeyError: 'mine'; it is not called again" in caplog.text
+    assert "--hooks=my_hooks:FailsAtOnce: __init__ raised KeyError" in caplog.text
+    assert "my_hooks.py" in caplog.text  # the traceback
+    assert notes["Fails"][-1][:2] == ["after", 2]
+    assert len(notes["FailsAtOnce"]) == 1
+    assert notes["Notes"][-1] == ["end", 4]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("MustNotFail", "after_step raised KeyError"), ("Stops", "enough")])
+def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path, name, reason):
+    code, notes = trained(name, "Notes")
+    assert code == ExitCode.STOPPED
+    assert reason in caplog.text
+    last = 3  # The request travels with the next step.
+    assert notes["Notes"][-1] == ["end", last]
+    assert (tmp_path / f"checkpoints/step_{last:08d}").is_dir()
+    code, notes = trained("Notes", steps=5)
+    assert code == ExitCode.DONE
+    assert ["init", last, 1] in notes["Notes"]
+    assert notes["Notes"][-1] == ["end", 5]
+
+
+def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/hooks.md").read_text(), re.DOTALL)
+    (tmp_path / "of_the_guide.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    flags = ("--max_steps=30", "--eval_every=11", "--checkpoint_every=10", "--hooks=of_the_guide:Notes")
+    assert loop.train(configured(*flags, f"--output_dir={tmp_path / 'run'}"), Mesh()) == ExitCode.STOPPED
+    assert [row.split(",")[0] for row in (tmp_path / "norms.csv").read_text().splitlines()] == ["10"]
+    assert sorted(os.listdir(tmp_path / "copies")) == ["10", "12"]
+
+
+@pytest.mark.multirank
+def test_a_hook_of_one_rank_stops_all(tmp_path):
+    (tmp_path / "my_hooks.py").write_text(MODULE)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; sys.exit(run.main(sys.argv))"
+    )
+    flags = [*SMALL, "--hooks=my_hooks:StopsOnRank1", f"--output_dir={tmp_path}", "--max_steps=99", "--eval_every=-1"]
+    output = run_ranks(2, ["-c", program, *flags], expected_code=ExitCode.STOPPED)
+    assert "rank 1: rank 1 has seen enough: the run finishes this step, saves, and ends" in output
+    assert "a hook of another rank: the run finishes this step" in output
+    assert "stopped after step 4, and the state is saved" in output
+    notes = [(tmp_path / f"notes{rank}").read_text().splitlines() for rank in (0, 1)]
+    assert [json.loads(lines[-1])[1:3] for lines in notes] == [["end", 4]] * 2
+    assert "checkpoint" in notes[0][-2]
+    assert not any("checkpoint" in line for line in notes[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere_to_be_found:Notes", "importing nowhere_to_be_found raised ModuleNotFoundError: No module named"),
+        ("my_hooks:Absent", "my_hooks has no class Absent derived from tftrain.hooks.Hook"),
+        ("my_hooks:other", "my_hooks has no class other derived from"),
+        ("broken:Notes", "importing broken raised ZeroDivisionError: division by zero; modules are looked for in the"),
+    ],
+)
+def test_a_class_that_is_none_is_refused_with_its_name(tmp_path, monkeypatch, name, words):
+    (tmp_path / "my_hooks.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(hooks.HookError, match=f"^--hooks={name}: {words}"):
+        hooks.load([name])

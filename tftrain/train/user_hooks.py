@@ -1,0 +1,79 @@
+"""The observer that calls a user's hooks (`tftrain.hooks`); an error in one is named and ends nothing else."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tftrain.hooks import Context, Hook, StepResult
+from tftrain.run_state import Run, StepInfo
+from tftrain.saving.saves import Saves
+from tftrain.train.observers import Observer, Outcome
+
+logger = logging.getLogger(__name__)
+
+
+class UserHooks(Observer):
+    """A run's hooks, in the order of --hooks; the last of its observers."""
+
+    def __init__(self, run: Run, classes: Sequence[type[Hook]], saves: Saves, stop: Callable[[str], None]):
+        """Makes an instance of each class; `stop` ends the run on all ranks after a step."""
+        mesh, names = run.mesh, run.config.run.hooks
+        self._run, self._saves, self._stop, self._step = run, saves, stop, int(run.progress.step)
+        self._announced = None  # the newest checkpoint that hooks know
+        context = Context(run.config, mesh.rank, mesh.size, run.task.model, self._step, stop)
+        self._hooks: dict[str, Hook] = {}
+        for name, found in zip(names, classes, strict=True):
+            with self._named(name, found, "__init__"):
+                self._hooks[name] = found(context)
+
+    def request(self) -> float:
+        """Calls `before_step`."""
+        self._call("before_step", self._step + 1)
+        return 0.0
+
+    def after_step(self, outcome: Outcome, request: float) -> None:
+        """Calls `after_step`."""
+        self._step = outcome.number
+        self._call("after_step", outcome.number, StepResult(lambda: self._metrics(outcome.info)))
+
+    def between_steps(self, outcome: Outcome) -> None:
+        """Calls `on_evaluation` and `on_checkpoint`, if there is something new."""
+        if outcome.evaluation:
+            self._call("on_evaluation", outcome.number, {**outcome.evaluation.means, **outcome.evaluation.scores})
+        self._checkpoint()
+
+    def finish(self) -> None:
+        """Calls `on_checkpoint` for the last checkpoint, and `on_end`."""
+        self._checkpoint()
+        self._call("on_end", self._step)
+
+    def _checkpoint(self) -> None:
+        folder = self._saves.newest
+        if folder and folder != self._announced:
+            self._announced = folder
+            self._call("on_checkpoint", int(Path(folder).name.rpartition("_")[2]), folder)
+
+    def _call(self, method: str, *args) -> None:
+        for name, hook in list(self._hooks.items()):
+            with self._named(name, hook, method):
+                getattr(hook, method)(*args)
+
+    @contextlib.contextmanager
+    def _named(self, name: str, hook: Hook | type[Hook], method: str) -> Iterator[None]:
+        """Names the hook and the method of an error in the log, and drops the hook."""
+        try:
+            yield
+        except Exception as error:  # Of the user's own code.
+            self._hooks.pop(name, None)
+            end = "the run stops" if hook.required else "it is not called again"
+            words = f"--hooks={name}: {method} raised {type(error).__name__}: {error}"
+            logger.error(f"{words}; {end}", exc_info=error)
+            if hook.required:
+                self._stop(words)
+
+    def _metrics(self, info: StepInfo) -> dict[str, float]:
+        names = ("learning_rate", "grad_norm", "loss_scale", "skipped")
+        return self._run.task.mean_values(np.asarray(info.sums)) | {name: float(getattr(info, name)) for name in names}
