@@ -16,6 +16,7 @@ from tftrain.plan import choice, machine
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import forecast
+from tftrain.plan.levers import SPLITS
 from tftrain.plan.system import systems
 
 MACHINE = Cluster("this_machine", 12.0, 0.1, 0.2, 20.0, 0, 1, 0, 2.0, curve=((64, 0.3), (512, 0.9), (2048, 1.0)))
@@ -43,7 +44,7 @@ def every_plan(asked):
         "tensor_parallel_size": [1, 2, 4],
         "pipeline_parallel_size": [1, 2, 4],
         "schedule": [("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)],
-        "split": [(False, False), (True, False), (False, True)],
+        "split": [(), ("split_opt_state",), ("split_grad_accum",), ("split_weights",)],
         "micro_batch_size": sizes,
         "activation_checkpointing": ["none", "selective", "full"],
         "attn_impl": ["softmax", "flash"],
@@ -52,7 +53,10 @@ def every_plan(asked):
     for values in itertools.product(*tried.values()):
         found = dict(zip(tried, values, strict=True))
         found["pipeline_schedule"], found["virtual_pipeline_size"] = found.pop("schedule")
-        found["split_opt_state"], found["split_grad_accum"] = found.pop("split")
+        split = found.pop("split")
+        found |= {name: name in split for name in SPLITS}
+        if split == ("split_weights",) and found["pipeline_parallel_size"] > 1:
+            continue
         kept = changed(config, {name: value for name, value in found.items() if name not in given})
         if found["pipeline_parallel_size"] == 1 and found["pipeline_schedule"] != "1f1b":
             continue

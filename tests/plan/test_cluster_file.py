@@ -47,6 +47,7 @@ def test_memory_is_in_gb_of_1e9_bytes_unless_an_older_file_states_gib(tmp_path):
         ('{"like": ["v100"]}', "v100"),
         ('{"like": "v100", "colour": "green"}', "colour.*memory_gb"),
         ('{"like": "v100", "name": 3}', "name=3"),
+        ('{"like": "v100", "card": "b200"}', "card='b200' is none of h100"),
         ('{"like": "v100", "memory_gbs": "fast"}', "memory_gbs='fast'"),
         ('{"like": "v100", "memory_gbs": 0}', "memory_gbs is 0"),
         ('{"like": "v100", "memory_gbs": NaN}', "memory_gbs=nan"),

@@ -77,7 +77,7 @@ def test_two_levers_are_tried_where_one_is_not_enough():
 
 def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
     cluster, constants = CLUSTERS["a100_80gb"], systems()["encoder"]
-    config = parsed(*BF16, "--nodes=6", "--micro_batch_size=16", "--grad_accum_steps=4")
+    config = parsed(*BF16, "--nodes=6", "--micro_batch_size=16", "--grad_accum_steps=4", "--pipeline_parallel_size=2")
     single = levers.levers(config, workload(config, cluster), cluster, constants)
     enough = [lever.plan for lever in single if lever.plan.fits]
     found = levers.cheapest(config, cluster, constants, most=100)

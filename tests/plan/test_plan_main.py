@@ -245,7 +245,7 @@ def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
     found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     chosen = random.Random(1).sample(found, 40)
     is_megatron = "--trainer=megatron" in given
-    assert len({line["zero_stage"] for line in chosen}) == (4 if is_megatron else 3)
+    assert len({line["zero_stage"] for line in chosen}) == 4
     assert len({line["pp"] for line in chosen}) > 2
     for line in chosen:
         division = [f"--{AS_FLAGS.get(name, name)}={line[name]}" for name in (*AS_FLAGS, "nodes", "zero_stage")]

@@ -214,3 +214,23 @@ def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     count = inventory.weights(whole)
     # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
     assert count == pytest.approx(whole.model.parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_zero_3_has_shares_of_everything_and_some_parts_whole(precision):
+    item = 4 if precision == "fp32" else 2
+    work = GPT._replace(dp=8, zero_stage=3, precision=precision)
+    weights, block = inventory.weights(work), inventory.parts(work).block.weights
+    ends = weights - work.model.layers * block
+
+    def state(found):
+        return found.weights + found.master_weights + found.moments + found.gradients + found.accumulation
+
+    found = memory.estimate(work, Constants())
+    assert state(found) == pytest.approx((item + 4 + 8 + item) * weights / 8)
+    assert found.gathered == 2 * item * (ends + 2 * block)  # weights and gradients
+    # Here the masters are the weights, and gradients of 16 bits are widened one part at a time.
+    found = memory.estimate(work._replace(trainer="tftrain", accumulation="fp32"), Constants())
+    assert state(found) == pytest.approx((4 + 8 + (4 if precision == "fp32" else 0) + 4) * weights / 8)
+    assert found.gathered == pytest.approx(2 * item * (block + max(block, ends)))
+    assert memory.estimate(work._replace(zero_stage=2), Constants()).gathered == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from tests.plan.workloads import BERT, GPT, resized, workloads
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
-from tftrain.plan import inventory, timing
+from tftrain.plan import inventory, timing, traffic
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config
@@ -36,12 +36,12 @@ INSTANT = Constants(launch_us=0.0, wait_us=0.0, batch_ms=0.0, step_ms=0.0, trans
     ],
 )
 def test_sums_of_a_gigabyte(ranks, stride, seconds):
-    assert timing.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
+    assert traffic.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
 
 
 def test_transfers_share_the_network_of_their_node():
     slow = dataclasses.replace(SLOW, network_gbs=2)
-    assert timing.transfer(1e9, slow) == pytest.approx(4 / 2)
+    assert traffic.transfer(1e9, slow) == pytest.approx(4 / 2)
 
 
 @pytest.mark.parametrize("count", [4, 16, 64])
@@ -84,9 +84,8 @@ OURS = BERT._replace(trainer="tftrain", precision="fp32", micro_batch=4, global_
 @pytest.mark.parametrize(("trainer", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
 def test_this_projects_owners_get_their_part_of_the_sum_alone(trainer, share):
     # Half of a sum's traffic brings each its part, and half brings the new weights back.
-    whole, divided = (
-        timing.step(OURS._replace(trainer=trainer, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
-    )
+    one = OURS._replace(trainer=trainer, global_batch=OURS.dp * OURS.micro_batch)
+    whole, divided = (timing.step(one._replace(zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1))
     assert divided == pytest.approx(share * whole)
 
 
@@ -138,3 +137,53 @@ def test_a_compiled_step_of_several_ranks_has_segments():
         1,
         1,
     ]
+
+
+# Ranks of one node, whose weights are sent in 16 bits and gradients in fp32.
+SHARDED = GPT._replace(dp=4, zero_stage=3, global_batch=32, wire="fp32")
+
+
+def gathered_seconds(work, link):
+    """Returns the seconds to gather all weights of a block on `link` bytes/s, and of what is beside the blocks."""
+    block, share = inventory.parts(work).block.weights, (work.dp - 1) / work.dp
+    ends = inventory.weights(work) - work.model.layers * block
+    return block * work.item * share / link, ends * work.item * share / link
+
+
+def test_on_slow_links_zero_3_waits_for_its_traffic_but_not_for_what_other_blocks_compute_meanwhile():
+    slow = dataclasses.replace(SLOW, link_gbs=1e-3)
+    found = timing.step(SHARDED, slow, INSTANT)
+    block, ends = gathered_seconds(SHARDED, 1e6 * INSTANT.link_rate)
+    passes, layers = timing.passes(inventory.parts(SHARDED).block, SHARDED, slow, INSTANT), SHARDED.model.layers
+    # Gathered for forward and, but for one, for backward; gradients have twice the bytes.
+    traffic_of_one = (layers + layers - 1) * block + ends + 2 * (layers * block + ends)
+    hidden = (layers - 1) * (passes.forward.total + passes.backward.total)
+    assert found.gradient_sums == pytest.approx(SHARDED.micro_batches * (traffic_of_one - hidden))
+
+
+def test_on_fast_links_zero_3_waits_for_the_first_block_and_the_ends_alone():
+    fast = dataclasses.replace(SLOW, link_gbs=1000)
+    block, ends = gathered_seconds(SHARDED, 1e12 * INSTANT.link_rate)
+    found = timing.step(SHARDED, fast, INSTANT)
+    assert found.gradient_sums == pytest.approx(SHARDED.micro_batches * 3 * (block + ends))
+
+
+def test_flash_attention_with_a_rate_of_its_own_skips_what_a_causal_mask_hides():
+    work, flash = GPT._replace(fused=GPT.fused | {"flash"}), dataclasses.replace(INSTANT, attention_rate=0.5)
+    core = [product for product in inventory.parts(work).block.products if product.core]
+    seconds = sum(timing.product_seconds(product, work, A100, flash) for product in core)
+    scores = 4 * work.micro_batch * work.seq**2 * work.model.width  # operations of two products of whole matrices
+    assert seconds == pytest.approx((1 + 2.5) / 2 * scores / (0.5 * A100.peak(2)))
+
+
+def test_one_rank_negotiates_no_sums_and_others_once_or_for_each_micro_batch():
+    waiting = dataclasses.replace(INSTANT, sum_ms=1e6)
+
+    def rounds(**changes):
+        return timing.step(OURS._replace(**changes), A100, waiting).gradient_sums // 1e3
+
+    steps = round(OURS.micro_batches)
+    assert steps > 1
+    assert [rounds(dp=1), rounds(), rounds(zero_stage=1), rounds(zero_stage=2), rounds(zero_stage=3)] == [
+        0, 1, 1, steps, steps,
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ from tftrain.tasks import make_task
 # Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
 # projections of 1056, 2 norms of 64, 32 * 128 + 128 and 128 * 32 + 32; pooler 1056; heads 1056 + 64 + 101 and 66.
 WEIGHTS = 19680 + 64 + 2 * (4 * 1056 + 2 * 64 + 4224 + 4128) + 1056 + 1221 + 66
-GROWN = ("--global_batch_size=12", "--output_dir=unused")
+GROWN = ("--num_hidden_layers=2", "--global_batch_size=12", "--output_dir=unused")
 
 
 def planned_memory(config, ranks):

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tftrain.bench import host
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig, run_config
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.worker import Worker, serve
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import DTYPES
+from tftrain.page.bars import Panel, Series
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FLAGS = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.picture import legend
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
 from tftrain.bench.worker import Worker, serve
+from tftrain.page.bars import MEANING, speed_panel
 
 STEPS = 5
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)

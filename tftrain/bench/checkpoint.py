@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from tftrain.bench import host
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig, run_config
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.worker import Worker, serve
 from tftrain.checkpoint import folder, memory
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
+from tftrain.page.bars import Panel, Series
 
 STEPS = 5
 # Saves in the middle of a run, so there is a buffer for the copy.

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import step_seconds, train
 from tftrain.bench.worker import MeasureError
+from tftrain.page.bars import Panel, Series
 
 STEPS, WARM_UP = 10, 4
 LAYOUTS = {

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.picture import PAPER, legend
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
+from tftrain.page.bars import MEANING, Panel, Series
 from tftrain.plan.workload import reference_levers
 
 RANKS = 4

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import range_pct
 from tftrain.bench.worker import MeasureError
 from tftrain.input.manifest import read_manifest
+from tftrain.page.bars import MEANING, speed_panel
 
 STEPS, RANKS, ROWS = 20, 1, 16  # ROWS: of an update without packing
 PREPARE = ("--builtin_corpus", "--builtin_corpus_mb=8", "--max_seq_length=512")

@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text, training
 from tftrain.bench.peers.table import flags_of
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.worker import Worker, serve
+from tftrain.page.bars import Panel, Series
 
 STEPS, WARM_UP = 5, 2
 TOTAL, OTHER, OPTIMIZER = "total", "other", "optimizer"

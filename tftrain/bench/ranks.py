@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import psutil
 
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import QUIET, execute
 from tftrain.bench.worker import MeasureError
+from tftrain.page.bars import Panel, Series
 
 NUMBERS = (2, 4, 8, 16, 32, 64)
 LAYOUTS = {"dp": (), "dp_tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state")}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tftrain.bench import host
-from tftrain.bench.bars import Panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.worker import MeasureError
+from tftrain.page.bars import Panel
 
 Record = dict[str, Any]
 Say = Callable[[str], None]  # prints a line of progress

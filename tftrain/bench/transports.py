@@ -6,10 +6,10 @@ A row is `--rounds` pairs of runs, one with each `--group_transport`. The median
 import itertools
 import statistics
 
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
 from tftrain.bench.training.run import step_seconds, train
+from tftrain.page.bars import Panel, Series
 
 STEPS, WARM_UP = 20, 4
 NAMES = ("horovod", "tensorflow")

@@ -1,6 +1,7 @@
 """Which flags of a run contradict each other: every rule over more than one flag, section by section."""
 
 import dataclasses
+import importlib.util
 import math
 import re
 from collections.abc import Iterator, Set
@@ -12,6 +13,7 @@ from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.config.parallel import schedule_problems
 from tftrain.config.rope import parse
+from tftrain.config.run import TRACKERS
 
 
 def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
@@ -25,6 +27,13 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     if not config.compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
         found.append(Problem("enable_resource_variables", False, expected))
+    for name in config.log.reports:
+        if name not in TRACKERS:
+            expected = f"expected some of {', '.join(TRACKERS)}, with commas between"
+            found.append(Problem("report_to", config.log.report_to, expected))
+        elif TRACKERS[name] and importlib.util.find_spec(TRACKERS[name]) is None:
+            expected = f"expected {TRACKERS[name]} to be installed: pip install 'tftrain[trackers]'"
+            found.append(Problem("report_to", config.log.report_to, expected))
     for name in config.run.hooks:
         if not re.fullmatch(r"[\w.]+:\w+", name):
             found.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))

@@ -156,12 +156,12 @@ class ParallelConfig:
     @property
     def splits_state(self) -> bool:
         """Whether master weights and moments are split over ranks."""
-        return self.split_opt_state or self.splits_gradients
+        return self.zero_stage > 0
 
     @property
-    def splits_gradients(self) -> bool:
-        """Whether the gradients of every micro-batch are split over ranks."""
-        return self.split_grad_accum or self.split_weights
+    def zero_stage(self) -> int:
+        """What is split over ranks: nothing (0), the state (1), gradients too (2), weights too (3)."""
+        return 3 if self.split_weights else 2 if self.split_grad_accum else int(self.split_opt_state)
 
     def data_parallel_size(self, ranks: int) -> int:
         """Returns the number of data parallel ranks among `ranks` ranks."""

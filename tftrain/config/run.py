@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from tftrain.config.fields import flag
 from tftrain.host.log import LEVELS
 
+# Name -> the package that it needs.
+TRACKERS = {"tensorboard": "", "csv": "", "wandb": "wandb", "mlflow": "mlflow"}
+
 
 @dataclass(frozen=True)
 class LogConfig:
@@ -16,15 +19,24 @@ class LogConfig:
     log_format: str = flag("short", choices=("short", "megatron"), on_resume="local")
     """One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written to
     OUTPUT_DIR/log.txt."""
+    report_to: str = flag("tensorboard", on_resume="local")
+    """Where the rows of metrics.jsonl go as well: some of tensorboard, csv, wandb and mlflow, with commas between."""
     trace_pipeline: bool = flag(False)
     """Draw what each pipeline stage computed at which time, and below it the plan of the schedule:
     OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing."""
+    trace_memory: bool = flag(False)
+    """Draw the memory of the fullest rank over the third step, measured and planned: OUTPUT_DIR/memory.png."""
     plot_schedule: bool = flag(False, on_resume="local")
     """Draw the learning rate, and a growing batch, of the whole run before it begins: OUTPUT_DIR/schedule.png."""
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
     measure_products: bool = flag(False)
     """After the second step, measure the time that the matrix products of a pre-training step take alone, and report
     its share of the step; takes about as long as a step."""
+
+    @property
+    def reports(self) -> list[str]:
+        """The names in `report_to`."""
+        return [name for name in self.report_to.split(",") if name]
 
 
 @dataclass(frozen=True)

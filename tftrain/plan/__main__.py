@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
-from tftrain.plan import levers, machine, report
+from tftrain.host.files import reason
+from tftrain.host.units import GB
+from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.commands import of_division
+from tftrain.plan.commands import changes_of, of_division
 from tftrain.plan.config import PlanConfig, search_request, workload
-from tftrain.plan.forecast import forecast
+from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.published import compare, rows
 from tftrain.plan.published.row import Row
-from tftrain.plan.search import search
+from tftrain.plan.search import Constraints, layouts, least_memory, search
 from tftrain.plan.system import Constants, systems
+from tftrain.plan.workload import Workload
 
 
 def main(argv: Sequence[str]) -> int:
@@ -123,6 +126,7 @@ def print_plan(config: PlanConfig) -> int:
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     given = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, given.examples_per_row, given.utilisation), end="")
+    write_page(config, plan, suggestions)
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
 
@@ -130,9 +134,13 @@ def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     work, ramp, constraints = search_request(config, cluster)
+    margin = config.plan.memory_margin
+
+    def accepts(division: Workload) -> bool:
+        return work.trainer != "tftrain" or of_division(division, config) is not None
+
     found = search(
-        *(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, config.plan.memory_margin),
-        accepts=lambda division: work.trainer != "tftrain" or of_division(division, config) is not None,
+        work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, margin, accepts=accepts
     )
     columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(found, config), ""
     if config.plan.format == "text":  # A command is wider than a terminal.
@@ -140,7 +148,28 @@ def print_search(config: PlanConfig) -> int:
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
     print(f"{found.candidates} layouts, {found.fitting} of them fit", file=sys.stderr)
+    if found.fastest:
+        write_page(config, found.fastest[0])
+    elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
+        limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of them free (--memory_margin)"
+        smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
+        print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
     return ExitCode.DONE if found.fitting else ExitCode.FAILED
+
+
+def write_page(config: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:
+    """Writes the page of a plan to --html, if it is given; raises a ConfigError if that fails."""
+    if not config.plan.html:
+        return
+    work, cluster, constants = plan.work, plan.cluster, plan.constants
+    config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
+    alone = list(levers.levers(config, work, cluster, constants))
+    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks))
+    try:
+        page.write(Path(config.plan.html), plan, config, suggestions, alone, every)
+    except OSError as error:
+        expected = f"expected a file to write: {reason(error)}"
+        raise ConfigError([Problem("html", config.plan.html, expected)]) from error
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from tftrain.config.fields import ConfigError, Problem, changed, sections
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import GB
-from tftrain.plan import levers, memory
+from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import LAYOUT, changes_of, layout_of, of_division, text
 from tftrain.plan.config import PlanConfig, run_problems, search_request
-from tftrain.plan.search import SCHEDULES, SearchResult, candidates, search
+from tftrain.plan.search import SCHEDULES, SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 
@@ -50,19 +50,17 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     found = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
     if found.fastest:
         return found
-    every = [
-        (memory.estimate(each, constants).minimum, each)
-        for each in candidates(work, cluster, config.max_nodes, ramp, fixed)
-    ]
-    needed, least = next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), (0.0, None))
-    if least is None:
+    smallest = least_memory(work, cluster, constants, config.max_nodes, ramp, fixed, accepts)
+    if smallest is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
         raise ConfigError(run_problems(config.train, ranks) or [Problem("layout", "auto", expected)])
+    needed, least = smallest
     instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"
+    limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of them free"
     expected = (
-        f"none of {len(every)} layouts fits {ranks} ranks with {cluster.memory_gb:.2f} GB each, {margin:.0%} of them "
-        f"free; least needs {words(least)}, {needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
+        f"none of {found.candidates} layouts fits {ranks} ranks with {limit}; least needs {words(least)}, "
+        f"{needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
     )
     raise ConfigError([Problem("layout", "auto", expected)])
 

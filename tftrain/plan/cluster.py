@@ -13,6 +13,8 @@ from typing import NamedTuple
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.units import GB_PER_GIB
 
+CARDS = ("h100",)  # with constants of their own in `tftrain.plan.system`
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -31,6 +33,7 @@ class Cluster:
     aligned: int = 16  # the alignment in bytes that matrix rows need for the full rate
     # On a CPU, pairs of the size of a matrix product, the cube root of m n k, and its share of the peak.
     curve: tuple[tuple[float, float], ...] = ()
+    card: str = ""  # the kind of card, if the shares that software reaches on it are not those of an A100: one of CARDS
 
     def peak(self, item: int) -> float:
         """Returns the peak operations a second for numbers of `item` bytes."""
@@ -58,16 +61,19 @@ H100, H100_PCIE, NVL = Peaks(494.5, 989.5, 989.5), Peaks(378.0, 756.0, 756.0), P
 
 A100 = Cluster("a100_80gb", 79.3 * GB_PER_GIB, **A100_PEAKS.of_cluster, memory_gbs=2039, multiprocessors=108,
                per_node=8, link_gbs=300, network_gbs=50)  # fmt: skip
+A100_40 = dataclasses.replace(A100, memory_gb=39.4 * GB_PER_GIB, memory_gbs=1555)
 CLUSTERS = {
     cluster.name: cluster
     for cluster in (
         A100,
         dataclasses.replace(A100, name="a100_80gb_8_links", network_gbs=100),
+        dataclasses.replace(A100, name="a100_80gb_1600gbit", network_gbs=200),
         dataclasses.replace(A100, name="a100_80gb_pcie", memory_gbs=1935, link_gbs=32),
-        dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4 * GB_PER_GIB, memory_gbs=1555),
+        dataclasses.replace(A100_40, name="a100_40gb"),
+        dataclasses.replace(A100_40, name="a100_40gb_1600gbit", network_gbs=200),
         Cluster("v100", 31.7 * GB_PER_GIB, V100.fp32, V100.fp16, 900, 80, 8, 150, 25),
-        Cluster("h100", 79.1 * GB_PER_GIB, H100.fp32, H100.fp16, 3350, 132, 8, 450, 400),
-        Cluster("h200", 139.8 * GB_PER_GIB, H100.fp32, H100.fp16, 4800, 132, 8, 450, 400),
+        Cluster("h100", 79.1 * GB_PER_GIB, H100.fp32, H100.fp16, 3350, 132, 8, 450, 400, card="h100"),
+        Cluster("h200", 139.8 * GB_PER_GIB, H100.fp32, H100.fp16, 4800, 132, 8, 450, 400, card="h100"),
         Cluster("a64fx", 31.5 * GB_PER_GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
     )
 }

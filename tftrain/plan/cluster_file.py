@@ -15,7 +15,7 @@ from typing import Any
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import reason
 from tftrain.host.units import GB, GB_PER_GIB, GIB
-from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.cluster import CARDS, CLUSTERS, Cluster
 
 SUFFIX = ".json"
 POSITIVE = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs", "per_node", "network_gbs", "aligned")
@@ -50,10 +50,13 @@ def _cluster(content: Any, name: str) -> Cluster:
     needed = [field.name for field in dataclasses.fields(Cluster) if field.default is dataclasses.MISSING]
     if missing := [field for field in needed if field not in fields]:
         raise ValueError(f"without `like` it needs {', '.join(missing)} too")
-    if not isinstance(fields["name"], str):
-        raise TypeError(f"name={fields['name']!r} is not a name")
+    for field in ("name", "card"):
+        if not isinstance(fields.get(field, ""), str):
+            raise TypeError(f"{field}={fields[field]!r} is not a name")
+    if fields.get("card", "") not in ("", *CARDS):
+        raise ValueError(f"card={fields['card']!r} is none of {', '.join(CARDS)}")
     for field, value in fields.items():
-        if field not in ("name", "curve"):
+        if field not in ("name", "card", "curve"):
             _check(field, value)
     if unit not in (GB, GIB):
         raise ValueError(f"unit={unit!r} is neither {GB} nor {GIB}; without it, memory_gb is in 1e9 bytes")

@@ -13,17 +13,19 @@ Changes = dict[str, Any]
 # The flags of a layout, which a search chooses.
 LAYOUT = (
     "tensor_parallel_size", "sequence_parallel", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size",
-    "split_opt_state", "split_grad_accum", "micro_batch_size", "grad_accum_steps", "activation_checkpointing",
-    "attn_impl",
+    "split_opt_state", "split_grad_accum", "split_weights", "micro_batch_size", "grad_accum_steps",
+    "activation_checkpointing", "attn_impl",
 )  # fmt: skip
 
 
 def layout_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division by name, each of `LAYOUT`."""
+    given, stage = config.parallel, work.zero_stage
     values = (
         *(work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks),
-        # ZeRO-2 implies ZeRO-1, whose flag may be given beside it.
-        *(work.zero_stage == 1 or (work.zero_stage == 2 and config.parallel.split_opt_state), work.zero_stage == 2),
+        # A stage implies those below it, whose flags may be given beside it.
+        *(stage == 1 or (stage > 1 and given.split_opt_state), stage == 2 or (stage > 2 and given.split_grad_accum)),
+        stage == 3,
         *(work.micro_batch, round(work.micro_batches), work.checkpointing, work.core),
     )
     return dict(zip(LAYOUT, values, strict=True))

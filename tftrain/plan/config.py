@@ -30,13 +30,13 @@ class PlanFlags:
     """Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size)."""
     zero_stage: int | None = flag(None, minimum=0, maximum=3)
     """ZeRO stage of trainer=megatron: data parallel ranks partition the optimizer state (1), also gradients (2), also
-    weights (3); by default, and for tftrain, as split_opt_state and split_grad_accum say."""
+    weights (3); by default, and for tftrain, as split_opt_state, split_grad_accum and split_weights say."""
     examples_per_row: float = flag(1.0, minimum=1)
     """Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them."""
     utilisation: float = flag(1.0, above=0, maximum=1)
     """Share of the positions that are not padding, as tftrain.prepare prints it."""
     trainer: str = flag("tftrain", choices=("tftrain", "megatron"))
-    """What runs the job: tftrain, for which answers are commands; or megatron: decoders by Megatron-LM, with ZeRO-3."""
+    """What runs the job: tftrain, for which answers are commands; or megatron: decoders by Megatron-LM."""
     memory_margin: float = flag(0.06, minimum=0, below=1)
     """Share of a device's memory that a plan leaves free to fit: published runs count on 70 to 75 of 80 GB."""
     system: str | None = flag(None)
@@ -47,6 +47,8 @@ class PlanFlags:
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
     rows_file: str | None = flag(None, "Compare with the rows of a CSV file in a format of the published tables.")
+    html: str = flag("")
+    """Also write the plan, or that of the fastest layout of --search, as one page of HTML to this file."""
     format: str = flag("text", "Format of tables.", choices=FORMATS)
     list: bool = flag(False, "Print the names of clusters, systems and tables.")
     measure: bool = flag(False, "Measure this machine and write --machine_file, which --cluster=this_machine reads.")
@@ -60,7 +62,8 @@ class PlanFlags:
         if len(chosen) > 1:
             found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
         if self.zero_stage in range(4) and self.trainer == "tftrain":
-            expected = "remove this flag, and use --split_opt_state or --split_grad_accum; or add --trainer=megatron"
+            flags = "--split_opt_state, --split_grad_accum or --split_weights"
+            expected = f"remove this flag, and use {flags}; or add --trainer=megatron"
             found.append(Problem("zero_stage", self.zero_stage, expected))
         return found
 
@@ -154,7 +157,7 @@ def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
     """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
     plan, batch, parallel = config.plan, config.batch, config.parallel
     unsplit = 0 if "split_opt_state" in given else None
-    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else unsplit
+    split = parallel.zero_stage or unsplit
 
     def fixed(section: Any, name: str, free: Any) -> Any:
         value = getattr(section, name)

@@ -9,8 +9,10 @@ keys, s the scores. With sequence parallelism v is a part of u, and a block save
 from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
-LOGIT_FORWARD = 38  # bytes moved for each logit: cast to fp32, maximum, difference, exponential, sum, quotient
-LOGIT_BACKWARD = 22  # copy of the probabilities, product with the loss's gradient, cast
+# Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (copy
+# of the probabilities, product with the loss's gradient, cast).
+LOGIT_BYTES = (38, 22)
+FUSED_LOGIT_PASSES = (1, 2)  # a kernel reads the logits, and another one reads them and writes their gradients
 
 
 def block(work: Workload) -> Part:
@@ -20,7 +22,8 @@ def block(work: Workload) -> Part:
     d, wide, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
     _, k = query_key_value_bytes(work)
     biases = model.block.attention.output.bias * (2 * v + wide) + model.block.attention.query.bias * (d + 2 * k)
-    scores = work.micro_batch * model.attention_heads / t * work.seq**2 * item
+    heads, flash = work.micro_batch * model.attention_heads / t, "flash" in work.fused
+    scores = 0.0 if flash else heads * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
     batch = next(each.batch for each in products if each.core)
@@ -45,11 +48,12 @@ def block(work: Workload) -> Part:
     if work.attention_dropout:
         moved = (2 + mask) * scores
         kernels.append(Kernel("attention dropout", moved, moved, (1, 1), core=True))
+    core = ("log-sum-exp of the scores", 4 * heads * work.seq) if flash else ("attention probabilities", scores)
     saved = [
         SavedTensor("inputs of norms", 2 * v),
         SavedTensor("normed inputs of products", 2 * v),
         SavedTensor("queries, keys and values", d + 2 * k),
-        SavedTensor("attention probabilities", scores, core=True),
+        SavedTensor(*core, core=True),
         SavedTensor("context", d),
         SavedTensor("input of gelu", wides * wide),
         SavedTensor("output of gelu", wide),
@@ -93,19 +97,24 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy in fp32."""
+    """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy.
+
+    The cross-entropy is one op in the precision of the logits, if it is fused, and plain ops in fp32 otherwise.
+    """
     tokens, item = work.micro_batch * work.seq, work.item
     u, logits = tokens * work.model.width * item, tokens * work.model.vocab / work.tp
     v = u / work.stream_ranks
-    table = work.model.word.size / work.tp
+    table, fused = work.model.word.size / work.tp, "cross_entropy" in work.fused
+    moved = [passes * item * logits for passes in FUSED_LOGIT_PASSES] if fused else [n * logits for n in LOGIT_BYTES]
     products = (Product("logits", tokens, work.model.vocab // work.tp, work.model.width),)
     kernels = (
         Kernel("last norm", 2 * v, 3 * v, (1, 2)),
-        Kernel("cross-entropy", LOGIT_FORWARD * logits, LOGIT_BACKWARD * logits, (25, 8)),
+        Kernel("cross-entropy", *moved, (1, 1) if fused else (25, 8)),
         Kernel("launches of products", 0, 0, (1, 2)),
         Kernel("sums of weight gradients", 0, 3 * item * table, (1, 3)),
     )
-    saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", (item + 4) * logits))
+    per_logit = 2 * item if fused else item + 4
+    saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", per_logit * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
     return Part(products, kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))

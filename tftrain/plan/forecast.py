@@ -80,6 +80,7 @@ def bytes_by_kind(found: Memory) -> dict[str, float]:
     state = ("weights", "master_weights", "moments", "checkpoint_copy")
     passing = ("gradients", "accumulation", "communication")
     kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}
+    kinds["communication"] += found.gathered
     return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}
 
 

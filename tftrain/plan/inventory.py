@@ -8,7 +8,7 @@ from tftrain.plan.blocks import Part
 from tftrain.plan.workload import Workload
 
 # By the trainer.
-INVENTORIES = {"megatron": decoder, "encoder": encoder, "tftrain": own}
+INVENTORIES = {"megatron": decoder, "fsdp": decoder, "encoder": encoder, "tftrain": own}
 
 
 class Parts(NamedTuple):

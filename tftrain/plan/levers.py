@@ -17,6 +17,8 @@ from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
 
+SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
+
 
 class Lever(NamedTuple):
     """Changed flags by name, the configuration with them, and its plan."""
@@ -85,9 +87,9 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     if work.precision == "fp32":
         yield {"precision": "bf16"}
     by_stage = work.trainer == "megatron"
-    for stage in zero_stages(work.dp, work.pp, work.trainer):
+    for stage in zero_stages(work.dp, work.pp):
         if stage > work.zero_stage:
-            yield {"zero_stage": stage} if by_stage else {("split_opt_state", "split_grad_accum")[stage - 1]: True}
+            yield {"zero_stage": stage} if by_stage else {SPLITS[stage - 1]: True}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}
     if work.accumulation == "fp32" and work.precision != "fp32":
@@ -102,7 +104,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= per_node:
             yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
-        if work.zero_stage in zero_stages(work.dp, work.pp * factor, work.trainer):
+        if work.zero_stage in zero_stages(work.dp, work.pp * factor):
             yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}
 
 

@@ -18,6 +18,7 @@ from tftrain.host.files import reason
 from tftrain.host.units import GB
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.system import on_card
 
 NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)
@@ -50,7 +51,7 @@ def named(name: str, machine_file: Path) -> Cluster:
 def default_system(cluster: Cluster, trainer: str) -> str:
     """Returns the default system; the constants of tftrain_cpu are shares of measured rates, not of a data sheet."""
     if cluster.multiprocessors:
-        return "megatron" if trainer == "megatron" else "encoder"
+        return on_card("megatron" if trainer == "megatron" else "encoder", cluster.card)
     return "tftrain_cpu" if cluster.name == NAME and trainer == "tftrain" else "megatron_cpu"
 
 

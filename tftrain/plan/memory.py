@@ -1,7 +1,8 @@
 """Bytes of the fullest rank, by kind.
 
 State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) divides
-masters and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks. Activations: the tensors that
+masters and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks; with stage 3, two blocks at a
+time have their weights and gradients whole. Activations: the tensors that
 the inventory of the parts saves for backward, times the micro-batches under way in a pipeline stage, which are those of
 the schedule's table (`tftrain.schedules`).
 """
@@ -29,6 +30,7 @@ class Memory(NamedTuple):
     master_weights: float
     moments: float
     checkpoint_copy: float  # copy of the master weights and moments that this rank writes
+    gathered: float  # weights that ZeRO-3 has whole, and their gradients
     gradients: float
     accumulation: float
     activations: float  # tensors saved for backward, one by one in `tensors`
@@ -79,18 +81,22 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
     # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
+    # In this project and in FSDP, the shards of the weights are the masters, and gradients are shards in fp32, which
+    # count as widened ones if there are any.
+    shares = work.zero_stage >= {"fsdp": 2, "tftrain": 3}.get(work.trainer, 4)
     widened = half and not (work.trainer == "tftrain" and work.dp == 1)
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
     # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
-    divided = work.dp if work.zero_stage >= 2 else 1
+    divided, whole = work.dp if work.zero_stage >= 2 else 1, work.accumulation and work.zero_stage < 3
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
-        weights=weights * work.item / (work.dp if work.zero_stage == 3 else 1),
+        weights=0.0 if shares else weights * work.item / (work.dp if work.zero_stage == 3 else 1),
         master_weights=4 * owned if half or work.zero_stage else 0.0,
         moments=4 * work.moments * owned,
         checkpoint_copy=(4 + 4 * work.moments) * written if work.checkpoint_copy else 0.0,
-        gradients=weights * work.item / (1 if work.accumulation else divided),
+        gathered=_gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
+        gradients=0.0 if shares and widened else weights * work.item / (1 if whole else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
@@ -99,6 +105,18 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )
+
+
+def _gathered(work: Workload, weights: float) -> float:
+    """Returns the bytes of weights that are whole on each rank though ZeRO divides them, and of their gradients.
+
+    They are those of the part that computes and of the next one; elsewhere both ends stay whole too, and with FSDP's
+    ZeRO-2 all weights.
+    """
+    of_block, layers = inventory.parts(work).block.weights, work.layers_of(0)
+    ends = weights - layers * of_block
+    some = max(2 * of_block, of_block + ends) if work.trainer == "tftrain" else min(2, layers) * of_block + ends
+    return work.item * ((some if work.zero_stage == 3 else weights) + some)
 
 
 def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:

@@ -32,8 +32,7 @@ def text(
     """
     work, model = plan.work, plan.work.model
     lines = [
-        f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens; "
-        f"{work.precision}",
+        sizes(work),
         division(work) + f" on {plan.cluster.name}",
         "",
         f"{'parameters':32}{model.parameters:>18,}",
@@ -54,6 +53,13 @@ def text(
         verdict(plan, suggestions),
     ]
     return "\n".join(lines) + "\n"
+
+
+def sizes(work: Workload) -> str:
+    """Returns the sizes of the model and of a sample, and the precision."""
+    model = work.model
+    found = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
+    return f"{found}; {work.precision}"
 
 
 def rate_lines(plan: Forecast, examples_per_row: float, utilisation: float) -> list[str]:

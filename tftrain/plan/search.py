@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tftrain.config.model import HEAD_SIZES
 from tftrain.config.parallel import schedule_problems
+from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
@@ -52,6 +53,25 @@ class SearchResult(NamedTuple):
     fastest: list[Forecast]  # of those that fit, the fastest first
 
 
+class Layout(NamedTuple):
+    """A division with the memory of its fullest rank in GB, and its seconds of an update."""
+
+    work: Workload
+    gb: float
+    seconds: float
+
+
+def layouts(
+    work: Workload, cluster: Cluster, constants: Constants, max_nodes: int, constraints: Constraints = FREE
+) -> list[Layout]:
+    """Returns all divisions of a workload, whether they fit or not; for the arguments, see `search`."""
+    found = []
+    for each in candidates(work, cluster, max_nodes, constraints=constraints):
+        needed = memory.estimate(each, constants).on(cluster)
+        found.append(Layout(each, needed.total / GB, timing.step(each, cluster, constants).total))
+    return found
+
+
 def search(
     work: Workload,
     cluster: Cluster,
@@ -90,6 +110,23 @@ def search(
         fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
         fastest.sort(key=lambda plan: plan.seconds)
     return SearchResult(count, len(fitting), fastest[:top])
+
+
+def least_memory(
+    work: Workload,
+    cluster: Cluster,
+    constants: Constants,
+    max_nodes: int,
+    ramp: tuple[int, ...],
+    constraints: Constraints,
+    accepts: Callable[[Workload], bool],
+) -> tuple[float, Workload] | None:
+    """Returns the bytes and the division with the least memory; None if no division is accepted. See `search`."""
+    every = [
+        (memory.estimate(each, constants).minimum, each)
+        for each in candidates(work, cluster, max_nodes, ramp, constraints)
+    ]
+    return next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), None)
 
 
 def candidates(
@@ -131,7 +168,7 @@ def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
 
 
 def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:
-    stages = [stage for stage in zero_stages(work.dp, work.pp, work.trainer) if constraints.allows(zero_stage=stage)]
+    stages = [stage for stage in zero_stages(work.dp, work.pp) if constraints.allows(zero_stage=stage)]
     cores, sequences = _cores(work, constraints), _sequences(work, constraints)
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
     if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:

@@ -17,12 +17,15 @@ class Constants:
     product_rate: float = 0.75  # share of the peak that large matrix products reach
     misaligned: float = 0.9  # factor on that rate for each halving of alignment, for a single product
     misaligned_batch: float = 0.3  # the same for many products in one launch
+    attention_rate: float = 0.0  # share of the peak that flash attention reaches; 0: that of its products
     memory_rate: float = 0.6  # share of the memory's bandwidth that kernels reach
     link_rate: float = 0.6  # share of the links' bandwidth that collectives reach in a node
     network_rate: float = 0.7  # the same between nodes
     launch_us: float = 20.0  # host microseconds of one launch; the device idles if it is faster than the host
     wait_us: float = 20.0  # microseconds of each tensor parallel collective for each other rank
-    batch_ms: float = 0.0  # milliseconds of a micro-batch beside its parts: start of the program, input, negotiation
+    batch_ms: float = 0.0  # milliseconds of a micro-batch beside its parts: start of the program, input
+    # Milliseconds of each sum of gradients over data parallel ranks beside its traffic: Horovod's negotiation.
+    sum_ms: float = 0.0
     step_ms: float = 2.0  # milliseconds of an update beside its parts
     # Nanoseconds of an update for each weight of a rank: a CPU's work on gradients beside their sum.
     gradient_ns: float = 0.0
@@ -39,6 +42,11 @@ def systems() -> dict[str, Constants]:
     return {name: Constants(**values) for name, values in json.loads(text).items()}
 
 
-def of_trainer(gpu: bool) -> Constants:
-    """Returns the constants of `tftrain.run` on a GPU, or on a CPU."""
-    return systems()["encoder" if gpu else "tftrain_cpu"]
+def of_trainer(gpu: bool, card: str = "") -> Constants:
+    """Returns the constants of `tftrain.run` on a GPU, whose card is that of a `Cluster`, or on a CPU."""
+    return systems()[on_card("encoder", card) if gpu else "tftrain_cpu"]
+
+
+def on_card(system: str, card: str) -> str:
+    """Returns the name of a GPU's system on a card of a `Cluster`."""
+    return f"{system}_{card}" if card else system

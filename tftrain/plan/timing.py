@@ -6,17 +6,15 @@ whichever is longer. Under a pipeline, the schedule's table says when each stage
 """
 
 import functools
-import math
 from typing import NamedTuple
 
-from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
+from tftrain.plan.traffic import Durations, Rates, all_reduce, data_parallel_seconds, rates, transfer
 from tftrain.plan.workload import Workload
-from tftrain.schedules import cost
-from tftrain.schedules.simulation import Durations
+from tftrain.schedules import cost, simulation
 
 # Bytes moved for a weight with two moments, all fp32: the update reads gradient, moments and master weight, and writes
 # moments and master weight.
@@ -24,6 +22,8 @@ FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # of these, for each moment
+# Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
+FLASH_PASSES = (1.0, 1.25, 1.25)
 
 
 class Span(NamedTuple):
@@ -48,14 +48,6 @@ class Passes(NamedTuple):
     core: Span
 
 
-class Rates(NamedTuple):
-    """Rates that a system reaches on a cluster: bytes/s of a device's memory, of its links and of a node's network."""
-
-    memory: float
-    link: float
-    network: float
-
-
 class StepTime(NamedTuple):
     """Seconds of an update; the fields add up to `total`."""
 
@@ -77,13 +69,6 @@ class StepTime(NamedTuple):
         return sum(self)
 
 
-def rates(cluster: Cluster, constants: Constants) -> Rates:
-    """Returns the rates that a system reaches on a cluster."""
-    shares = (constants.memory_rate, constants.link_rate, constants.network_rate)
-    of_sheet = (cluster.memory_gbs, cluster.link_gbs, cluster.network_gbs)
-    return Rates(*(share * rate * 1e9 for share, rate in zip(shares, of_sheet, strict=True)))
-
-
 def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -> Passes:
     """Returns the seconds of one micro-batch's passes over a part."""
     core = Part([p for p in part.products if p.core], [k for k in part.kernels if k.core])
@@ -93,7 +78,13 @@ def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -
 def product_seconds(
     product: Product, work: Workload, cluster: Cluster, constants: Constants, chosen: slice = slice(None)
 ) -> float:
-    """Returns the seconds of the chosen passes of a product: 0 is forward, 1 and 2 are gradients of the operands."""
+    """Returns the seconds of the chosen passes of a product: 0 is forward, 1 and 2 are gradients of the operands.
+
+    With a rate of its own, flash attention skips the tiles that a causal mask hides.
+    """
+    if product.core and "flash" in work.fused and constants.attention_rate:
+        shown = (0.5 if work.model.causal else 1.0) * product.flops * sum(FLASH_PASSES[chosen])
+        return shown / (cluster.peak(work.item) * constants.attention_rate)
     bandwidth = rates(cluster, constants).memory
     reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, bandwidth)
     return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
@@ -129,11 +120,8 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[tuple[float, float, float], ...]:
-    """Returns the seconds of one micro-batch's actions in block, embedding and head.
-
-    They are forward, backward for inputs, with recomputation, and backward for weights.
-    """
+def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[Durations, ...]:
+    """Returns the seconds of one micro-batch's actions in block, embedding and head."""
     block = passes(inventory.parts(work).block, work, cluster, constants)
     launches = relaunch_seconds(work, constants)
     again = {"none": 0.0, "selective": block.core.total, "full": block.forward.total + launches}[work.checkpointing]
@@ -144,13 +132,13 @@ def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> t
         products = [product for product in part.products if not product.core]
         weights = sum(product_seconds(product, work, cluster, constants, slice(2, 3)) for product in products)
         weights = min(weights, backward.total)
-        found.append((forward.total, backward.total - weights + recomputed, weights))
+        found.append(Durations(forward.total, backward.total - weights + recomputed, weights))
     return tuple(found)
 
 
 def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.StepTime:
     """Returns the seconds of the passes of all micro-batches, by the schedule's table."""
-    block, embedding, head = _part_durations(inventory.one_block(work), cluster, constants)
+    block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
     kinds = []
     for kind in range(len(block)):
         parts = [layers * block[kind] for layers in work.layers_of_parts]
@@ -158,7 +146,7 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
         parts[-1] += head[kind]
         kinds.append(tuple(tuple(parts[stage :: work.pp]) for stage in range(work.pp)))
     one = transfer(work.micro_batch * work.seq * work.model.width * work.item, cluster)
-    durations = Durations(*kinds, constants.transfer * one)
+    durations = simulation.Durations(*kinds, constants.transfer * one)
     return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
 
 
@@ -190,8 +178,7 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
         micro_batches * layers * again,
         transfers,
         bubble,
-        gradient_seconds(work, weights, cluster, speed)
-        - _hidden(work, weights, cluster, constants)
+        data_parallel_seconds(work, part_durations(inventory.one_block(work), cluster, constants), cluster, constants)
         + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
@@ -207,38 +194,6 @@ def _slowest(work, block, embedding, head) -> tuple[float, _Seconds]:
     return max(found, key=lambda each: each[0] * sum(block) + sum(each[1]))
 
 
-def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: float, network: float) -> float:
-    """Returns the seconds of a ring all-reduce of `size` bytes over a group, while all groups of the cluster run one.
-
-    Thakur et al., 2005; Patarasu and Yuan, 2009. In the node each rank sends 2 (r - 1) / r of the bytes over its link.
-    Between k nodes, each node sends 2 (k - 1) / k of the bytes of each of its groups over the network they share.
-
-    Args:
-        ranks: of a group.
-        stride: distance of neighbours in the group: 1 for tensor parallel ranks, tp for data parallel ranks.
-        link, network: bytes/s that collectives reach in the node for each device, and between nodes for each node.
-    """
-    if ranks == 1:
-        return 0.0
-    inside = max(1, min(ranks, cluster.per_node // stride))
-    nodes = math.ceil(ranks / inside)
-    found = 0.0
-    if inside > 1:
-        found += 2 * (inside - 1) / inside * size / link
-    if nodes > 1:
-        groups = max(1, cluster.per_node // inside)
-        found += 2 * (nodes - 1) / nodes * size * groups / network + 2 * (nodes - 1) * cluster.network_latency
-    return found
-
-
-def transfer(size: float, cluster: Cluster) -> float:
-    """Returns the seconds to send `size` bytes from every rank to the next stage; a node's ranks share its network.
-
-    Stages on one node are planned over the network too: see docs/planner.md.
-    """
-    return cluster.per_node * size / (cluster.network_gbs * 1e9) + cluster.network_latency
-
-
 def relaunch_seconds(work: Workload, constants: Constants) -> float:
     """Returns the host's seconds to launch a block's forward pass again; no device time hides them.
 
@@ -246,34 +201,6 @@ def relaunch_seconds(work: Workload, constants: Constants) -> float:
     """
     launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
     return launches * constants.launch_us * 1e-6
-
-
-def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Rates) -> float:
-    """Returns the seconds to sum gradients over data parallel ranks, and to gather weights that ZeRO divides."""
-    size = weights * ITEM_BYTES[work.wire]
-    each = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
-    gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
-    if work.zero_stage == 3:  # weights are gathered for forward and again for backward
-        return work.micro_batches * (each / 2 + 2 * gathered)
-    if work.zero_stage == 2:  # every micro-batch is reduced to the owners
-        return work.micro_batches * each / 2 + gathered
-    if work.zero_stage:  # this project reduces to the owners; others reduce whole gradients
-        return (each / 2 if work.trainer == "tftrain" else each) + gathered
-    return each
-
-
-def _hidden(work: Workload, weights: float, cluster: Cluster, constants: Constants) -> float:
-    """Returns how much of the sums of gradients is hidden: those of all segments but the last, by their backward."""
-    if work.backward_segments == 1:
-        return 0.0
-    speed = rates(cluster, constants)
-    sums = all_reduce(weights * ITEM_BYTES[work.wire], work.dp, work.tp, cluster, speed.link, speed.network)
-    block, embedding, head = _part_durations(inventory.one_block(work), cluster, constants)
-    backward = sum(
-        work.model.layers * each + other + end
-        for each, other, end in zip(*(block[1:], embedding[1:], head[1:]), strict=True)
-    )
-    return (1 - 1 / work.backward_segments) * min(sums / 2 if work.zero_stage else sums, backward)
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:

@@ -19,7 +19,8 @@ MOMENTS = {"lion": 1}  # of an update rule; the others have two
 class Workload(NamedTuple):
     """A training job."""
 
-    trainer: str  # the code that runs it and decides the saved tensors: megatron, tftrain, or encoder, a published one
+    # The code that runs it and decides the saved tensors: megatron, tftrain, or of published rows encoder and fsdp.
+    trainer: str
     model: Architecture  # what is trained
     seq: int  # tokens of a sample
     predictions: int  # positions of a sample that have logits
@@ -38,7 +39,7 @@ class Workload(NamedTuple):
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
     # The fused ops, among ln, softmax, flash (the whole attention core), cudnn (if it is cuDNN's), gelu, dropout_add,
-    # optimizer.
+    # optimizer, cross_entropy.
     fused: frozenset[str] = frozenset()
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
@@ -93,15 +94,12 @@ class Workload(NamedTuple):
         return ITEM_BYTES[self.precision]
 
 
-def zero_stages(dp: int, pp: int, trainer: str = "megatron") -> tuple[int, ...]:
+def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
 
-    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one. tftrain
-    has no ZeRO-3.
+    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one.
     """
-    if dp == 1:
-        return (0,)
-    return (0, 1) if pp > 1 else (0, 1, 2) if trainer == "tftrain" else (0, 1, 2, 3)
+    return (0,) if dp == 1 else (0, 1) if pp > 1 else (0, 1, 2, 3)
 
 
 def update_rule(optimizer: str) -> str:
@@ -145,14 +143,14 @@ def from_config(
         config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
         dp: data parallel ranks.
         pp: pipeline stages; None: as pipeline_parallel_size says.
-        zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
+        zero_stage: 0 to 3; None: as split_opt_state, split_grad_accum and split_weights say.
         trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
     vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)
     if zero_stage is None:
-        zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
+        zero_stage = parallel.zero_stage
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
     jit = config.compiles(gpu)

@@ -44,6 +44,14 @@ def measure() -> Measured:
     return Measured(now, max(now, peak))  # The system brings the peak up to date a little later.
 
 
+def allocated() -> int:
+    """Returns the bytes that TensorFlow's allocator has handed out now.
+
+    A CPU's allocator keeps what tensors free, so that the resident set of the process stays at its peak.
+    """
+    return tf.config.experimental.get_memory_info("GPU:0" if devices.has_gpu() else "CPU:0")["current"]
+
+
 def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
     """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
     found, seen = {}, set()

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from tftrain.checkpoint import durable
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow
+from tftrain.report.trackers import Trackers
 from tftrain.tasks.task import Mean
 
 logger = logging.getLogger(__name__)
@@ -88,10 +89,19 @@ class MetricsWriter:
     of each file gives a warning.
     """
 
-    def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], log_format: str = "short"):
+    def __init__(
+        self,
+        output_dir: str | Path,
+        max_steps: int,
+        means: Sequence[Mean],
+        log_format: str = "short",
+        trackers: Trackers | None = None,
+        tensorboard: bool = True,
+    ):
         """Prepares to append to the files; `output_dir` is created if missing.
 
-        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them.
+        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them. `trackers`
+        get the rows too, with the names that TensorBoard shows.
         """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,8 +110,10 @@ class MetricsWriter:
         self._failed: set[Path] = set()
         self._events_path = folder / "tensorboard"
         self._events: EventFileWriter | None = None
-        with self._surviving(self._events_path):
-            self._events = EventFileWriter(str(self._events_path))
+        self._trackers, self.last_line = trackers, ""
+        if tensorboard:
+            with self._surviving(self._events_path):
+                self._events = EventFileWriter(str(self._events_path))
         self._bar = None
 
     def truncate_after(self, step: int) -> None:
@@ -176,17 +188,16 @@ class MetricsWriter:
         with self._surviving(self.path):
             append(self.path, json.dumps(finite, allow_nan=False) + "\n")
         step = values.pop("step")
-        shown = [
-            summary_pb2.Summary.Value(tag=prefix + _SECTION.sub(r"\1/", name), simple_value=value)
-            for name, value in values.items()
-            if value is not None
-        ]
+        named = {prefix + _SECTION.sub(r"\1/", name): value for name, value in values.items() if value is not None}
+        if self._trackers:
+            self._trackers.log(step, named)
+        shown = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in named.items()]
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=shown)))
 
     def _show(self, short: str, whole: str) -> None:
         """Writes one line to log.txt and to the log, with the local time; a short line has no date."""
         now = time.localtime()
-        whole = f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}"
+        self.last_line = whole = f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}"
         self._append_log(whole)
         logger.info(f"{time.strftime('%H:%M:%S', now)}  {short}" if self._is_short else whole)
 

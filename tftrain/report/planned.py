@@ -7,10 +7,15 @@ from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.parallel.mesh import Mesh
-from tftrain.plan import cluster, forecast, machine, memory, timing
+from tftrain.plan import cluster, forecast, machine, memory, timeline, timing
+from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import of_trainer
+from tftrain.plan.timeline import Moment
 from tftrain.plan.workload import Workload, from_config
 from tftrain.report.rows import PlannedRow, bytes_of
+
+# Stands for a few cores that were not measured.
+UNKNOWN = Cluster("unknown", 16, 0.1, 0.1, 20, multiprocessors=0, per_node=8, link_gbs=2, network_gbs=2)
 
 
 class StepPlan(NamedTuple):
@@ -34,18 +39,35 @@ class StepPlan(NamedTuple):
 
 def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
     """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives."""
-    gpu, path = devices.has_gpu(), Path(config.run.machine_file)
-    constants = of_trainer(gpu)
+    gpu = devices.has_gpu()
     work = workload(config, mesh, samples)
-    found = {kind: round(size) for kind, size in forecast.bytes_by_kind(memory.estimate(work, constants)).items()}
+    needed = memory.estimate(work, of_trainer(gpu))
+    found = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
+    device, unknown = device_of(config, mesh)
+    seconds = timing.step(work, device, of_trainer(gpu, device.card)).total if device else None
+    return StepPlan(found, seconds, unknown)
+
+
+def device_of(config: TrainConfig, mesh: Mesh) -> tuple[Cluster | None, str]:
+    """Returns this rank's device as a part of a cluster; None if it is not known, and why, if there is a reason."""
+    gpu, path = devices.has_gpu(), Path(config.run.machine_file)
     if not gpu and config.run.machine_file == type(config.run).machine_file and not path.exists():
-        return StepPlan(found, None)
+        return None, ""
     try:
         own = None if gpu else machine.shared(machine.read(path), mesh.local_size)
-        device = own or cluster.of_device(devices.device_name())
+        return own or cluster.of_device(devices.device_name()), ""
     except ConfigError as error:  # The planner does not know the GPU, or the machine was not measured.
-        return StepPlan(found, None, str(error))
-    return StepPlan(found, timing.step(work, device, constants).total)
+        return None, str(error)
+
+
+def timeline_of(config: TrainConfig, mesh: Mesh, samples: int) -> tuple[list[Moment], float]:
+    """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
+
+    If the device is not known, the times are those of another one: their proportions are about the same.
+    """
+    work, device = workload(config, mesh, samples), device_of(config, mesh)[0] or UNKNOWN
+    constants = of_trainer(devices.has_gpu(), device.card)
+    return timeline.of_step(work, device, constants) if work.pp == 1 else [], memory.estimate(work, constants).total
 
 
 def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:

@@ -8,10 +8,12 @@ import math
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from tftrain.checkpoint import durable
+from tftrain.config.fields import sections
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
@@ -25,6 +27,7 @@ from tftrain.report import memory, planned, predictions, product_time
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
+from tftrain.report.trackers import Trackers
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
 from tftrain.tasks.task import Contents
@@ -105,10 +108,14 @@ class Reporter:
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
-        self._writer = None
+        self._writer = self._trackers = None
         if run.mesh.is_chief:
-            output_dir, form = run.config.run.output_dir, run.config.log.log_format
-            self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form)
+            output_dir, form, reports = run.config.run.output_dir, run.config.log.log_format, run.config.log.reports
+            if names := [name for name in reports if name != "tensorboard"]:
+                self._trackers = Trackers(names, Path(output_dir), flags_of(run.config), done > 0)
+            self._writer = MetricsWriter(
+                output_dir, self._max_steps, run.task.means, form, self._trackers, "tensorboard" in reports
+            )
             self._writer.truncate_after(done)
             _write_config(run.config, run.mesh)
 
@@ -116,6 +123,7 @@ class Reporter:
         """Records a step and writes a row if one is due; every rank must call it."""
         if self._writer:
             self._writer.advance(number)
+        self._last = number
         if number == self._memory_step:
             self._write_plan(number)
         if is_due:
@@ -169,6 +177,9 @@ class Reporter:
             else:
                 logger.info(f"loss curve {curve}")
                 score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
+            if self._trackers:
+                drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
+                self._trackers.close(drawn, self._writer.last_line, self._last == self._max_steps)
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
@@ -272,6 +283,11 @@ def _ramp_words(ramp: Ramp) -> tuple[str, ...]:
         f"{len(stages)} sizes",
         f"full after {stages[-1].first_step} updates",
     )
+
+
+def flags_of(config: TrainConfig) -> dict[str, Any]:
+    """Returns the value of each flag of a resolved configuration."""
+    return {name: value for section in sections(config) for name, value in dataclasses.asdict(section).items()}
 
 
 def _write_config(config: TrainConfig, mesh: Mesh) -> None:

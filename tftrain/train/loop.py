@@ -27,8 +27,9 @@ from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
-from tftrain.train import grappler, pipeline_trace, rank_checks
+from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
+from tftrain.train.memory_trace import MemoryTrace
 from tftrain.train.observers import AfterStep, Evaluate, Observer, Outcome, Save, Watch
 from tftrain.train.sharded import ShardedEvaluation
 from tftrain.train.step import TrainStep
@@ -100,6 +101,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
+            *([MemoryTrace(run, done + memory_trace.STEP, baseline)] if config.log.trace_memory else []),
         ]
         outcome = take_steps(run, step, iter(batches), observers, reporter.clock, watchdog)
         for observer in observers:
@@ -180,6 +182,8 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         logger.info(f"--sparse_as_dense=false has no effect: {reason}")
     if config.log.trace_pipeline and run.mesh.pipeline.size == 1:
         logger.info("--trace_pipeline has no effect: there is one pipeline stage")
+    if config.log.trace_memory and config.run.max_steps < done + memory_trace.STEP:
+        logger.info(f"--trace_memory has no effect: the run has fewer than {memory_trace.STEP} steps")
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:

@@ -20,7 +20,7 @@ class TrainStep:
     def __init__(self, run: Run):
         self._run, mesh, state = run, run.mesh, run.optimizer.state
         self._wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
-        each_micro_batch = run.config.parallel.splits_gradients
+        each_micro_batch = run.config.parallel.zero_stage >= 2
         self._reduction = GradientReduction(
             mesh.data, self._wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
         )

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from tftrain.plan import timing
+from tftrain.plan import machine, timing
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published import calibrate, rows
-from tftrain.plan.system import Constants, systems
+from tftrain.plan.system import Constants, of_trainer, systems
 
 NAMES = ("product_rate", "memory_rate", "link_rate", "launch_us")
 TRUE = Constants(product_rate=0.62, memory_rate=0.7, link_rate=0.5, launch_us=34.0, wait_us=20.0, transfer=0.0)
@@ -66,6 +66,23 @@ def test_systems_on_one_device_share_what_the_device_does():
         assert len(shared) == 1, name
 
 
+def test_another_card_multiplies_the_constants_of_an_a100_by_one_factor_for_all_systems():
+    found = systems()
+    for name in calibrate.CARD:
+        pairs = [(found[system], found[f"{system}_h100"]) for system in calibrate.ON_CARDS]
+        ratios = [getattr(other, name) / getattr(own, name) for own, other in pairs if getattr(own, name)]
+        assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=2e-3), name
+    assert len({found["foundry"].step_ms, found["foundry_h100"].step_ms}) == 1
+
+
+def test_clusters_of_h100_have_its_constants():
+    for name in ("h100", "h200"):
+        assert machine.default_system(CLUSTERS[name], "tftrain") == "encoder_h100"
+        assert machine.default_system(CLUSTERS[name], "megatron") == "megatron_h100"
+    assert machine.default_system(CLUSTERS["a100_40gb"], "tftrain") == "encoder"
+    assert of_trainer(True, "h100") == systems()["encoder_h100"]
+
+
 def test_the_text_of_constants_reads_back():
     assert calibrate.to_json(systems()).count("product_rate") == len(systems())
     assert all(dataclasses.asdict(found)["memory_rate"] > 0 for found in systems().values())
@@ -77,7 +94,7 @@ def test_the_constants_that_come_with_the_planner_are_what_the_rows_say():
     every = {each.figure: each for each in errors if each.table == "all"}
     # The aim for rows not seen: 8 % of time, 10 % of memory; a table not seen may take a little more time.
     assert every["time"].row_left_out < 6
-    assert every["time"].table_left_out < 9
+    assert every["time"].table_left_out < 8
     assert every["memory"].table_left_out < 5
     for system, constants in found.items():
         shipped = dataclasses.asdict(systems()[system])

@@ -11,7 +11,7 @@ from tests.plan.workloads import resized
 from tftrain.config.fields import ConfigError
 from tftrain.plan.published import compare, encoder_format, rows
 
-ENCODER, TOPOLOGY, CPU_NODES, SWEEP, SELENE = rows.REFERENCE
+ENCODER, TOPOLOGY, CPU_NODES, SWEEP, SELENE, FOUNDRY = rows.REFERENCE
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def reference():
 
 def test_every_line_of_every_table_is_a_row(reference):
     lines = sum(len(rows.reference_text(name).splitlines()) - 1 for name in rows.REFERENCE)
-    assert len(reference) == lines == 944
+    assert len(reference) == lines == 1060
 
 
 def test_a_held_out_row_has_a_workload_and_no_figures(reference):
@@ -145,6 +145,10 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
         (TOPOLOGY, "gpt_contenders/03", {"nodes": "1"}, "dp=4 * tp=8 * pp=12: expected a product of 8"),
         (CPU_NODES, "a64fx_30b/05", {"dp": "1"}, "dp=1 * tp=4 * pp=48: expected a product of 3072"),
         (CPU_NODES, "a64fx_30b/05", {"activation_checkpointing": "no idea"}, "activation_checkpointing=no idea"),
+        (FOUNDRY, "foundry_h100_80gb/001", {"card": "b200"}, "card=b200: expected one of a100_40gb, a100_80gb, h100"),
+        (FOUNDRY, "foundry_h100_80gb/001", {"sharding": "zero4"}, "sharding=zero4: expected one of zero2, zero3"),
+        (FOUNDRY, "foundry_h100_80gb/001", {"gpus": "64"}, "dp=512 * tp=1 * pp=1: expected a product of its 64 GPUs"),
+        (FOUNDRY, "foundry_h100_80gb/001", {"grad_accum": "2"}, "grad_accum=2: expected global_batch / (dp * micro_ba"),
         (ENCODER, "large_other/11", {"grad_accum_steps": "0"}, "grad_accum_steps=0: expected a whole number"),
         (ENCODER, "large_other/11", {"gpus": "9"}, "gpus=9: expected at most the 8 of nodes=1"),
         (ENCODER, "large_other/11", {"layers": ""}, "layers=: expected a whole number"),

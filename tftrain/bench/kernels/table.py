@@ -3,12 +3,12 @@
 import os
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.worker import Worker
 from tftrain.host.huge_pages import with_kept_memory
+from tftrain.page.bars import MEANING, speed_panel
 
 STEPS = 21
 CACHE_MULTIPLE = 8

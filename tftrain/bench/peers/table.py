@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Row, Say, Table, columns, in_turns
 from tftrain.bench.worker import ROOT, MeasureError, Worker
+from tftrain.page.bars import MEANING, speed_panel
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10

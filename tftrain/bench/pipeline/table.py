@@ -2,10 +2,10 @@
 
 import json
 
-from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.training.run import LIMIT_SECONDS, launch
+from tftrain.page.bars import Panel, Series
 from tftrain.schedules import activations, orders, simulation
 from tftrain.schedules.simulation import even_durations
 

@@ -5,10 +5,12 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain.bench import bars, page, picture
-from tftrain.bench.bars import Panel, Series, words
+from tftrain.bench import host, picture
 from tftrain.bench.published import chart, order
 from tftrain.bench.table import Outcome, Record, Table
+from tftrain.page import bars
+from tftrain.page.bars import Panel, Series, words
+from tftrain.page.document import document
 
 # Runs of one configuration differ by about as much in the published tables.
 OTHERS_SPREAD = 100 * order.PUBLISHED_SPREAD
@@ -61,7 +63,7 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
         *(f"<p>{html.escape(line.capitalize())}.</p>" for line in order.lines(records)),
         f"<h2>Notes</h2>\n<table><tbody>{''.join(_note(record) for record in records)}</tbody></table>",
     ]
-    path.write_text(page.document(table.name, table.about, parts), encoding="utf-8")
+    path.write_text(document(table.name, f"{table.about}; {host.load()}", parts), encoding="utf-8")
 
 
 def _figures(table: Table, records: Sequence[Record]) -> str:

@@ -162,6 +162,8 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         chunks=chunks,
         sequence_parallel=work.sequence_parallel and tp > 1,
         split_strategy=_owners(work, dp),
+        fused=work.fused - {"cross_entropy"},
+        wire="fp16" if work.wire == "bf16" else work.wire,
         segments=int(not work.compiled),  # 0: as many as the trainer chooses
         accumulation=(work.accumulation or "fp32") if micro_batches > 1 else "",
     )

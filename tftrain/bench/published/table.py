@@ -24,7 +24,7 @@ from tftrain.bench.worker import MeasureError
 from tftrain.plan.published import compare
 
 STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
-SWEEP = "sweep_"  # tables too long to run, unless --rows names the rows
+SWEEPS = ("sweep_", "foundry_")  # tables too long to run, unless --rows names the rows
 
 COLUMNS = columns(
     "row settings status scale peak_gb:3 peak_gb_change_pct:1 samples_per_sec:2 "
@@ -96,7 +96,7 @@ def _machine_and_scale(published: Sequence[Published], config: BenchConfig) -> t
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:
-    return table.startswith(SWEEP) and config.rows == BenchConfig.rows
+    return table.startswith(SWEEPS) and config.rows == BenchConfig.rows
 
 
 def case_record(case: Case, size: scale.Scale) -> Record:

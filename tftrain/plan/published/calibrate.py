@@ -17,11 +17,13 @@ import numpy as np
 
 from tftrain.host.units import GB
 from tftrain.plan import memory, timing
-from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.cluster import CARDS, CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import Constants
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")
+# Constants that another card multiplies: software reaches another share of its data sheet than of an A100's.
+CARD = ("product_rate", "attention_rate", "memory_rate", "link_rate")
 MEMORY = ("reserve_gb", "fragmentation", "state_slack")
 # The constants that a system's rows determine; the others come from another system, see SHARES_WITH, or are defaults.
 FITTED = {
@@ -30,16 +32,20 @@ FITTED = {
     "megatron_selene": ("product_rate", "memory_rate", "link_rate"),
     "megatron_deepspeed": ("network_rate", "transfer", *MEMORY),
     "megatron_deepspeed_tuned": ("transfer",),
-    "encoder": ("network_rate", "wait_us", "batch_ms", *MEMORY),
+    "foundry": ("product_rate", "attention_rate", "memory_rate", "link_rate", "network_rate", "step_ms"),
+    "encoder": ("network_rate", "wait_us", "sum_ms", *MEMORY),
     "megatron_cpu": ("product_rate", "misaligned", "network_rate", "wait_us", "gradient_ns", *MEMORY),
 }
+# Systems of an A100 that the constants of other cards are derived for.
+ON_CARDS = ("megatron", "encoder", "foundry")
+SYSTEMS = (*FITTED, *(f"{system}_{card}" for card in CARDS for system in ON_CARDS))
 SHARES_WITH = {"megatron_deepspeed_tuned": "megatron_deepspeed"}
 SHARES_TIME_WITH = {"megatron_deepspeed": "megatron"}
 # Starting values that differ from the defaults. Horovod negotiates every collective in cycles of milliseconds, and a
 # micro-batch of TensorFlow begins in Python. A CPU reaches a smaller share of its peak and takes time around an update.
 STARTS = {
     ("encoder", "wait_us"): 300.0,
-    ("encoder", "batch_ms"): 30.0,
+    ("encoder", "sum_ms"): 30.0,
     ("megatron_cpu", "product_rate"): 0.25,
     ("megatron_cpu", "misaligned_batch"): 0.9,
     ("megatron_cpu", "gradient_ns"): 30.0,
@@ -48,6 +54,14 @@ STARTS = {
     ("megatron", "state_slack"): 0.0,
     ("megatron_selene", "reserve_gb"): 2.0,
     ("megatron_selene", "state_slack"): 0.0,
+    ("foundry", "attention_rate"): 0.4,
+    # FlashAttention-2 reaches 35% of an H100's peak (arXiv 2407.08608) and 50 to 73% of an A100's (arXiv 2307.08691).
+    ("h100", "attention_rate"): 0.6,
+    ("foundry", "network_rate"): 0.7,
+    ("foundry", "launch_us"): 8.0,
+    ("foundry", "reserve_gb"): 2.0,
+    ("foundry", "fragmentation"): 0.0,
+    ("foundry", "state_slack"): 0.0,
     # A micro-batch of the sweep adds the same time with two stages as with four: its transfers are hidden.
     ("megatron", "transfer"): 0.0,
 }
@@ -57,6 +71,7 @@ NOT_COMPARABLE = {
 }
 LINEAR_ABOVE = 0.03
 PRIOR_WEIGHT = 0.005
+AT_MOST_ONE = ("misaligned", "misaligned_batch", "product_rate", "network_rate")  # by what they mean
 ROUNDS = 10
 STEP = 1e-3
 
@@ -85,12 +100,24 @@ def owner(system: str, name: str) -> Key:
     return owner(other, name) if other else ("", name)
 
 
+def owners(system: str, name: str) -> list[Key]:
+    """Returns the keys of a constant: that on an A100, and the factor of the system's card, if it has another one."""
+    of_card = [(card, name) for card in CARDS if system.endswith(f"_{card}") and name in CARD]
+    return [owner(_on_a100(system), name), *of_card]
+
+
+def _on_a100(system: str) -> str:
+    return next((system.removesuffix(f"_{card}") for card in CARDS if system.endswith(f"_{card}")), system)
+
+
 def constants(system: str, values: dict[Key, float]) -> Constants:
     """Returns the constants of a system; `values` has the logarithms of fitted ones, the others are starting values."""
-    found = {}
+    on_a100, found = _on_a100(system), {}
     for name in Constants.__dataclass_fields__:
-        value = values.get(owner(system, name))
-        found[name] = _start_of((system, name)) if value is None else float(math.exp(value))
+        first, *factors = owners(system, name)
+        found[name] = math.exp(values[first]) if first in values else _start_of((on_a100, name))
+        for factor in factors:
+            found[name] *= math.exp(values.get(factor, math.log(_start_of(factor))))
     return Constants(**found)
 
 
@@ -114,9 +141,9 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
 
     `error` compares the figure: it is `log_seconds` or `log_memory`.
     """
-    found = {owner(system, name) for system in {row.system for row in rows} for name in names}
+    found = {key for system in {row.system for row in rows} for name in names for key in owners(system, name)}
     keys = tuple(sorted(key for key in found if key[0]))
-    start = _start(keys)
+    start, ceiling = _start(keys), _ceiling(keys)
     values, errors = start, _errors(rows, error, keys, start)
     weights = row_weights(rows)
     for _ in range(ROUNDS):
@@ -124,7 +151,7 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
         step, factor = _newton(errors, slopes, weights, values - start), 1.0
         before = _loss(errors, weights, values - start)
         while factor > 0.05:
-            tried = values + factor * step
+            tried = np.minimum(values + factor * step, ceiling)
             new = _errors(rows, error, keys, tried)
             if _loss(new, weights, tried - start) < before:
                 values, errors = tried, new
@@ -144,13 +171,14 @@ def held_out_errors(
 
     The group of a row is its table, or a random fold. For the other arguments, see `fit`.
     """
-    start, found = _start(fitted.keys), np.array(fitted.errors)
+    start, ceiling, found = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
         left = np.array([of_row == group for of_row in groups])
         values, errors = fitted.values, fitted.errors
         weights = row_weights([row for row, out in zip(rows, left, strict=True) if not out])
         for _ in range(3):
-            values = values + _newton(errors[~left], fitted.slopes[~left], weights, values - start)
+            step = _newton(errors[~left], fitted.slopes[~left], weights, values - start)
+            values = np.minimum(values + step, ceiling)
             errors = _errors(rows, error, fitted.keys, values)
         found[left] = errors[left]
     return found
@@ -166,8 +194,13 @@ def _start(keys):
     return np.array([math.log(_start_of(key)) for key in keys])
 
 
+def _ceiling(keys):
+    """Returns the largest logarithm of each value."""
+    return np.array([0.0 if key[1] in AT_MOST_ONE and key[0] not in CARDS else math.inf for key in keys])
+
+
 def _start_of(key):
-    return STARTS.get(key, getattr(Constants(), key[1]))
+    return STARTS.get(key, 1.0 if key[0] in CARDS else getattr(Constants(), key[1]))
 
 
 def _errors(rows, error, keys, values):
@@ -182,7 +215,7 @@ def _slopes(rows, error, keys, values, errors):
     for column, key in enumerate(keys):
         moved = values.copy()
         moved[column] += STEP
-        touched = [index for index, row in enumerate(rows) if owner(row.system, key[1]) == key]
+        touched = [index for index, row in enumerate(rows) if key in owners(row.system, key[1])]
         new = _errors([rows[index] for index in touched], error, keys, moved)
         slopes[touched, column] = (new - errors[touched]) / STEP
     return slopes
@@ -229,13 +262,16 @@ def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
             of_table = np.array([table in (name, "all") for name in tables])
             means = [float(found[of_table].mean()) for found in every]
             errors.append(Errors(figure, table, int(of_table.sum()), *means))
-    return {system: constants(system, values) for system in FITTED}, errors
+    return {system: constants(system, values) for system in SYSTEMS}, errors
 
 
 def to_json(systems: dict[str, Constants]) -> str:
-    """Returns the text of `constants.json`; four digits exceed the accuracy of the rows."""
+    """Returns the text of `constants.json`, without defaults; four digits exceed the accuracy of the rows."""
+    defaults = dataclasses.asdict(Constants())
     shown = {
-        system: {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items()}
+        system: {
+            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items() if value != defaults[name]
+        }
         for system, found in systems.items()
     }
     return json.dumps(shown, indent=1) + "\n"

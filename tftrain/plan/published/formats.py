@@ -19,6 +19,13 @@ CPU_VOCAB = 51_200  # reproduces the published TFLOPs
 LONGEST_SECONDS = 20_000  # of an iteration on A64FX; larger figures are milliseconds
 MEGATRON_FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
 TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
+FOUNDRY_FUSED = frozenset({"ln", "flash", "gelu", "cross_entropy", "optimizer"})
+# Cluster and system of a card: 1600 Gbit/s between nodes of A100, 3200 between those of H100.
+FOUNDRY_CLUSTERS = {
+    "a100_40gb": ("a100_40gb_1600gbit", "foundry"),
+    "a100_80gb": ("a100_80gb_1600gbit", "foundry"),
+    "h100_80gb": ("h100", "foundry_h100"),
+}
 PER_NODE = 8
 
 
@@ -140,10 +147,33 @@ def _selene(cells: CsvRow) -> Row:
     return _row(cells, workload, "a100_80gb_8_links", "megatron_selene", reference)
 
 
+def _foundry(cells: CsvRow) -> Row:
+    """llm-foundry on PyTorch: weights sharded by FSDP, flash attention, no dropout, gradients sent in 16 bits."""
+    card = cells.choice("card", tuple(FOUNDRY_CLUSTERS))
+    workload = _decoder(
+        cells,
+        cells.whole("vocab"),
+        cells.choice("precision", tuple(ITEM_BYTES)),
+        cells.choice("activation_checkpointing", ("none", "full")),
+        {"zero2": 2, "zero3": 3}[cells.choice("sharding", ("zero2", "zero3"))],
+    )._replace(trainer="fsdp", fused=FOUNDRY_FUSED, hidden_dropout=False, attention_dropout=False)
+    workload = workload._replace(wire=workload.precision)
+    gpus, steps = cells.whole("gpus"), cells.whole("grad_accum")
+    if workload.ranks != gpus or -(-gpus // PER_NODE) != cells.whole("nodes"):
+        raise ValueError(f"{_ranks(workload)}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each node")
+    if workload.micro_batches != steps:
+        raise ValueError(f"grad_accum={steps}: expected global_batch / (dp * micro_batch) = {workload.micro_batches}")
+    reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
+    offloaded = cells.choice("activation_offload", ("false", "true")) == "true"
+    remark = "inputs of blocks are in host memory: planned as in the device's" if offloaded else ""
+    return _row(cells, workload, *FOUNDRY_CLUSTERS[card], reference, remark=remark)
+
+
 FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (
     ({"row", "table", "levers", "samples_per_sec_per_gpu"}, encoder_format.read),
     ({"row", "table", "zero_stage", "flops_formula", "dp", "tp", "pp"}, _topology),
     ({"row", "table", "max_mib", "activation_checkpointing", "dp", "tp", "pp"}, _cpu_nodes),
+    ({"row", "table", "card", "sharding", "grad_accum", "dp", "tp", "pp"}, _foundry),
     ({"row", "table", "gpus", "vocab", "dp", "tp", "pp"}, _sweep),
     ({"row", "table", "virtual_pp", "sequence_parallel", "dp", "tp", "pp"}, _selene),
 )

@@ -13,7 +13,10 @@ from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.formats import FORMATS
 from tftrain.plan.published.row import Row
 
-TABLES = ("encoder_a100", "decoder_3d_a100", "decoder_3d_a64fx", "decoder_sweep_a100", "decoder_selene_a100")
+TABLES = (
+    *("encoder_a100", "decoder_3d_a100", "decoder_3d_a64fx", "decoder_sweep_a100", "decoder_selene_a100"),
+    "decoder_zero3",
+)
 REFERENCE = [f"{name}.csv" for name in TABLES]
 
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from tftrain.bench.bars import Panel, Series, chart
+from tftrain.page.bars import Panel, Series, chart
 
 SPEED = Panel("speed", (Series("change", spread="spread"),), "+.1f", " %", better=1)
 MEMORY = Panel("memory", (Series("change", spread="spread"),), "+.1f", " %", better=-1)

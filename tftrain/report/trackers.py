@@ -1,0 +1,178 @@
+"""Trackers of experiments that get the rows of a run too: `--report_to`.
+
+A tracker works in a thread of its own, and the run goes on whatever it does. After an error, or when it has not caught
+up at the end, a line of the log names it; metrics.jsonl has all rows. OUTPUT_DIR/trackers.json keeps the tracker's own
+number of the run, so that all resumes of a run are one run there.
+"""
+
+import csv
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tftrain.checkpoint import durable
+
+logger = logging.getLogger(__name__)
+
+EXIT_SECONDS = 20.0  # how long the end of a run waits for a tracker
+MOST_WAITING = 10_000  # rows that a slow tracker may be behind
+
+
+class Csv:
+    """OUTPUT_DIR/metrics.csv: metrics.jsonl as a table, with a column for each metric."""
+
+    id = None
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], known: str | None):
+        self._folder = folder
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Does nothing: `close` reads the rows, without those of steps that were lost."""
+
+    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
+        """Writes the table."""
+        rows = [json.loads(line) for line in (self._folder / "metrics.jsonl").read_text().splitlines()]
+        with (self._folder / "metrics.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+class Wandb:
+    """Weights & Biases, as its own variables say: WANDB_PROJECT, WANDB_MODE=offline and others."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], known: str | None):
+        import wandb
+
+        self._wandb = wandb
+        project = os.environ.get("WANDB_PROJECT", "tftrain")
+        settings = wandb.Settings(silent=True, console="off")
+        self._run = wandb.init(
+            dir=str(folder), project=project, id=known, resume="allow", config=dict(config), settings=settings,
+            name=folder.name,
+        )  # fmt: skip
+        self._run.define_metric("*", step_metric="step")  # A resume may begin before the last step that was logged.
+        self.id = self._run.id
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends a row."""
+        self._run.log({"step": step, **values})
+
+    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
+        """Sends pictures and the last line, and ends the run."""
+        self._run.log({path.stem: self._wandb.Image(str(path)) for path in pictures})
+        self._run.summary["last_line"] = last_line
+        self._run.finish(exit_code=0)
+
+
+class Mlflow:
+    """MLflow, as its own variables say: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], known: str | None):
+        import mlflow
+
+        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
+        if known is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tftrain")
+            found = self._client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            known = self._client.create_run(experiment, run_name=folder.name).info.run_id
+            parameters = [mlflow.entities.Param(name, str(value)) for name, value in config.items()]
+            self._client.log_batch(known, params=parameters[:100])
+            self._client.log_dict(known, dict(config), "config.json")
+        else:
+            self._client.set_terminated(known, "RUNNING")
+        self.id = known
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends a row."""
+        now = int(1000 * time.time())
+        metrics = [self._mlflow.entities.Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self.id, metrics=metrics)
+
+    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
+        """Sends pictures and the last line, and ends the run."""
+        for path in pictures:
+            self._client.log_artifact(self.id, str(path))
+        self._client.set_tag(self.id, "last_line", last_line)
+        self._client.set_terminated(self.id, "FINISHED" if is_done else "KILLED")
+
+
+KINDS = {"csv": Csv, "wandb": Wandb, "mlflow": Mlflow}
+
+
+class Trackers:
+    """The trackers of a run, on the chief."""
+
+    def __init__(self, names: Sequence[str], folder: Path, config: Mapping[str, Any], is_resumed: bool):
+        """Starts a thread for each; `config` has the value of each flag. A run that begins anew is a new one there."""
+        path = folder / "trackers.json"
+        known = json.loads(path.read_text()) if is_resumed and path.exists() else {}
+        self._threads = {name: _Thread(name, folder, config, known.get(name), self._keep) for name in names}
+        self._path, self._ids, self._lock = path, known if is_resumed else {}, threading.Lock()
+        for thread in self._threads.values():
+            thread.start()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Gives a row to each tracker, without a wait."""
+        for thread in self._threads.values():
+            thread.put("log", step, values)
+
+    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
+        """Gives each tracker pictures and the last line of the log; waits at most EXIT_SECONDS for all of them."""
+        for thread in self._threads.values():
+            thread.put("close", pictures, last_line, is_done)
+        end = time.monotonic() + EXIT_SECONDS
+        for name, thread in self._threads.items():
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                logger.warning(
+                    f"--report_to={name}: it has not taken all rows after {EXIT_SECONDS:.0f} s; the run ends"
+                )
+
+    def _keep(self, name: str, number: str) -> None:
+        with self._lock:
+            self._ids[name] = number
+            durable.write(self._path, (json.dumps(self._ids) + "\n").encode())
+
+
+class _Thread(threading.Thread):
+    """Makes one tracker and does what is put; ends after `close` or an error, which it names."""
+
+    def __init__(
+        self, name: str, folder: Path, config: Mapping[str, Any], known: str | None, keep: Callable[[str, str], None]
+    ):
+        super().__init__(name=f"tracker {name}", daemon=True)
+        self._kind, self._start_with, self._keep = name, (folder, config, known), keep
+        self._calls: queue.Queue[tuple] = queue.Queue(MOST_WAITING)
+        self._is_behind = False
+
+    def put(self, method: str, *args: Any) -> None:
+        try:
+            self._calls.put_nowait((method, *args))
+        except queue.Full:
+            if not self._is_behind and self.is_alive():
+                logger.warning(
+                    f"--report_to={self._kind}: it is {MOST_WAITING} rows behind, and lacks some from now on"
+                )
+            self._is_behind = True
+
+    def run(self) -> None:
+        try:
+            tracker = KINDS[self._kind](*self._start_with)
+            if tracker.id:
+                self._keep(self._kind, tracker.id)
+            method = ""
+            while method != "close":
+                method, *args = self._calls.get()
+                getattr(tracker, method)(*args)
+        except Exception as error:  # Of a package, a network or a server.
+            text = " ".join(str(error).split())
+            words = f"{type(error).__name__}: {text[:300]}; it gets no more rows, metrics.jsonl has all"
+            logger.warning(f"--report_to={self._kind}: {words}")
