@@ -126,6 +126,7 @@ class Run:
         jit: whether XLA compiles all of what computes: the micro-batches and the update. With tensor parallel ranks, it
             compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
+        shards_weights: whether ranks hold shards of the weights, which are gathered for each pass.
         segments: of the backward pass of a global batch's last micro-batch, see `tftrain.train.segments`.
         task, optimizer: what is optimised, with this rank's part of the model; and over its variables.
         loss_scale, progress: which the loss is multiplied by, and the counters.
@@ -136,27 +137,35 @@ class Run:
         self.config, self.mesh = config, mesh
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
+        self.shards_weights = config.shards_weights(mesh.split.size)
         self.segments = segments_of(config, self.jit, mesh.data.size)
         self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
         model, parallel = self.task.model, config.parallel
         named = model.named_variables()
         rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
-        self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
+        if not self.shards_weights:
+            self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
         self.optimizer = Optimizer(
             config.optimizer,
             run_length(config),
             named,
             mesh,
-            parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
+            parallel.state_split_strategy if parallel.splits_state and mesh.split.size > 1 else None,
             model.pieces,
             model.initial_value,
             list(self._shapes),
             model.summed,
             {each.name for each in describe(config.model).variables() if not each.decays},
+            self.shards_weights,
         )
         state = self.optimizer.state
-        if rounded:
+        if self.shards_weights:
+            shards = {f"shard.{number}": master for number, master in enumerate(state.masters)}
+            copies = {name: shards[name] for name, copied in zip(shards, state.replicated, strict=True) if copied}
+            collectives.broadcast_variables(mesh.tensor, copies)
+            collectives.broadcast_variables(mesh.replicas, shards)
+        elif rounded:
             if not state.split:
                 masters = zip(state.names, state.masters, strict=True)
                 self._use_values_of_first_rank({name: master for name, master in masters if name in rounded})
@@ -231,7 +240,8 @@ def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
 def segments_of(config: TrainConfig, jit: bool, ranks: int) -> int:
     """Returns the segments of backward on so many data parallel ranks, see --backward_segments."""
     parallel, model = config.parallel, config.model
-    if parallel.backward_segments or not jit or ranks == 1 or parallel.pipeline_parallel_size > 1:
+    unsegmented = parallel.split_weights or parallel.pipeline_parallel_size > 1
+    if parallel.backward_segments or not jit or ranks == 1 or unsegmented:
         return parallel.backward_segments or 1
     return most_segments(model.num_hidden_layers, describe(model).parameters)
 

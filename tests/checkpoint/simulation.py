@@ -92,6 +92,7 @@ class Simulation:
             dataclasses.replace(config, batch=config.batch.resolve(self.data_ranks)), self.data_ranks
         )
         self._wire = 2 if config.compute.hvd_fp16_compression else 4
+        self._by_unit = parallel.split_weights
         vocab_size = data_sizes.synthetic(config.data, model.vocab_size).vocab_size
         weights = describe(dataclasses.replace(model, vocab_size=vocab_size)).variables()
         wide = "fp32" if model.ln_dtype == "fp32" else config.compute.precision
@@ -109,7 +110,7 @@ class Simulation:
             strategy,
             [each.name for each in held],
             [each.size for each in held],
-            bucket_kinds(held, self._dtypes),
+            bucket_kinds(held, self._dtypes, by_unit=self._by_unit),
             self.data_ranks,
             BUCKET_BYTES // 4,
             bucket_loads(held, self.tensor_ranks),

@@ -39,6 +39,23 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
             "--tensor_parallel_size=2 --pipeline_parallel_size=2 --split_grad_accum",
             "--split_grad_accum=true: expected split_opt_state instead with pipeline_parallel_size > 1",
         ),
+        (
+            4,
+            "--pipeline_parallel_size=2 --split_weights",
+            "--split_weights=true: expected split_opt_state instead with pipeline_parallel_size > 1",
+        ),
+        (
+            4,
+            "--split_weights --split_group=host --state_split_strategy=greedy:4",
+            "--state_split_strategy=greedy:4: expected even with split_group=host",
+        ),
+        (4, "--split_group=host", "--split_group=host: remove this flag, or add split_weights"),
+        (4, "--split_grad_accum --prefetch_blocks=2", "--prefetch_blocks=2: remove this flag, or add split_weights"),
+        (
+            4,
+            "--split_weights --backward_segments=2",
+            "--backward_segments=2: remove this flag: with split_weights, backward runs block by block",
+        ),
         (4, "--sequence_parallel", "--sequence_parallel=true: remove this flag, or add tensor_parallel_size > 1"),
         (
             4,

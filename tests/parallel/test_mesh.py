@@ -4,7 +4,7 @@ import pytest
 
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
-from tftrain.parallel.start import speed_settings, stall_limits
+from tftrain.parallel.start import speed_settings, split_size_of, stall_limits
 
 CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 
@@ -75,6 +75,40 @@ def test_a_model_group_holds_every_stage_and_slice_once_and_a_stage_group_all_re
         assert {meshes[rank].data.rank for rank in mesh.group("model").ranks} == {mesh.data.rank}
         assert {meshes[rank].stage for rank in mesh.group("stage").ranks} == {mesh.stage}
         assert mesh.group("stage").size == size // pipeline
+
+
+@pytest.mark.parametrize(("size", "tensor", "split"), [(8, 1, 4), (12, 3, 2), (8, 2, 1), (4, 1, 4)])
+def test_the_holders_of_a_divided_state_have_every_shard_once(size, tensor, split):
+    meshes = [Mesh(rank, size, tensor_parallel_size=tensor, split_size=split) for rank in range(size)]
+    for mesh in meshes:
+        shards = [(meshes[rank].tensor.rank, meshes[rank].split.rank) for rank in mesh.group("holders").ranks]
+        assert sorted(shards) == [(place, shard) for place in range(tensor) for shard in range(split)]
+        assert mesh.split.size * mesh.replicas.size == mesh.data.size
+        assert {meshes[rank].split.rank for rank in mesh.replicas.ranks} == {mesh.split.rank}
+        assert {meshes[rank].tensor.rank for rank in mesh.replicas.ranks} == {mesh.tensor.rank}
+    assert Mesh(3, 8).split == Mesh(3, 8).data
+    assert Mesh(3, 8).replicas.size == 1
+
+
+@pytest.mark.parametrize(
+    ("launch", "tensor", "expected"),
+    [(Launch(5, 8, 1, 4), 1, 4), (Launch(5, 8, 1, 4), 2, 2), (Launch(1, 4, 1, 4), 1, None), (Launch(1, 2, 0, 1), 1, 1)],
+)
+def test_the_data_parallel_ranks_of_a_host_can_divide_the_state(launch, tensor, expected):
+    assert split_size_of(launch, tensor) == expected
+
+
+@pytest.mark.parametrize(
+    ("launch", "tensor", "problem"),
+    [
+        (Launch(1, 8, 0, 4), 1, "expected as many ranks on every host, one host after the other"),  # by turns
+        (Launch(0, 6, 0, 4), 1, "expected as many ranks on every host, one host after the other"),
+        (Launch(0, 12, 0, 6), 4, "expected a multiple of tensor_parallel_size=4"),
+    ],
+)
+def test_hosts_that_cannot_be_split_groups_are_refused(launch, tensor, problem):
+    with pytest.raises(MeshError, match=f"--split_group=host: .*{problem}"):
+        split_size_of(launch, tensor)
 
 
 def test_one_stage_needs_no_process_sets_of_its_own():

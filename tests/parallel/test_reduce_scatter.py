@@ -59,7 +59,7 @@ def test_no_rank_receives_more_than_a_bucket_at_once(monkeypatch, strategy):
     def reduce(group):
         split = StateSplit(group, list(shapes), list(shapes.values()), strategy)
         tensors = [tf.constant(every[group.rank]) for every in given.values()]
-        parts = split.reduce(tensors, "x", tf.float32)
+        parts = split.reduce_all(tensors, "x", tf.float32)
         whole = {}
         for bucket, part in zip(split.buckets, parts, strict=True):
             for index, in_part, in_tensor in bucket.owned(group.rank, [math.prod(shape) for shape in shapes.values()]):

@@ -54,6 +54,7 @@ MODERN |= {"use_bias_in_keys": True}
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
+ZERO_3 = {**ZERO_2, "split_weights": True}
 
 
 def case(
@@ -108,6 +109,7 @@ FACTORS = {
         "zero1-even": ZERO_1,
         "zero1-naive": {**ZERO_1, "state_split_strategy": "naive"},
         "zero2-greedy:1": {**ZERO_2, "state_split_strategy": "greedy:1"},
+        "zero3": ZERO_3,
     },
     "batch": {"": {}, "accumulate": {"accumulate": ACCUMULATE}},
     "model": {

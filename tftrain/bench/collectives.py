@@ -30,11 +30,13 @@ LAYOUTS = {
     "tp2": ("--tensor_parallel_size=2",),
     "tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state"),
     "zero1": ("--split_opt_state",),
+    "zero3": ("--split_weights",),
     "tp4": ("--tensor_parallel_size=4",),
 }
 # Ranks and layout; each with each cycle time.
 CASES = (
-    *((2, "tp2"), (4, "tp2"), (4, "tp4"), (4, "zero1"), (4, "tp2_zero1")),
+    *((2, "tp2"), (2, "zero1"), (2, "zero3")),
+    *((4, "tp2"), (4, "tp4"), (4, "zero1"), (4, "tp2_zero1")),
     *((8, "tp2"), (8, "tp4"), (16, "tp2"), (16, "tp2_zero1")),
 )
 # Milliseconds; "auto" is what the ranks choose.

@@ -170,6 +170,9 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
         if parallel.pipeline_parallel_size > 1 or size > 1:
             expected = "remove this flag: it is for runs without tensor parallel ranks and pipeline stages"
             yield Problem("backward_segments", segments, expected)
+        elif parallel.split_weights:
+            expected = "remove this flag: with split_weights, backward runs block by block"
+            yield Problem("backward_segments", segments, expected)
         elif segments > model.num_hidden_layers:
             expected = f"expected at most num_hidden_layers={model.num_hidden_layers}"
             yield Problem("backward_segments", segments, expected)

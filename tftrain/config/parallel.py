@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tftrain.config import ramp
-from tftrain.config.fields import ConfigError, Problem, flag
+from tftrain.config.fields import ConfigError, Problem, flag, superfluous
 
 GROUP_TRANSPORTS = ("auto", "horovod", "tensorflow")
+SPLIT_GROUPS = ("all", "host")
 PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 # Gradients are summed in buckets, each as soon as all its gradients exist. Buckets are small enough that the first is
 # sent while backward still computes the last, and large enough that the network runs at its full rate.
@@ -141,7 +142,13 @@ class ParallelConfig:
     split_grad_accum: bool = flag(False)
     """Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."""
     split_weights: bool = flag(False)
-    """Split the weights too (ZeRO-3): each rank holds a share and gathers a block's before it computes."""
+    """Also partition the weights (ZeRO-3): the weights of a block are gathered before it computes, in forward and again
+    in backward, and released afterwards; implies split_grad_accum."""
+    prefetch_blocks: int = flag(1, minimum=0)
+    """Blocks whose weights are gathered while the block before them computes, with split_weights."""
+    split_group: str = flag("all", choices=SPLIT_GROUPS)
+    """Data parallel ranks that partition state, gradients and weights, with split_weights. all: all of them. host:
+    those of each host, so that only sums of gradients travel between hosts."""
     state_split_strategy: str = flag("even")
     """Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on
     rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks."""
@@ -181,6 +188,14 @@ class ParallelConfig:
                 "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
             found.append(Problem("split_grad_accum", True, expected))
+        if self.split_weights and stages > 1:
+            expected = (
+                "expected split_opt_state instead with pipeline_parallel_size > 1: every stage would gather its "
+                "weights again for each micro-batch"
+            )
+            found.append(Problem("split_weights", True, expected))
+        if not self.split_weights:
+            found += superfluous(self, ("prefetch_blocks", "split_group"), "remove this flag, or add split_weights")
         if self.group_transport == "tensorflow" and size == stages == 1:
             expected = "remove this flag, or add tensor_parallel_size or pipeline_parallel_size"
             found.append(Problem("group_transport", "tensorflow", expected))
@@ -192,6 +207,9 @@ class ParallelConfig:
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and not self.splits_state:
             expected = "remove this flag, or add split_opt_state or split_grad_accum"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy != "even" and self.split_group != "all":
+            expected = f"expected even with split_group={self.split_group}"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
             owners, data_ranks = (

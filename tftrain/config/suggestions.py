@@ -28,6 +28,7 @@ _NAMES = {
     "split_opt_state split_grad_accum": "zero zerostage",
     "split_opt_state": "zero1 usedistributedoptimizer",
     "split_grad_accum": "zero2",
+    "split_weights": "zero3 fsdp",
     "tensor_parallel_size": "tp tensormodelparallelsize",
     "pipeline_parallel_size": "pp pipelinemodelparallelsize",
     "activation_checkpointing=full": "gradientcheckpointing recompute",

@@ -166,6 +166,10 @@ class TrainConfig:
         """Returns whether XLA compiles all computation of a micro-batch, which then has no collectives."""
         return self.compiles(gpu) and self.parallel.tensor_parallel_size == 1
 
+    def shards_weights(self, ranks: int) -> bool:
+        """Returns whether each of `ranks` ranks holds a shard of the weights; an evaluation alone needs all of them."""
+        return self.parallel.split_weights and ranks > 1 and self.run.mode == "train"
+
     @property
     def has_deferred_collectives(self) -> bool:
         """Whether backward is in halves, and each has sums over tensor parallel ranks in it."""

@@ -41,6 +41,7 @@ class TokenEmbedding(tf.Module):
         """Makes the table, before all other variables, if the part of the model that this rank holds needs it."""
         super().__init__()
         self.table, self.first, self.ranks, self.place = None, 0, parameters.ranks, parameters.place
+        self._released = parameters.released
         self.copy: dict[str, tf.Variable] = {}
         self.is_shared = architecture.tied and part.embedding != part.heads
         self.is_copy = self.is_shared and part.heads
@@ -111,8 +112,8 @@ class TokenEmbedding(tf.Module):
             x = tf.reshape(rows, [-1, rows.shape[-1]])
         else:
             # A table in 8 bits can only be gathered from, and is not trained.
-            pick = lookup if isinstance(self.table, tf.Variable) else tf.gather
-            x = pick(self.table, local)
+            is_trained = isinstance(self.table, tf.Variable)
+            x = lookup(self.table, local, not self._released) if is_trained else tf.gather(self.table, local)
         if is_local is None:
             return x
         x = tf.where(tf.reshape(is_local, [-1, 1]), x, tf.zeros([], x.dtype))
@@ -189,8 +190,7 @@ class Embedding(tf_keras.layers.Layer):
         return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, EMBEDDING_SITE, part))
 
 
-@tf.custom_gradient
-def lookup(table: tf.Tensor, indices: tf.Tensor):
+def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True) -> tf.Tensor:
     """Picks rows of a table, with a dense gradient.
 
     TensorFlow's own gradient of a gather is a list of rows, `IndexedSlices`. TensorFlow adds such a list and the dense
@@ -200,6 +200,7 @@ def lookup(table: tf.Tensor, indices: tf.Tensor):
     Args:
         table: [rows, width], any float dtype.
         indices: [n], int32 or int64, each in [0, rows).
+        keep: whether the table may stay in memory until backward; if not, it is a variable.
 
     Returns:
         [n, width], like `table`; and a gradient for the table that is a dense tensor.
@@ -208,9 +209,23 @@ def lookup(table: tf.Tensor, indices: tf.Tensor):
         tf.errors.InvalidArgumentError: an index is out of range (on CPU, outside XLA).
     """
 
-    def gradient(upstream):
-        wide = tf.cast(upstream, wide_dtype(table.dtype))
-        total = tf.math.unsorted_segment_sum(wide, indices, tf.shape(table)[0])
-        return tf.cast(total, table.dtype), None
+    @tf.custom_gradient
+    def pick(table, indices):
+        return tf.gather(table, indices), lambda upstream: (_sum_of_rows(upstream, table, indices), None)
 
-    return tf.gather(table, indices), gradient
+    if keep:
+        return pick(table, indices)
+    with tf.compat.v1.get_default_graph().gradient_override_map({"GatherV2": "TftrainLookup"}):
+        return tf.gather(table.read_value(), indices)
+
+
+@tf.RegisterGradient("TftrainLookup")
+def _lookup_gradient(op, upstream):
+    """Returns the gradient of the table; that of indices and axis is None."""
+    table, indices, _axis = op.inputs
+    return _sum_of_rows(upstream, table, indices), None, None
+
+
+def _sum_of_rows(upstream, table, indices):
+    wide = tf.cast(upstream, wide_dtype(table.dtype))
+    return tf.cast(tf.math.unsorted_segment_sum(wide, indices, dimension(table, 0)), table.dtype)

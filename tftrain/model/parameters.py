@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece, held_piece
 from tftrain.formats.weights import Weights
+from tftrain.model.gathered_weights import release
 from tftrain.parallel.tensor import TensorRanks, own_copy
 
 ONE_RANK = TensorRanks()
@@ -35,12 +36,13 @@ class Parameters:
     Attributes:
         dtype: name of the dtype of the variables, in which the layers also compute.
         ranks: the tensor parallel ranks.
+        released: whether the variables are made without their values, see `tftrain.model.gathered_weights`.
         variables: global name -> variable, shared by all scopes of one model.
         summed: global names of the variables that every rank holds whole and uses for its own tokens or heads only,
             so that their gradients are sums over the tensor parallel ranks; shared likewise.
         pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
         draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
-            values every dtype represents, there is none. Shared likewise.
+            values every dtype represents, there is one only if all variables are released. Shared likewise.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Parameters:
         initializer_range: float,
         ranks: TensorRanks = ONE_RANK,
         initial: Weights | None = None,
+        released: bool = False,
     ):
         """Starts a model without variables.
 
@@ -59,8 +62,9 @@ class Parameters:
             initializer_range: standard deviation of the truncated normal for kernels and tables.
             ranks: the tensor parallel ranks.
             initial: weights to begin with; a variable that they lack is drawn.
+            released: see above.
         """
-        self.dtype, self.ranks, self._initial = dtype, ranks, initial
+        self.dtype, self.ranks, self._initial, self.released = dtype, ranks, initial, released
         self.variables: dict[str, tf.Variable] = {}
         self.summed: set[str] = set()
         self.pieces: dict[str, Piece] = {}
@@ -152,8 +156,11 @@ class Parameters:
         self.pieces[piece.name] = piece
         if self._in_parts and not piece.is_divided:
             self.summed.add(piece.name)
-        variable = tf.Variable(tf.cast(draw(), self.dtype), name=piece.name)
-        if not is_exact:
+        value = tf.zeros(piece.shape, self.dtype) if self.released else tf.cast(draw(), self.dtype)
+        variable = tf.Variable(value, name=piece.name)
+        if self.released:
+            release(variable)
+        if self.released or not is_exact:
             self.draws[piece.name] = draw
         self.variables[piece.name] = variable
         return variable

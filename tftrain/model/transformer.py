@@ -54,6 +54,7 @@ class Transformer(tf_keras.Model):
         ranks: TensorRanks = ONE_RANK,
         part: ModelPart | None = None,
         initial: Weights | None = None,
+        released: bool = False,
     ):
         """Builds the model with its initial weights.
 
@@ -67,6 +68,7 @@ class Transformer(tf_keras.Model):
                 collectives must be unique.
             part: the layers of this rank; by default all.
             initial: weights to begin with; a variable that they lack is drawn.
+            released: whether the variables have no values until they are gathered.
 
         Raises:
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
@@ -83,9 +85,11 @@ class Transformer(tf_keras.Model):
             )
         self.ranks = ranks
         self.part = part = part or whole(architecture.layers)
-        self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
+        self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        if released:  # A block is recomputed from outside, see `tftrain.train.sharded`.
+            self._checkpointing = KEEP_ALL
         on_tokens = self._parameters.in_parts(ranks.divide_sequence)
         self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")

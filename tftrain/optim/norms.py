@@ -38,6 +38,7 @@ class Norms:
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
         self._model = mesh.group(_kind(mesh, split, "model", "world"))
         self._stage = mesh.group(_kind(mesh, split, "tensor", "stage"))
+        self._has_replicas = not split or mesh.replicas.size > 1
         self.communicates, self._adds_parts = self._model.size > 1, self._stage.size > 1
         self._places, self._total = list(places), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
@@ -106,14 +107,17 @@ class Norms:
 
     def _over_ranks(self, group, squares, name):
         """Returns the sum over the ranks, with the same bits on every rank of the run that updates the same weights."""
-        if not self._split:  # Each data parallel rank adds in a group of its own.
-            return collectives.sum_in_rank_order(group, squares, name)
+        # Replicas add in groups of their own.
+        add = collectives.sum_in_rank_order if self._has_replicas else collectives.all_reduce
+        sums = add(group, squares, name)
         # A rank that owns only padding does not use the result.
-        return collectives.prevent_pruning(collectives.all_reduce(group, squares, name))
+        return collectives.prevent_pruning(sums) if self._split else sums
 
 
 def _kind(mesh: Mesh, split: bool, whole: str, divided: str) -> str:
     """Returns the kind of the group that adds: `whole`, or `divided` if the data parallel ranks hold parts too."""
     if not split:
         return whole
+    if mesh.split_size:
+        return "holders"
     return "data" if mesh.group(whole).size == 1 else divided

@@ -59,6 +59,7 @@ class Optimizer(tf.Module):
         names_of_model: Sequence[str] | None = None,
         summed: Collection[str] = (),
         undecayed: Collection[str] = (),
+        shards_weights: bool = False,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -73,6 +74,7 @@ class Optimizer(tf.Module):
                 those of this one.
             summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
             undecayed: names of the variables with neither weight decay nor layer adaptation.
+            shards_weights: whether the variables are released, and the split state is all that ranks hold of them.
         """
         super().__init__(name="optimizer")
         mesh, gpu = mesh or Mesh(), devices.has_gpu()
@@ -83,14 +85,17 @@ class Optimizer(tf.Module):
         is_sliced = [piece.is_divided for piece in held]
         split = None
         if split_strategy:
-            kinds = bucket_kinds(held, [variable.dtype for variable in targets], [name in summed for name in variables])
+            dtypes = [variable.dtype for variable in targets]
+            kinds = bucket_kinds(held, dtypes, [name in summed for name in variables], shards_weights)
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
-            split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
+            split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads)
         if gpu and config.optimizer.startswith("fused_"):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
         rule, self.is_fused = rules.choose(config, is_available(gpu))
-        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial, summed)
+        self.state = OptimizerState(
+            list(variables), targets, split, mesh, pieces, rule.slots, initial, summed, shards_weights
+        )
         self._names = list(names_of_model or variables)
         places = list(map(self._names.index, variables))
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))

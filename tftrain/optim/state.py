@@ -17,6 +17,7 @@ from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.optim.state_layout import Held, Slice, StateLayout
 from tftrain.optim.state_split import StateSplit
+from tftrain.optim.weight_shards import WeightShards
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy
 
@@ -36,6 +37,7 @@ class OptimizerState(tf.Module):
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
         split: how the stores are divided among ranks; None: they are not.
+        weight_shards: gathers the model's variables, if the masters are all that ranks hold of the weights; else None.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class OptimizerState(tf.Module):
         slots: Sequence[str] = ADAM_SLOTS,
         initial: Callable[[str], tf.Tensor] | None = None,
         summed: Collection[str] = (),
+        shards_weights: bool = False,
     ):
         """Creates the state, with slots of zero.
 
@@ -59,7 +62,7 @@ class OptimizerState(tf.Module):
             initial: returns the fp32 value of the master weight of a variable that is not fp32, given its name; by
                 default the variable's value, which is rounded. It is called for one master weight after another, and
                 with a split only for those that this rank owns elements of.
-            summed: see `Optimizer`.
+            summed, shards_weights: see `Optimizer`.
         """
         super().__init__(name="optimizer_state")
         self.names, self.targets, self.split = list(names), list(variables), split
@@ -67,13 +70,15 @@ class OptimizerState(tf.Module):
         firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
         self.replicated = [not self._pieces[self.names[first]].is_divided for first in firsts]
         self.summed = [self.names[first] in summed for first in firsts]
-        group = split.group if split else (mesh or Mesh()).data
-        held = {name: self._pieces[name] for name in self.names}
-        self._layout = StateLayout(held, list(slots), split.buckets if split else None, group.rank, group.size)
+        mesh = mesh or Mesh()
+        group, replicas = split.group if split else mesh.data, mesh.replicas
+        held, buckets = {name: self._pieces[name] for name in self.names}, split.buckets if split else None
+        place = group.rank, group.size, (replicas.rank, replicas.size)
+        self._layout = StateLayout(held, list(slots), buckets, *place)
 
         def initial_value(index: int) -> tf.Tensor:
             variable = self.targets[index]
-            if initial is None or variable.dtype == tf.float32:
+            if not shards_weights and (initial is None or variable.dtype == tf.float32):
                 return tf.cast(variable, tf.float32)
             return initial(self.names[index])
 
@@ -86,6 +91,7 @@ class OptimizerState(tf.Module):
                 variable if variable.dtype == tf.float32 else _state(f"master/{name}", initial_value(index))
                 for index, (name, variable) in enumerate(zip(names, variables, strict=True))
             ]
+        self.weight_shards = WeightShards(split, self.names, self.targets, self.masters) if shards_weights else None
         self.slots = {slot: self._make(slot, (tf.zeros(master.shape) for master in self.masters)) for slot in slots}
 
     def copies(self) -> dict[int, tf.Variable]:
@@ -96,12 +102,17 @@ class OptimizerState(tf.Module):
         return {number: target for number, (target, master) in pairs if target is not master}
 
     def publish(self) -> None:
-        """Writes the master weights, rounded, to the model's variables; every rank of a split must call it."""
+        """Writes the master weights, rounded, to the model's variables; every rank of a split must call it.
+
+        Variables of sharded weights stay released.
+        """
+        if self.weight_shards:
+            return
         if self.split:
-            dtypes = [self.targets[bucket.tensors[0]].dtype for bucket in self.split.buckets]
-            parts = [tf.cast(master, dtype) for master, dtype in zip(self.masters, dtypes, strict=True)]
-            for index, value in self.split.gather(parts, "weights"):
-                self.targets[index].assign(value, read_value=False)
+            for number, (bucket, master) in enumerate(zip(self.split.buckets, self.masters, strict=True)):
+                part = tf.cast(master, self.targets[bucket.tensors[0]].dtype)
+                for index, value in self.split.gather(number, part, f"weights.{number}"):
+                    self.targets[index].assign(value, read_value=False)
             return
         for number, variable in self.copies().items():
             variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)

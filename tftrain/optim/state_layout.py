@@ -18,6 +18,9 @@ import numpy as np
 from tftrain.checkpoint.piece import MASTER, Piece, even_parts, renamed
 from tftrain.parallel.buckets import pack
 
+# The units of sharded weights: these, and each block.
+TOKENS, EMBEDDINGS, HEADS = "embeddings/word", "embeddings", "heads"
+
 
 class Slice(NamedTuple):
     """A range of the elements of one tensor."""
@@ -138,10 +141,19 @@ def _largest_first(sizes, owners):
     return owner_of
 
 
+def unit_of(name: str) -> str:
+    """Returns what is gathered together with a weight, given its global name: the unit of sharded weights."""
+    first = name.split("/")[0]
+    return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
+
+
 def bucket_kinds(
-    pieces: Sequence[Piece], dtypes: Sequence[Hashable], is_summed: Sequence[bool] | None = None
+    pieces: Sequence[Piece],
+    dtypes: Sequence[Hashable],
+    is_summed: Sequence[bool] | None = None,
+    by_unit: bool = False,
 ) -> list[Hashable]:
-    """Returns the kind of each weight; a bucket holds weights of one kind.
+    """Returns the kind of each weight; a bucket holds weights of one kind, and `by_unit` of one unit.
 
     Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
     ranks or all whole, because their squares are added together; and of those that are whole, the gradients of all or
@@ -149,7 +161,9 @@ def bucket_kinds(
     """
     is_summed = is_summed or [False] * len(pieces)
     together = zip(pieces, dtypes, is_summed, strict=True)
-    return [(piece.is_divided, dtype, summed) for piece, dtype, summed in together]
+    return [
+        (unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, summed) for piece, dtype, summed in together
+    ]
 
 
 def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
@@ -173,14 +187,22 @@ class StateLayout:
     """The pieces of one rank."""
 
     def __init__(
-        self, pieces: Mapping[str, Piece], slots: Sequence[str], buckets: Sequence[Bucket] | None, rank: int, ranks: int
+        self,
+        pieces: Mapping[str, Piece],
+        slots: Sequence[str],
+        buckets: Sequence[Bucket] | None,
+        rank: int,
+        ranks: int,
+        replica: tuple[int, int] = (0, 1),
     ):
         """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
-        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it.
+        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it. With
+        buckets, `replica` is this rank and the number of those that hold the same shards.
         """
         self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
         self._rank, self._ranks = rank, ranks
+        self._copy, self._copies = (rank, ranks) if buckets is None else replica
         self._sizes = [piece.size for piece in self._pieces]
 
     def held(self) -> Iterator[Held]:
@@ -202,8 +224,7 @@ class StateLayout:
         Ranks that hold the same pieces divide them evenly.
         """
         held = [each for each in self.held() if each.piece.replica_id == 0]
-        rank, ranks = (self._rank, self._ranks) if self._buckets is None else (0, 1)
-        for index, start, stop in even_parts([each.piece for each in held], ranks, rank):
+        for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):
             each = held[index]
             first = each.stretch.start or 0
             yield each._replace(piece=each.piece.part(start, stop), stretch=slice(first + start, first + stop))

@@ -1,6 +1,6 @@
 """Splits the optimizer's state among ranks (ZeRO): whole tensors to each rank's part of flat buckets, and back."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -47,36 +47,40 @@ class StateSplit:
                 [tf.zeros([size], dtype) if tensor is None else owned[tensor] for tensor, size in slices], axis=0
             )
 
-    def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
-        """Sums tensors over the ranks; each rank receives the sum of its own part.
+    def reduce_all(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
+        """Sums tensors over the ranks, one of each shape; returns this rank's part of each bucket, see `reduce`."""
+        indexed = dict(enumerate(tensors))
+        return [self.reduce(number, indexed, f"{name}.{number}", wire_dtype) for number in range(len(self.buckets))]
+
+    def reduce(self, number: int, tensors: Mapping[int, tf.Tensor], name: str, wire_dtype: tf.DType) -> tf.Tensor:
+        """Sums the tensors of a bucket over the ranks; each rank receives the sum of its own part.
 
         Args:
-            tensors: one of each shape, of any floating dtypes, different on each rank.
-            name: of the collectives; unique in the graph and equal on every rank.
+            number: of the bucket.
+            tensors: by index, of any floating dtypes, different on each rank.
+            name: of the collective; unique in the graph and equal on every rank.
             wire_dtype: float32 or float16.
 
         Returns:
-            This rank's part of each bucket, flat, in fp32.
+            This rank's part of the bucket, flat, in fp32.
         """
-        return [
-            collectives.reduce_scatter_sum(
-                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
-            )
-            for number, bucket in enumerate(self.buckets)
-        ]
+        bucket = self.buckets[number]
+        flat = self._flat(bucket, tensors, wire_dtype)
+        return collectives.reduce_scatter_sum(self.group, flat, bucket.bounds, name)
 
-    def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects tensors from the parts of all ranks, and yields index and value of each, bucket by bucket.
+    def gather(self, number: int, part: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
+        """Collects the tensors of a bucket from the parts of all ranks, and yields index and value of each.
 
         Args:
-            parts: this rank's part of each bucket.
-            name: of the collectives; unique in the graph and equal on every rank.
+            number: of the bucket.
+            part: this rank's part of it.
+            name: of the collective; unique in the graph and equal on every rank.
         """
-        for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
-            flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
-            flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
-            for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
-                yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
+        bucket = self.buckets[number]
+        flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), name)
+        flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
+        for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+            yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
     def _flat(self, bucket: Bucket, tensors, dtype: tf.DType) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""

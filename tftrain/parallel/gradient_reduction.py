@@ -67,7 +67,7 @@ class GradientReduction:
         the embeddings; but that of the token embedding is early if it is the gradient of the output layer alone.
         """
         if self.split:
-            return self.split.reduce(gradients, "gradients", self._wire)
+            return self.split.reduce_all(gradients, "gradients", self._wire)
         order = list(range(len(gradients)))[::-1]
         if first_is_early:
             order = [0, *order[:-1]]

@@ -59,6 +59,8 @@ class Mesh:
     local_size: int = 1  # of the processes on this host
     tensor_parallel_size: int = 1  # ranks that split every layer between them
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
+    # Data parallel ranks that divide a state, in a run of one stage; None: all. Others hold copies of the same shards.
+    split_size: int | None = None
     # Horovod's process sets by their ranks.
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     # `PendingCollectives` of this process, for all groups; None if it runs alone.
@@ -75,10 +77,16 @@ class Mesh:
         - pipeline: the ranks that hold the same part of different layers and see the same samples.
         - model: the ranks that hold the whole model once: tensor parallel ranks of all stages.
         - stage: the ranks that hold the same layers: tensor and data parallel ranks of one stage.
+
+        With a split size:
+
+        - split: the data parallel ranks that divide a state.
+        - replica: the data parallel ranks that hold the same shards.
+        - holders: the ranks that together hold every shard once.
         """
         tensor, per_stage = self.tensor_parallel_size, self.size // self.pipeline_parallel_size
         firsts = range(0, self.size, per_stage)
-        return {
+        groups = {
             "world": [tuple(range(self.size))],
             "data": [tuple(range(f + place, f + per_stage, tensor)) for f in firsts for place in range(tensor)],
             "tensor": [tuple(range(first, first + tensor)) for first in range(0, self.size, tensor)],
@@ -89,6 +97,12 @@ class Mesh:
             ],
             "stage": [tuple(range(first, first + per_stage)) for first in firsts],
         }
+        if split := self.split_size:
+            data, holders = groups["data"], split * tensor
+            groups["split"] = [line[first : first + split] for line in data for first in range(0, len(line), split)]
+            groups["replica"] = [line[place::split] for line in data for place in range(split)]
+            groups["holders"] = [tuple(range(first, first + holders)) for first in range(0, self.size, holders)]
+        return groups
 
     @property
     def links(self) -> list[tuple[int, int]]:
@@ -132,6 +146,16 @@ class Mesh:
     def data(self) -> Group:
         """The ranks that hold the same part of the model and share a global batch."""
         return self.group("data")
+
+    @property
+    def split(self) -> Group:
+        """The data parallel ranks that divide a state."""
+        return self.group("split") if self.split_size else self.data
+
+    @property
+    def replicas(self) -> Group:
+        """The data parallel ranks that hold the same shards of a divided state."""
+        return self.group("replica") if self.split_size else Group("replica", (self.rank,))
 
     @property
     def tensor(self) -> Group:

@@ -38,6 +38,7 @@ def start(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     group_transport: str = "horovod",
+    split_group: str = "all",
 ) -> Mesh:
     """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
@@ -45,12 +46,15 @@ def start(
         cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
         tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
         group_transport: of tensor parallel ranks and between pipeline stages: auto, horovod or tensorflow.
+        split_group: the data parallel ranks that divide a state: all, or those of each host.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
-            another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have the transport.
+            another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have the transport or
+            the split group.
     """
-    mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size)
+    split_size = split_size_of(launch, tensor_parallel_size) if split_group == "host" else None
+    mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size, split_size)
     kinds = tensorflow_kinds(mesh, group_transport, os.environ, gpu=bool(devices.gpus()))
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
@@ -88,6 +92,20 @@ def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str
     return kinds
 
 
+def split_size_of(launch: Launch, tensor_parallel_size: int) -> int | None:
+    """Returns the data parallel ranks of each host, for `Mesh`; None if there is one host.
+
+    Raises:
+        MeshError: the ranks of a host are not consecutive, or do not make whole tensor parallel groups.
+    """
+    given = f"--split_group=host: rank {launch.rank} is number {launch.local_rank} of {launch.local_size} on its host"
+    if launch.size % launch.local_size or launch.rank % launch.local_size != launch.local_rank:
+        raise MeshError(f"{given}; expected as many ranks on every host, one host after the other; or use all")
+    if launch.local_size % tensor_parallel_size:
+        raise MeshError(f"{given}; expected a multiple of tensor_parallel_size={tensor_parallel_size}; or use all")
+    return launch.local_size // tensor_parallel_size if launch.local_size < launch.size else None
+
+
 def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] | None]:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one.
 
@@ -103,6 +121,7 @@ def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] 
             f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
         ) from error
     sizes = {name: getattr(mesh, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    sizes["split_group"] = mesh.split_size
     first = json.loads(value_of_rank_0(launch, "sizes", json.dumps(sizes)))
     for name, size in sizes.items():
         if first[name] != size:

@@ -105,15 +105,18 @@ class TensorRanks(NamedTuple):
 
         return gather(x)
 
-    def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str) -> list[tf.Tensor]:
+    def entered_products(
+        self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str, keep: bool = True
+    ) -> list[tf.Tensor]:
         """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
-        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs].
+        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs]. `tf.custom_gradient` keeps the values
+        of the variables that it sees; without `keep` it sees only their handles.
         """
 
         @tf.custom_gradient
-        def multiply(x):
-            def gradient(*upstream, variables):
+        def multiply(x, *handles):
+            def gradient(*upstream, variables=()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
                 found = {}
@@ -124,14 +127,16 @@ class TensorRanks(NamedTuple):
                 ]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
                 dx = self._scatter(dx, f"{place}/enter/gradient")
-                return dx, [found[variable.ref()] for variable in variables]
+                return (dx, [found[variable.ref()] for variable in variables]) if keep else (dx, *found.values())
 
             whole = self._gather(x, f"{place}/enter")
             flat = _rows(whole)
-            products = [tf.matmul(flat, kernel) for kernel in kernels]
+            read = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype) for handle in handles] or kernels
+            products = [tf.matmul(flat, tf.ensure_shape(*pair)) for pair in zip(read, shapes, strict=True)]
             return [tf.reshape(each, [-1, whole.shape[1], each.shape[-1]]) for each in products], gradient
 
-        return multiply(x)
+        shapes = [kernel.shape for kernel in kernels]
+        return multiply(x, *([] if keep else [kernel.handle for kernel in kernels]))
 
     def _gather(self, x, name):
         """Maps [b, s, H] of each rank to [b, ranks * s, H]."""

@@ -92,7 +92,7 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
         copy_bytes: host memory for a copy of the state for checkpoints.
         planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
     """
-    lasting = state_bytes(run.task.model.held_variables().values(), run.optimizer.state)
+    lasting = state_bytes(_weights(run), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
     transient = {kind: planned[kind] for kind in TRANSIENT}
@@ -119,8 +119,8 @@ def state_line(run: Run) -> str:
     If master weights and moments are split, a second line gives their bytes on each rank, and an even share of them.
     """
     model = run.task.model
-    state = state_bytes(model.held_variables().values(), run.optimizer.state)
-    world, data_ranks = run.mesh.world, run.mesh.data.size
+    state = state_bytes(_weights(run), run.optimizer.state)
+    world, data_ranks = run.mesh.world, run.mesh.split.size
     lines = [f"state bytes per rank: {_range(collectives.gather_numbers(world, sum(state.values()), 'state_bytes'))}"]
     if run.optimizer.state.split:
         mine = collectives.gather_numbers(world, state["master_weights"] + state["moments"], "split_state_bytes")
@@ -129,6 +129,11 @@ def state_line(run: Run) -> str:
         more = f"at most {100 * (np.max(mine / even) - 1):+.1f}% from its total / {data_ranks} ranks"
         lines.append(f"split state bytes per rank: {_range(mine)}, {more}")
     return "\n".join(lines)
+
+
+def _weights(run: Run) -> list[tf.Variable]:
+    """Returns the variables of the model that have their values from step to step."""
+    return [] if run.shards_weights else list(run.task.model.held_variables().values())
 
 
 def _range(every: np.ndarray) -> str:

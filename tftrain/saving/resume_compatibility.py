@@ -19,7 +19,7 @@ _NEWER = {
     *("tie_output", "attention_head_size", "query_key_norm", "classifier_pooling", "document_mask", "next_sentence"),
     *("global_attn_every", "local_attention", "local_rope_theta", "schedule", "decay_steps", "plot_schedule"),
     *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
-    *("split_weights", "trace_memory", "hooks", "report_to"),
+    *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
     *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"

@@ -90,6 +90,7 @@ class Task(abc.ABC):
             TensorRanks(mesh.tensor, config.parallel.sequence_parallel, config.compiles(gpu)),
             part,
             initial,
+            config.shards_weights(mesh.split.size),
         )
 
     @property

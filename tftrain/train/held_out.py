@@ -24,18 +24,32 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Task
 from tftrain.train.pipeline import PipelineEvaluation
+from tftrain.train.sharded import ShardedEvaluation
 
 
 class HeldOut:
     """The held-out split, and the compiled forward pass over it; `scorer` is None if the task's means say all."""
 
-    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        parts: Sequence[ModelPart],
+        mesh: Mesh,
+        jit: bool,
+        forward: ShardedEvaluation | None = None,
+    ):
+        """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is.
+
+        `forward` evaluates a batch where ranks hold shards of the weights.
+        """
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)
         self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
-        if mesh.pipeline_parallel_size > 1:
+        if forward is not None:
+            self._forward = forward
+        elif mesh.pipeline_parallel_size > 1:
             self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:

@@ -31,6 +31,7 @@ from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
 from tftrain.train.memory_trace import MemoryTrace
 from tftrain.train.observers import AfterStep, Evaluate, Observer, Outcome, Save, Watch
+from tftrain.train.sharded import ShardedEvaluation
 from tftrain.train.step import TrainStep
 from tftrain.train.user_hooks import UserHooks
 
@@ -154,7 +155,10 @@ def held_out_of(run: Run) -> HeldOut | None:
     """Returns the held-out split of a run; None if it has none, or `--eval_every` says never."""
     config = run.config
     evaluates = config.evaluation.eval_every >= 0 and run.task.has_held_out(config.data)
-    return HeldOut(config, run.task, run.parts, run.mesh, run.jit) if evaluates else None
+    if not evaluates:
+        return None
+    forward = ShardedEvaluation(run) if run.shards_weights else None
+    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward)
 
 
 def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int) -> Best | None:
@@ -183,7 +187,11 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
-        logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+        where = " on each host" if run.mesh.split_size else ""
+        logger.info(
+            "--split_opt_state, --split_grad_accum and --split_weights have no effect: there is one data parallel rank"
+            f"{where}"
+        )
     if config.log.plot_schedule and run.mesh.is_chief:
         path = Path(config.run.output_dir) / "schedule.png"
         plot.schedule_curve(config, path)

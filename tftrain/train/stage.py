@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
 from tftrain.ops.dropout import DropoutKey
@@ -51,8 +52,15 @@ class Stage:
         variables: of all parts, a copy of the token embedding last.
     """
 
-    def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int):
-        """Traces nothing yet; `jit` says whether XLA compiles the parts, and dropout depends on the run's seed."""
+    def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int, products: ReadAgain | None = None):
+        """Traces nothing yet.
+
+        Args:
+            jit: whether XLA compiles the parts.
+            seed: the run's, on which dropout depends.
+            products: computes with the kernels; None: the layers do.
+        """
+        self._products = products
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
         self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
         places = {variable.ref(): place for place, variable in enumerate(self.variables)}
@@ -116,11 +124,11 @@ class Stage:
         In an evaluation, the part with the heads returns what the task predicts in the place of those inputs.
         """
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
-        part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else None
+        part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else self._products
         if part.embedding and inputs is not None:
             batch, inputs = {**batch, "token_rows": inputs}, None
         result = self.task.run_part(part, inputs, batch, key, deferred)
-        kernel_inputs = deferred.inputs if deferred else []
+        kernel_inputs = deferred.inputs if taps else []
         if not part.heads:
             return result, kernel_inputs
         sums = self.task.vector(result)

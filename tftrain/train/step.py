@@ -6,11 +6,12 @@ The two parts that compute may be XLA clusters; the collectives between them are
 import tensorflow as tf
 
 from tftrain.parallel import collectives
-from tftrain.parallel.gradient_reduction import GradientReduction
+from tftrain.parallel.gradient_reduction import GradientReduction, all_reduce_sum
 from tftrain.run_state import Run, StepInfo
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
 from tftrain.train.segments import SegmentedGradients
+from tftrain.train.sharded import ShardedGradients
 
 
 class TrainStep:
@@ -18,14 +19,16 @@ class TrainStep:
 
     def __init__(self, run: Run):
         self._run, mesh, state = run, run.mesh, run.optimizer.state
-        wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
-        each_micro_batch = run.config.parallel.split_grad_accum
+        self._wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
+        each_micro_batch = run.config.parallel.zero_stage >= 2
         self._reduction = GradientReduction(
-            mesh.data, wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
+            mesh.data, self._wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
         )
         has_stages = mesh.pipeline_parallel_size > 1
         if has_stages:
             self._compute = PipelineGradients(run)
+        elif run.shards_weights:
+            self._compute = ShardedGradients(run)
         else:
             self._compute = (SegmentedGradients if run.segments > 1 else Accumulation)(run, self._reduction)
         self.clock = self._compute.clock if has_stages else None
@@ -67,6 +70,7 @@ class TrainStep:
             gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
         if local.rows:  # Of the token embedding, which is the first variable.
             gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
+        gradients = all_reduce_sum(run.mesh.replicas, gradients, "gradients", self._wire)
         gradients = self._reduction.make_replicas_equal(gradients)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)

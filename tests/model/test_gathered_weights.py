@@ -1,0 +1,76 @@
+"""Variables without values: filled, read in forward, read again in backward, and released; nothing keeps a value."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.train.layouts import LLAMA, MODERN, ZERO_3, batches, case, token_batches
+from tftrain.model.embedding import lookup
+from tftrain.model.gathered_weights import ReadAgain, fill, release
+from tftrain.parallel.mesh import Mesh
+from tftrain.run_state import Run
+from tftrain.train.gradients import Position
+from tftrain.train.sharded import ShardedModel
+
+
+def test_a_variable_has_its_value_from_fill_to_release_and_its_shape_always():
+    value = tf.random.stateless_normal([300, 400], [1, 2])
+    variable = tf.Variable(tf.zeros([300, 400]))
+
+    @tf.function(autograph=False)
+    def filled_and_released():
+        fill(variable, value)
+        total = tf.reduce_sum(variable)
+        release(variable)
+        return total
+
+    release(variable)
+    assert variable.numpy().size == 0
+    np.testing.assert_allclose(filled_and_released(), tf.reduce_sum(value), rtol=1e-6)
+    assert (variable.numpy().size, variable.shape) == (0, [300, 400])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.matmul(tf.ones([1, 300]), variable)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_products_and_look_ups_have_the_gradients_of_plain_ones(jit):
+    kernel, x = (tf.Variable(tf.random.stateless_normal(shape, [3, 4])) for shape in ([5, 7], [6, 5]))
+    upstream, ids = tf.random.stateless_normal([6, 7], [5, 6]), tf.constant([0, 4, 4, 1, 2, 4])
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def gradients(again):
+        with tf.GradientTape() as tape:
+            y = ReadAgain().product(tf.identity(x), kernel) if again else tf.matmul(x, kernel)
+            rows = lookup(kernel, ids, keep=not again)
+            loss = tf.reduce_sum(y * upstream) + tf.reduce_sum(rows**2 * upstream)
+        return [loss, *tape.gradient(loss, [x, kernel])]
+
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", [{}, LLAMA, MODERN], ids=["bert", "llama", "modernbert"])
+def test_backward_keeps_no_kernel_and_no_table(model):
+    """What backward keeps are outputs of the forward function; the heads run backward at once."""
+    config = case(model=dict(model), **ZERO_3)
+    run = Run(config.resolve(2), Mesh(0, 2, 0, 2))
+    stage = ShardedModel(run)._stage
+    batch = next((token_batches if run.config.model.is_decoder else batches)(1, samples=3))
+    position = Position(tf.constant(1, tf.int64), tf.ones([2]), tf.ones([]))
+
+    calls = []
+
+    @tf.function(autograph=False)
+    def both(x, upstream):
+        gradients = []
+        for chunk in range(len(stage.parts) - 1):
+            made = stage.forward(chunk, x if chunk else None, batch, tf.constant(0, tf.int64), position, False)
+            calls.append(made.output.op)
+            gradients += stage.backward(made, upstream).of_variables.values()
+        return gradients
+
+    both.get_concrete_function(*[tf.ones([3, 12, config.model.hidden_size])] * 2)
+    weights = [variable.shape for variable in run.task.model.named_variables().values() if variable.shape.rank == 2]
+    for forward in calls:
+        assert "PartitionedCall" in forward.type
+        assert not [output.shape for output in forward.outputs if output.shape in weights and output.shape[0] > 2]

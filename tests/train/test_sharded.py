@@ -1,0 +1,68 @@
+"""Sharded weights (ZeRO-3) change neither losses nor updates; see `sharded` for what is compared."""
+
+import json
+
+import pytest
+
+from tests.distributed import run_ranks
+from tests.train.sharded import CASES
+from tftrain.prepare.preparation import prepare
+
+SMALL = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--global_batch_size=4")
+
+
+def check(ranks, names, seconds=500):
+    output = run_ranks(ranks, ["-m", "tests.train.sharded", *names], seconds=seconds)
+    print(output)
+    for name in names:
+        assert f"{name} agrees" in output
+
+
+@pytest.mark.multirank
+def test_two_ranks_with_sharded_weights_train_as_with_whole_ones():
+    check(2, ["bert"])
+
+
+@pytest.mark.multirank
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_every_lever_works_with_sharded_weights():
+    check(2, [name for name, case in CASES.items() if "tp2" not in name and "host" not in name], 1000)
+
+
+@pytest.mark.multirank
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("ranks", "names"), [(4, ["tp2", "tp2-sequence-llama-full"]), (4, ["host"]), (8, ["host-tp2"])]
+)
+def test_tensor_parallel_ranks_and_hosts_divide_the_weights_further(ranks, names):
+    check(ranks, names, 1000)
+
+
+@pytest.mark.multirank
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_run_goes_on_in_other_layouts_and_back_and_is_evaluated_and_predicted(prepare_config, tmp_path):
+    """Its evaluations equal those of one rank, which reads the same checkpoints."""
+    folder, data = tmp_path / "run", tmp_path / "data"
+    prepare(prepare_config(data))
+    given = (*SMALL, f"--data_dir={data}", f"--output_dir={folder}", "--eval_every=1")
+    for steps, (ranks, flags) in enumerate(
+        [
+            (2, ("--tensor_parallel_size=1", "--split_weights")),
+            (2, ("--tensor_parallel_size=2", "--split_weights=false")),
+            (2, ("--tensor_parallel_size=1", "--split_weights")),
+            (1, ("--tensor_parallel_size=1", "--split_weights")),
+        ],
+        start=1,
+    ):
+        output = run_ranks(ranks, ["-m", "tftrain.run", *given, *flags, f"--max_steps={steps}"])
+        assert ("have no effect" in output) == (ranks == 1)
+        assert steps == 1 or f"continuing after step {steps - 1}" in output
+        alone = run_ranks(1, ["-m", "tftrain.run", *given[:-1], "--mode=evaluate"])
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        loss = next(row["eval_mlm_loss"] for row in reversed(rows) if "eval_mlm_loss" in row)
+        assert f"{loss:.4f} nats" in alone
+    run_ranks(2, ["-m", "tftrain.run", *given[:-1], "--mode=evaluate", "--split_weights"])
+    assert "[MASK]" in run_ranks(1, ["-m", "tftrain.predict", f"--output_dir={folder}", "[MASK]"])

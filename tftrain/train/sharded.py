@@ -1,0 +1,159 @@
+"""Forward and backward block by block, where each rank holds a shard of the weights (ZeRO-3, arXiv 1910.02054).
+
+A visit is a forward or backward pass of one part of the model: the embedding, a block, or the heads. The weights of a
+part are gathered before its visit and released afterwards, unless the next visits need them. While a part computes, the
+weights of the next `--prefetch_blocks` parts are gathered, and the gradients of the part before are summed. Each part
+is a compiled function, as in a pipeline, so collectives run between and beside the parts. With full activation
+checkpointing, the backward visit of a block begins with its forward pass; `tftrain.model.checkpointing` would keep the
+weights.
+"""
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.host.units import DTYPES
+from tftrain.model.gathered_weights import ReadAgain
+from tftrain.model.part import ModelPart
+from tftrain.run_state import Run
+from tftrain.tasks.task import Batch
+from tftrain.train.gradients import Gradients, Position
+from tftrain.train.stage import Forward, Stage
+
+
+class Visit(NamedTuple):
+    """A pass of one part; the heads run forward and backward in one."""
+
+    chunk: int  # index of the part
+    forward: bool
+    backward: bool
+    buckets: Sequence[int]  # of the weights that it reads
+
+
+class ShardedModel:
+    """The parts of a run's model, whose weights are gathered for each visit."""
+
+    def __init__(self, run: Run):
+        """Traces nothing yet; the run holds shards of the weights."""
+        config, layers = run.config, range(run.config.model.num_hidden_layers)
+        blocks = [ModelPart((layer,), embedding=False, heads=False) for layer in layers]
+        parts = [ModelPart((), heads=False), *blocks, ModelPart((), embedding=False)]
+        self._run, self._stage = run, Stage(run.task, parts, run.jit, config.run.seed, ReadAgain())
+        self._weights, self._ahead = run.optimizer.state.weight_shards, config.parallel.prefetch_blocks
+        tied = run.task.model.architecture.tied
+        self._buckets = [self._weights.buckets_of(part, tied) for part in parts]
+        self._recomputes = config.compute.activation_checkpointing == "full"
+        self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
+
+    def evaluate(self, batch: Batch) -> Forward:
+        """Returns the forward pass of the heads, without dropout and gradients."""
+        heads, made, order = len(self._buckets) - 1, None, []
+        for visit in self._with_weights(self._visits(range(heads + 1), forward=True), order):
+            inputs = None if made is None else made.output
+            made = self._stage.forward(visit.chunk, inputs, batch, tf.constant(0, tf.int64), None, in_halves=False)
+            order[:] = [made.output]
+        return made
+
+    def gradients(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
+        """Computes the gradients of a micro-batch: this rank's shard of each bucket, summed over the ranks, in fp32.
+
+        `first_sample`, int64 scalar, is the index of its first sample in the global batch.
+        """
+        heads, forwards, upstream, order = len(self._buckets) - 1, [], None, []
+        visits = self._visits(range(heads), forward=True)
+        visits += [Visit(heads, True, True, self._buckets[heads])]
+        visits += self._visits(reversed(range(heads)), backward=True)
+        shards: dict[int, tf.Tensor] = {}
+        travelling: deque[list[tf.Tensor]] = deque()
+        for visit in self._with_weights(visits, order):
+            chunk, is_recomputed = visit.chunk, self._recomputes and 0 < visit.chunk < heads
+            forward = functools.partial(
+                self._stage.forward, chunk, batch=batch, first_sample=first_sample, position=position, in_halves=False
+            )
+            if visit.forward:
+                forwards.append(forward(forwards[-1].output if forwards else None))
+                order[:] = [forwards[-1].output]
+                sums = forwards[-1].sums
+            if visit.backward:
+                # The gradients of one part travel while the next one computes, and not those of more.
+                with tf.control_dependencies(travelling.popleft() if len(travelling) > 1 else []):
+                    made = forwards.pop()
+                    if is_recomputed:
+                        with tf.control_dependencies([upstream]):
+                            made = forward(made.inputs)
+                    found = self._stage.backward(made, upstream)
+                upstream, of_variables = found.of_inputs, found.of_variables
+                order[:] = [*of_variables.values(), *([] if upstream is None else [upstream])]
+                summed = self._weights.reduce(self._buckets[chunk], of_variables, f"gradients.{chunk}", self._wire)
+                for bucket, shard in summed.items():
+                    shards[bucket] = shards[bucket] + shard if bucket in shards else shard
+                travelling.append(list(summed.values()))
+        return Gradients([shards[bucket] for bucket in range(len(shards))], None, sums)
+
+    def _visits(self, chunks, forward: bool = False, backward: bool = False) -> list[Visit]:
+        """Returns a visit of each part; the backward pass of the embedding, the first one, reads no weights."""
+        return [Visit(chunk, forward, backward, self._buckets[chunk] if forward or chunk else ()) for chunk in chunks]
+
+    def _with_weights(self, visits: Sequence[Visit], order: list[tf.Tensor]) -> Iterator[Visit]:
+        """Yields each visit when its weights are gathered; `order` has the results of the visit before."""
+        gathered: set[int] = set()
+        for number, visit in enumerate(visits):
+            needed = [bucket for each in visits[number : number + 1 + self._ahead] for bucket in each.buckets]
+            for bucket in needed:
+                if bucket not in gathered:
+                    with tf.control_dependencies(order):
+                        self._weights.gather(bucket, f"weights.{bucket}.{number}")
+                    gathered.add(bucket)
+            yield visit
+            soon = {bucket for each in visits[number + 1 : number + 2 + self._ahead] for bucket in each.buckets}
+            for bucket in sorted(gathered - soon):
+                self._weights.release(bucket)
+            gathered &= soon
+
+
+class ShardedEvaluation:
+    """The task's sums of a batch, and what it predicts, without dropout and gradients."""
+
+    def __init__(self, run: Run):
+        self._model = ShardedModel(run)
+
+    @tf.function(autograph=False)
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Evaluates a batch; returns the sums, fp32 [len(task.sums)], and the predictions if the task has a scorer."""
+        made = self._model.evaluate(batch)
+        return made.sums, made.outputs
+
+
+class ShardedGradients:
+    """The gradients of this rank's share of a global batch; those of each micro-batch are summed over the ranks."""
+
+    def __init__(self, run: Run):
+        self._run, self._model = run, ShardedModel(run)
+        self._dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
+
+    def __call__(self, batch: Batch, position: Position) -> Gradients:
+        """Computes the gradients, times the loss scale; see `Accumulation`."""
+        task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
+        samples = task.batch_size(batch)
+        steps, (start, _) = samples // size, data.share(samples * data.size)
+        if steps == 1:
+            return self._model.gradients(batch, tf.constant(start, tf.int64), position)
+
+        def body(index, dense, sums):
+            micro = {name: tf.reshape(each, [steps, size, *each.shape[1:]])[index] for name, each in batch.items()}
+            new = self._model.gradients(micro, start + tf.cast(index, tf.int64) * size, position)
+            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]
+            return index + 1, dense, sums + new.sums
+
+        zeros = [tf.zeros(master.shape, self._dtype) for master in self._run.optimizer.state.masters]
+        _, dense, sums = tf.while_loop(
+            lambda index, *_: index < steps,
+            body,
+            (tf.constant(0), zeros, tf.zeros([len(task.sums)])),
+            maximum_iterations=steps,
+            parallel_iterations=1,
+        )
+        return Gradients(dense, None, sums)
