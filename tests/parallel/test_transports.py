@@ -99,7 +99,7 @@ def test_both_transports_agree(ranks):
 LAYOUTS = {
     "tp2": ["--tensor_parallel_size=2"],
     "tp2 bf16 sequence": ["--tensor_parallel_size=2", "--sequence_parallel", "--precision=bf16"],
-    "pp2": ["--pipeline_parallel_size=2", "--grad_accum_steps=2"],
+    "pp2": ["--num_hidden_layers=2", "--pipeline_parallel_size=2", "--grad_accum_steps=2"],
 }
 
 

@@ -174,6 +174,11 @@ def sections(config: Any) -> list[Any]:
     return [part for part in parts if dataclasses.is_dataclass(part)] or [config]
 
 
+def flag_values(config: Any) -> dict[str, Any]:
+    """Returns the value of each flag of a configuration, or of a section."""
+    return {name: value for section in sections(config) for name, value in dataclasses.asdict(section).items()}
+
+
 def changed(config: Config, values: Mapping[str, Any]) -> Config:
     """Returns a copy of a configuration of several sections with new values of some flags, found in any section."""
     parts = {}

@@ -8,12 +8,11 @@ import math
 import platform
 import time
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from tftrain.checkpoint import durable
-from tftrain.config.fields import sections
+from tftrain.config.fields import flag_values
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
@@ -112,7 +111,7 @@ class Reporter:
         if run.mesh.is_chief:
             output_dir, form, reports = run.config.run.output_dir, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
-                self._trackers = Trackers(names, Path(output_dir), flags_of(run.config), done > 0)
+                self._trackers = Trackers(names, Path(output_dir), flag_values(run.config), done > 0)
             self._writer = MetricsWriter(
                 output_dir, self._max_steps, run.task.means, form, self._trackers, "tensorboard" in reports
             )
@@ -283,11 +282,6 @@ def _ramp_words(ramp: Ramp) -> tuple[str, ...]:
         f"{len(stages)} sizes",
         f"full after {stages[-1].first_step} updates",
     )
-
-
-def flags_of(config: TrainConfig) -> dict[str, Any]:
-    """Returns the value of each flag of a resolved configuration."""
-    return {name: value for section in sections(config) for name, value in dataclasses.asdict(section).items()}
 
 
 def _write_config(config: TrainConfig, mesh: Mesh) -> None:

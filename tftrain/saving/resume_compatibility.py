@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
-from tftrain.config.fields import Problem, on_resume, sections
+from tftrain.config.fields import Problem, flag_values, on_resume, sections
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import TrainConfig
 
@@ -58,7 +58,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
     # Refused differences and what to give instead; differences of flags to name; lines for the log.
     of_kind, refused, named, logged = kinds(config), {}, {}, []
-    for name, now in _all(config).items():
+    for name, now in _plain(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if kind is None or _same(name, before, now):
             continue
@@ -107,14 +107,9 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}; {advice}")
 
 
-def _all(config: TrainConfig) -> dict[str, Any]:
-    return {name: value for section in sections(config) for name, value in _plain(section).items()}
-
-
-def _plain(section: Any) -> dict[str, Any]:
-    """Returns the flags of a section, as JSON has them: a list for a tuple."""
-    flags = dataclasses.asdict(section).items()
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in flags}
+def _plain(config: Any) -> dict[str, Any]:
+    """Returns the flags of a configuration or a section, as JSON has them: a list for a tuple."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in flag_values(config).items()}
 
 
 def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -123,7 +118,7 @@ def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
         raise AgreedCheckpointError(f"{path}: its manifest has no configuration")
     saved = {name: value for section in config.values() for name, value in section.items()}
-    return {name: value for name, value in _all(TrainConfig()).items() if name in _NEWER} | saved
+    return {name: value for name, value in _plain(TrainConfig()).items() if name in _NEWER} | saved
 
 
 def _data(run: Mapping[str, Any]) -> dict[str, Any]:
