@@ -3,6 +3,8 @@
 import json
 import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,8 @@ from tftrain import hooks
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
+from tftrain.train.observers import Outcome
+from tftrain.train.user_hooks import UserHooks
 
 # Notes each call, fails or stops where it is told to.
 MODULE = """
@@ -101,6 +105,27 @@ def test_a_hook_is_called_in_order_and_sees_what_the_run_reports(trained, tmp_pa
     assert means[4]["mlm_loss"] == pytest.approx(
         next(row["eval_mlm_loss"] for row in rows if row["step"] == 4 and "eval_mlm_loss" in row)
     )
+
+
+def test_a_step_that_is_saved_again_keeps_its_number():
+    seen = []
+
+    class Steps(hooks.Hook):
+        def on_checkpoint(self, step, folder):
+            seen.append(step)
+
+    run = SimpleNamespace(
+        config=SimpleNamespace(run=SimpleNamespace(hooks=("m:Steps",))),
+        mesh=Mesh(),
+        task=SimpleNamespace(model=None),
+        progress=SimpleNamespace(step=0),
+    )
+    saves = SimpleNamespace(newest=None)
+    observer = UserHooks(run, [Steps], saves, print)
+    for name in (None, "step_00000012", "step_00000012", "step_00000012_again_2"):
+        saves.newest = name and Path(name)
+        observer.between_steps(Outcome(1, None, False))
+    assert seen == [12, 12]
 
 
 def test_a_hook_that_fails_is_named_and_the_run_and_the_others_go_on(trained, caplog):

@@ -100,8 +100,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
-            *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
             *([MemoryTrace(run, done + memory_trace.STEP, baseline)] if config.log.trace_memory else []),
+            *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
         ]
         outcome = take_steps(run, step, iter(batches), observers, reporter.clock, watchdog)
         for observer in observers:

@@ -3,10 +3,10 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
+from tftrain.checkpoint.folder import order
 from tftrain.hooks import Context, Hook, StepResult
 from tftrain.run_state import Run, StepInfo
 from tftrain.saving.saves import Saves
@@ -51,10 +51,10 @@ class UserHooks(Observer):
         self._call("on_end", self._step)
 
     def _checkpoint(self) -> None:
-        folder = self._saves.newest
-        if folder and folder != self._announced:
-            self._announced = folder
-            self._call("on_checkpoint", int(Path(folder).name.rpartition("_")[2]), folder)
+        newest = self._saves.newest
+        if newest and newest != self._announced:
+            self._announced = newest
+            self._call("on_checkpoint", order(newest)[0], newest)
 
     def _call(self, method: str, *args) -> None:
         for name, hook in list(self._hooks.items()):
