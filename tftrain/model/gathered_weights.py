@@ -11,6 +11,9 @@ arguments and the values of the variables that are read in it. So plain operatio
 
 import tensorflow as tf
 
+from tftrain.model.weight_gradients import tap
+from tftrain.parallel.pending_collectives import run_independently
+
 # Backward may keep a tensor of fewer elements, such as a bias or the scale of a norm.
 KEPT_ELEMENTS = 2**16
 
@@ -25,9 +28,7 @@ def fill(variable: tf.Variable, value: tf.Tensor) -> None:
 
 def release(variable: tf.Variable) -> None:
     """Frees the memory of a variable, whose value must not be read before `fill`."""
-    empty = tf.zeros([0], variable.dtype)
-    if not tf.executing_eagerly():  # A graph must not know the shape.
-        empty = tf.raw_ops.PlaceholderWithDefault(input=empty, shape=tf.TensorShape(None))
+    empty = tf.zeros([0], variable.dtype) if tf.executing_eagerly() else tap(variable.dtype)
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=empty)
 
 
@@ -58,8 +59,4 @@ def _handle_of(value):
 
 def _copy(value):
     """Returns a tensor with its own memory; a slice of another tensor may share that one's."""
-    copied = tf.raw_ops.DeepCopy(x=value)
-    # See `OpCounter.counted`.
-    if not tf.executing_eagerly() and (order := tf.compat.v1.get_default_graph().experimental_acd_manager):
-        order.run_independently(copied.op)
-    return copied
+    return run_independently(tf.raw_ops.DeepCopy(x=value))

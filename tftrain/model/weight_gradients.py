@@ -43,7 +43,7 @@ class Deferred:
 
 
 def tap(dtype: tf.DType) -> tf.Tensor:
-    """Returns an empty tensor whose shape a graph does not know, because its gradient has another shape."""
+    """Returns an empty tensor whose shape a graph does not know, for a gradient, or a variable, of another shape."""
     return tf.raw_ops.PlaceholderWithDefault(input=tf.zeros([0], dtype), shape=tf.TensorShape(None))
 
 

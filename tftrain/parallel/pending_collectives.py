@@ -76,6 +76,16 @@ def counter_class() -> type["OpCounter | VariableCounter"]:
     return VariableCounter
 
 
+def run_independently(result: tf.Tensor) -> tf.Tensor:
+    """Tells the function that is traced, if any, that its stateful operations need not wait for that of `result`.
+
+    Without it, a function runs its stateful operations one after the other. Returns `result`.
+    """
+    if order := tf.compat.v1.get_default_graph().experimental_acd_manager:
+        order.run_independently(result.op)
+    return result
+
+
 class OpCounter:
     """A counter in memory of the host, which the library's op increments."""
 
@@ -90,10 +100,7 @@ class OpCounter:
     def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the same tensors; the count goes up when they have been made, or are on their device's stream."""
         same = library().tftrain_count(tensors, counter=self._count.ctypes.data)
-        # A function runs its stateful operations one after the other unless told that their order does not matter.
-        # Collectives would wait for computations, and two stages for each other.
-        if order := tf.compat.v1.get_default_graph().experimental_acd_manager:
-            order.run_independently(same[0].op)
+        run_independently(same[0])  # Collectives would wait for computations, and two stages for each other.
         return list(same)
 
 

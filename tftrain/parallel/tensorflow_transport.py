@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tftrain.host import devices
 from tftrain.parallel.mesh import Group
+from tftrain.parallel.pending_collectives import run_independently
 
 # For a sum in which each rank receives so few bytes, every rank sends its whole tensor to all others, in one exchange.
 # TensorFlow's own sum sends less, in 2 (ranks - 1) exchanges.
@@ -89,10 +90,7 @@ class TensorFlowTransport:
         """Runs an op on a tensor."""
         name = self._name + suffix
         result = op(input=tensor, name=name, **options, **self._numbers(name, tensor.dtype, tensor.shape))
-        if not tf.executing_eagerly() and not devices.has_gpu():
-            order = tf.compat.v1.get_default_graph().experimental_acd_manager
-            order and order.run_independently(result.op)
-        return result
+        return result if devices.has_gpu() else run_independently(result)
 
     def _numbers(self, name, dtype, shape):
         """Returns the inputs that match an op across ranks."""

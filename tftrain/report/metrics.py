@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from tqdm import tqdm
 from tftrain.checkpoint import durable
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow
-from tftrain.report.trackers import Trackers
 from tftrain.tasks.task import Mean
 
 logger = logging.getLogger(__name__)
@@ -95,13 +94,13 @@ class MetricsWriter:
         max_steps: int,
         means: Sequence[Mean],
         log_format: str = "short",
-        trackers: Trackers | None = None,
+        send: Callable[[int, Mapping[str, float]], None] | None = None,
         tensorboard: bool = True,
     ):
         """Prepares to append to the files; `output_dir` is created if missing.
 
-        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them. `trackers`
-        get the rows too, with the names that TensorBoard shows.
+        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them. `send`
+        gets the step and the values of each row too, with the names that TensorBoard shows.
         """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +109,7 @@ class MetricsWriter:
         self._failed: set[Path] = set()
         self._events_path = folder / "tensorboard"
         self._events: EventFileWriter | None = None
-        self._trackers, self.last_line = trackers, ""
+        self._send, self.last_line = send, ""
         if tensorboard:
             with self._surviving(self._events_path):
                 self._events = EventFileWriter(str(self._events_path))
@@ -189,8 +188,8 @@ class MetricsWriter:
             append(self.path, json.dumps(finite, allow_nan=False) + "\n")
         step = values.pop("step")
         named = {prefix + _SECTION.sub(r"\1/", name): value for name, value in values.items() if value is not None}
-        if self._trackers:
-            self._trackers.log(step, named)
+        if self._send:
+            self._send(step, named)
         shown = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in named.items()]
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=shown)))
 

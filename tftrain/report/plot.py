@@ -36,7 +36,7 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
     if not train and not held_out:
         raise ValueError(f"{metrics_path}: no {loss.title} in {len(rows)} rows; train for --log_every steps first")
 
-    axes = _axes_of_steps(f"{loss.title[0].upper()}{loss.title[1:]}")
+    axes = axes_of(f"{loss.title[0].upper()}{loss.title[1:]}")
     if train:
         steps, losses = zip(*train, strict=True)
         if len(losses) < 5:
@@ -67,7 +67,7 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
     curves = {name: points(rows, name) for name in scores}
     if not any(curves.values()):
         return
-    axes = _axes_of_steps("Scores of the held-out examples")
+    axes = axes_of("Scores of the held-out examples")
     for name, found in curves.items():
         if found:
             steps, values = zip(*found, strict=True)
@@ -81,7 +81,7 @@ def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
     length, last = run_length(config), config.run.max_steps
     steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
     rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
-    axes = _axes_of_steps(f"Learning rate: --schedule={config.optimizer.schedule}")
+    axes = axes_of(f"Learning rate: --schedule={config.optimizer.schedule}")
     axes.plot(steps, rates, color=TRAIN, linewidth=2, label=f"learning rate, {max(rates):.3g} at most")
     if config.batch.batch_rampup != "none":
         stages = config.batch.ramp.stages()
@@ -95,10 +95,11 @@ def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
     _save(axes, png_path)
 
 
-def _axes_of_steps(title: str) -> Axes:
+def axes_of(title: str, across: str = "step") -> Axes:
+    """Returns the axes of a picture of 1600 x 900 pixels, whose horizontal axis has the label `across`."""
     axes = Figure(figsize=(10, 5.625), layout="constrained").add_subplot()
     axes.set_title(title, loc="left", fontsize=14, fontweight="bold")
-    axes.set_xlabel("step")
+    axes.set_xlabel(across)
     axes.grid(color="#dddddd", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return axes

@@ -112,9 +112,8 @@ class Reporter:
             output_dir, form, reports = run.config.run.output_dir, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
                 self._trackers = Trackers(names, Path(output_dir), flag_values(run.config), done > 0)
-            self._writer = MetricsWriter(
-                output_dir, self._max_steps, run.task.means, form, self._trackers, "tensorboard" in reports
-            )
+            send, events = self._trackers and self._trackers.log, "tensorboard" in reports
+            self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done)
             _write_config(run.config, run.mesh)
 
@@ -122,7 +121,6 @@ class Reporter:
         """Records a step and writes a row if one is due; every rank must call it."""
         if self._writer:
             self._writer.advance(number)
-        self._last = number
         if number == self._memory_step:
             self._write_plan(number)
         if is_due:
@@ -178,7 +176,7 @@ class Reporter:
                 score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
             if self._trackers:
                 drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
-                self._trackers.close(drawn, self._writer.last_line, self._last == self._max_steps)
+                self._trackers.close(drawn, self._writer.last_line, int(self._run.progress.step) == self._max_steps)
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint import durable
+from tftrain.report.metrics import read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Csv:
 
     def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
         """Writes the table."""
-        rows = [json.loads(line) for line in (self._folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(self._folder / "metrics.jsonl")
         with (self._folder / "metrics.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
             writer.writeheader()
@@ -113,9 +114,9 @@ class Trackers:
     def __init__(self, names: Sequence[str], folder: Path, config: Mapping[str, Any], is_resumed: bool):
         """Starts a thread for each; `config` has the value of each flag. A run that begins anew is a new one there."""
         path = folder / "trackers.json"
-        known = json.loads(path.read_text()) if is_resumed and path.exists() else {}
-        self._threads = {name: _Thread(name, folder, config, known.get(name), self._keep) for name in names}
-        self._path, self._ids, self._lock = path, known if is_resumed else {}, threading.Lock()
+        self._ids = json.loads(path.read_text()) if is_resumed and path.exists() else {}
+        self._path, self._lock = path, threading.Lock()
+        self._threads = {name: _Thread(name, folder, config, self._ids.get(name), self._keep) for name in names}
         for thread in self._threads.values():
             thread.start()
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.figure import Figure
 
 from tftrain.host.units import GB
 from tftrain.parallel import collectives
 from tftrain.plan.timeline import Moment
 from tftrain.report import memory, planned
-from tftrain.report.plot import HELD_OUT, TRAIN
+from tftrain.report.plot import HELD_OUT, TRAIN, axes_of
 from tftrain.run_state import Run
 from tftrain.train.observers import Observer, Outcome
 
@@ -104,8 +103,8 @@ def draw(title: str, length: float, held: np.ndarray, moments: list[Moment], pea
         moments: the plan, whose times are scaled to the step; none under a pipeline.
         peak: planned bytes, with what the plan does not place in time.
     """
-    axes = Figure(figsize=(10, 5.625), layout="constrained").add_subplot()
-    axes.set_title(title, loc="left", fontsize=14, fontweight="bold")
+    axes = axes_of(title, "seconds of the step")
+    axes.grid(False)  # The phases are its background.
     axes.plot(
         np.linspace(0, length, len(held)),
         held / GB,
@@ -122,10 +121,8 @@ def draw(title: str, length: float, held: np.ndarray, moments: list[Moment], pea
         for phase in PHASES:
             axes.fill_between([], [], color=PHASES[phase], label=phase)
     axes.axhline(peak / GB, color=HELD_OUT, linestyle="--", linewidth=1.2, label=f"planned peak, {peak / GB:.2f} GB")
-    axes.set_xlabel("seconds of the step")
     axes.set_ylabel("GB")
     axes.set_xlim(0, length)
     axes.set_ylim(bottom=0)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(facecolor="white", framealpha=1, edgecolor="none", ncols=2, loc="lower center")
     axes.figure.savefig(path, dpi=160, format="png")
