@@ -74,7 +74,7 @@ def read_text(text: str, name: str) -> Rows:
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the stripped cells of each line that is not empty."""
-    reader = csv.reader(io.StringIO(text, newline=""))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     for cells in reader:
         if any(stripped := [cell.strip() for cell in cells]):
             yield reader.line_num, stripped
