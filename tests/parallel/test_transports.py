@@ -1,12 +1,16 @@
 """Collectives by TensorFlow do what they do by Horovod: results, gradients, and the end of a run that loses a rank."""
 
 import json
+import os
 import signal
+import socket
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.crash_matrix.matrix import shards
 from tests.distributed import run_ranks, started_ranks
 from tests.supervise.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
@@ -55,6 +59,40 @@ def test_the_ranks_are_reached_without_a_proxy():
     addresses = ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"]
     assert tensorflow_cluster.without_proxy(addresses, {}) == "10.0.0.1,10.0.0.2"
     assert tensorflow_cluster.without_proxy(addresses[2:], {"no_proxy": "a,b"}) == "a,b,10.0.0.2"
+
+
+def reaches(address, port):
+    try:
+        with socket.create_connection((address, port), 1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("family", "wildcard"), [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")])
+def test_a_port_is_reached_at_the_address_of_the_run_alone(family, wildcard):
+    with socket.socket(family) as server:
+        if family == socket.AF_INET6:  # As gRPC listens.
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind((wildcard, 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert all(reaches(address, port) for address in ("127.0.0.1", "127.0.0.2"))
+        tensorflow_cluster.listen_only_at("127.0.0.2", port)
+        assert [reaches(address, port) for address in ("127.0.0.1", "127.0.0.2", "::1")] == [False, True, False]
+        for _ in range(3):
+            server.accept()[0].close()
+        with socket.create_connection(("127.0.0.2", port)) as client:
+            connection = server.accept()[0]
+            sent = os.urandom(1 << 20)
+            sender = threading.Thread(target=connection.sendall, args=[sent])
+            sender.start()
+            received = client.recv(len(sent), socket.MSG_WAITALL)
+            sender.join()
+            connection.close()
+        assert received == sent
+    with pytest.raises(OSError, match=rf"nothing listens at port {port}"):
+        tensorflow_cluster.listen_only_at("127.0.0.2", port)
 
 
 @pytest.fixture
@@ -116,6 +154,19 @@ def test_losses_are_equal(tmp_path, layout):
         found.append([row["loss"] for row in map(json.loads, lines) if "loss" in row])
     assert len(found[0]) == 4
     np.testing.assert_allclose(*found, rtol=1e-7)
+
+
+@pytest.mark.multirank
+@pytest.mark.nightly
+def test_a_deterministic_run_repeats_its_bits(tmp_path):
+    """Three ranks add tensors of 300 KB in one exchange, and those of 1.2 MB in a ring."""
+    sizes = ["--hidden_size=384", "--num_attention_heads=6", "--max_seq_length=32", "--max_steps=3", "--eval_every=-1"]
+    found = []
+    for name, samples in (("small", 6), ("large", 24), ("again", 24), ("small_again", 6)):
+        given = [*ENDLESS, *sizes, f"--global_batch_size={samples}", "--tensor_parallel_size=3", "--deterministic"]
+        run_ranks(3, [*given, "--group_transport=tensorflow", f"--output_dir={tmp_path / name}"])
+        found.append(shards(tmp_path / name))
+    assert found[0] == found[3] != found[1] == found[2]
 
 
 @pytest.mark.multirank

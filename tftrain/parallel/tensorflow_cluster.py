@@ -2,11 +2,18 @@
 
 Every process serves the others on a port of its own. The addresses are exchanged through the launcher's store before
 Horovod starts, because TensorFlow must know them before it runs its first op.
+
+TensorFlow's server listens at all addresses of a host and knows no other way. Who can connect to it can run ops in the
+process. So a filter of the kernel drops what is sent to the port at another address than that of the run.
 """
 
+import contextlib
+import ctypes
+import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
@@ -16,8 +23,12 @@ from tftrain.host import log
 from tftrain.host.environment import route_to
 from tftrain.parallel.rendezvous import WAIT_SECONDS, address_of_store
 
+logger = logging.getLogger(__name__)
+
 JOB = "worker"
 NO_PROXY = "no_grpc_proxy"  # gRPC reads it in lower case only
+# For a socket filter, from the kernel's headers: SO_ATTACH_FILTER, and where the packet's IP header begins.
+ATTACH_FILTER, IP_HEADER = 26, 0xFFF00000
 ABORTED = "Horovod has been shut down, and TensorFlow's collectives with it"
 
 
@@ -68,7 +79,51 @@ def join(rank: int, addresses: Sequence[str], reserved: socket.socket) -> None:
     context.context().enable_collective_ops(server)
     with log.native_log_on_failure():  # The server reports its port.
         context.ensure_initialized()
+    host, _, port = addresses[rank].rpartition(":")
+    try:
+        listen_only_at(host, int(port))
+    except OSError as error:
+        logger.warning(f"port {port} of TensorFlow's collectives is open at all addresses of this host: {error}")
     reserved.close()
+
+
+def listen_only_at(address: str, port: int) -> None:
+    """Lets the sockets of this process that listen at a port, and their connections, receive what is sent to `address`.
+
+    Raises:
+        OSError: there is no such socket, or the kernel takes no filter.
+    """
+    program = [
+        (0x30, 0, 0, IP_HEADER),  # load the first byte: the version and the length of the header
+        (0x54, 0, 0, 0xF0),
+        (0x15, 0, 3, 0x40),  # IPv4, else drop
+        (0x20, 0, 0, IP_HEADER + 16),  # load the destination
+        (0x15, 0, 1, int.from_bytes(socket.inet_aton(address), "big")),  # `address`, else drop
+        (0x06, 0, 0, 0xFFFFFFFF),  # accept
+        (0x06, 0, 0, 0),  # drop
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    filters = struct.pack("HP", len(program), ctypes.addressof(code))
+    sockets = list(_listening(port))
+    if not sockets:
+        raise OSError(f"nothing listens at port {port}")
+    for each in sockets:
+        with each:
+            each.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, filters)
+
+
+def _listening(port: int) -> Iterator[socket.socket]:
+    """Yields a copy of each socket of this process that listens at a port."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            found = socket.socket(fileno=os.dup(int(name)))
+            is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+            if is_tcp and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
+                yield found
+            else:
+                found.close()
 
 
 def abort() -> None:
