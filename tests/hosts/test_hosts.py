@@ -4,11 +4,14 @@
 """
 
 import json
+import re
+import signal
 import sys
 import time
 
 import pytest
 
+from tests.crash_matrix.matrix import TRAINING
 from tests.distributed import run_ranks
 from tests.hosts import training
 from tests.hosts.faults import FAULTS, RANKS, play, undisturbed
@@ -24,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
 ]
 SECONDS = 240
+PAIR = "node1:1,node2:1"
 # Without it, horovodrun does not learn that a host no longer answers: see docs/elastic.md.
 KEEPALIVE = "  ServerAliveInterval 10\n  ServerAliveCountMax 3"
 STEPS = 4
@@ -57,6 +61,55 @@ def test_two_hosts_have_the_losses_of_one(tmp_path, one_host, launcher):
     found = losses(tmp_path / "run")
     assert list(found) == list(range(1, STEPS + 1))
     assert found == pytest.approx(losses(one_host), rel=1e-7)
+
+
+GROUPS = {
+    "tensor": ("--tensor_parallel_size=2",),
+    "pipeline": ("--num_hidden_layers=2", "--pipeline_parallel_size=2", "--grad_accum_steps=2"),
+}
+BROKEN = {
+    # What happens to node2: the codes of the ranks, the launcher's, its last line, and the longest step.
+    "killed": (
+        {0: ExitCode.PEER_ENDED, 1: ExitCode.SIGNALLED + signal.SIGKILL},
+        ExitCode.SIGNALLED + signal.SIGKILL,
+        "rank 1 on node2 ended with 137: .*start again to continue",
+        300,
+    ),
+    "stopped": (
+        {0: ExitCode.STALLED, 1: ExitCode.SIGNALLED + signal.SIGKILL},
+        ExitCode.STALLED,
+        "rank 0 on node1 ended with 77: .*; start again to continue",
+        20,
+    ),
+    # Horovod's time limit, 30 seconds, is shorter than that of a step.
+    "link": (
+        {0: ExitCode.PEER_ENDED, 1: None},
+        ExitCode.PEER_ENDED,
+        "rank 1 on node2: no connection; .*; start again to continue",
+        300,
+    ),
+}
+
+
+# TensorFlow's collectives between hosts; `FAULTS` has tensor groups within each host.
+@pytest.mark.nightly
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_fault_between_the_ranks_of_a_group_ends_both(tmp_path, name, group):
+    codes, code, line, seconds = BROKEN[name]
+    (tmp_path / "network").mkdir()
+    flags = (*TRAINING, *GROUPS[group], "--group_transport=tensorflow", "--max_steps=1000000", "--log_every=10")
+    flags += ("--checkpoint_every=0", f"--step_timeout_seconds={seconds}", f"--output_dir={tmp_path}")
+    command = training.launch(*flags, places=PAIR)
+    with network(tmp_path / "network", "node1", "node2") as hosts:
+        job = Job(hosts, "node1", command, tmp_path / "log")
+        job.wait_for("20/1000000", SECONDS)
+        job.fault(lambda: FAULTS[name].act(job))
+        outcome = job.outcome(120)
+    assert outcome.left == []
+    assert outcome.codes == codes, outcome.output
+    assert outcome.code == code, outcome.output
+    assert re.search(line, outcome.line), outcome.output
 
 
 # The launcher's own tests in tests/launching do most of these faults to ranks without TensorFlow, on one host.

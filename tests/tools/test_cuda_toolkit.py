@@ -98,7 +98,7 @@ def test_the_newest_gpu_of_a_host_counts(tmp_path):
 
 def test_set_up_ends_before_it_touches_anything(tmp_path):
     environ, _ = machine(tmp_path, {}, f"550.54.15, {H100}")
-    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1"]
+    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1", "--tf=2.20"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environ, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("[setup] error: driver 550.54.15 can't run TensorFlow")

@@ -8,6 +8,7 @@ gradients of a part are summed over the ranks as soon as its backward ends (Li e
 import tensorflow as tf
 
 from tftrain.config.layer_split import split_layers
+from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import parts_of_stage
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows
@@ -27,7 +28,8 @@ class SegmentedGradients:
         self._run, self._reduction, segments = run, reduction, run.segments
         self._accumulation = Accumulation(run, reduction)
         parts = parts_of_stage(split_layers(run.config.model.num_hidden_layers, 1, segments), 0, 1)
-        self._stage = Stage(run.task, parts, run.jit, run.config.run.seed)
+        # What backward keeps of a compiled part is a copy, which a weight need not have.
+        self._stage = Stage(run.task, parts, run.jit, run.config.run.seed, ReadAgain())
         self._table = orders.table("interleaved", 1, 1, segments)
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
