@@ -1,6 +1,6 @@
 """`--deterministic`: what makes a run repeat bit for bit on GPUs too, on equal devices and as many ranks.
 
-Four things change from run to run without it:
+Five things change from run to run without it:
 
 - TensorFlow's ops that add by atomic operations on a GPU: the gradients of biases and of looked-up rows. With op
   determinism, TensorFlow takes a deterministic form, or raises an error if an op has none.
@@ -8,8 +8,9 @@ Four things change from run to run without it:
 - Horovod sums the tensors that happen to be ready at the same time in one buffer. A ring divides that buffer among the
   ranks, and each part is added in an order of its own: with three ranks or more, an element's place decides its bits.
 - NCCL may choose an algorithm in which a switch adds.
+- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU. With op determinism it does not.
 
-The fused ops of this project have no atomic operations, and its random numbers depend on seed, step and sample alone.
+The other fused ops have no atomic operations, and random numbers depend on seed, step and sample alone.
 """
 
 from collections.abc import Mapping
