@@ -56,7 +56,8 @@ def squared_norms(*tensors):
 
 
 # The results on the host, and the bytes of the workspace that a GPU adds: 4 for each sum of each part or chunk, or for
-# each query of each head, and for its gradient if that is added up atomically. Each of the 96 rows is a part; custom_ops/kernels/common/workspace.h has the bounds.
+# each query of each head, and for its gradient if that is added up atomically. Each of the 96 rows is a part;
+# custom_ops/kernels/common/workspace.h has the bounds.
 CALLS = [
     (layer_norm, [X, COLUMN, COLUMN], 3, 0),
     (layer_norm_grad, [X, X, COLUMN, ROW, ROW], 3, 96 * 1024 * 2 * 4),

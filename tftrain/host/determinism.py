@@ -8,7 +8,8 @@ Five things change from run to run without it:
 - Horovod sums the tensors that happen to be ready at the same time in one buffer. A ring divides that buffer among the
   ranks, and each part is added in an order of its own: with three ranks or more, an element's place decides its bits.
 - NCCL may choose an algorithm in which a switch adds.
-- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU. With op determinism it does not.
+- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU; with op determinism it does
+  not.
 
 The other fused ops have no atomic operations, and random numbers depend on seed, step and sample alone.
 """

@@ -79,7 +79,7 @@ def flash_attention(
 def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
     """Returns the gradients of query, key and value.
 
-    On a GPU, those of 16-bit queries are added up atomically: 5 products instead of 7, in any order of the sums. With op
+    On a GPU, those of 16-bit queries are added up atomically, in any order: 5 products instead of 7. With op
     determinism they are not.
     """
     query, key, value, key_mask, position, *lists = op.inputs
