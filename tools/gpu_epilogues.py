@@ -160,6 +160,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         compiled = compiler(folder)
         programs = {name: (lambda flags=flags: training_step(flags), FLAGS) for name, flags in STEPS.items()}
+        few = f"{STEPS['bert, fused, flash']} --micro_batch_size=4"
+        programs["bert, fused, flash, 4 x 512 tokens"] = lambda: training_step(few), {"without Triton": CUBLAS}
         only_lt = {"and with cuBLASLt": CUBLAS_LT}
         programs["a product with bias and GeLU by tanh"] = lambda: feed_forward(False), only_lt
         programs["the same written out, backward by the fused op"] = lambda: feed_forward(True), only_lt
