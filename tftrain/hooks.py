@@ -93,7 +93,7 @@ def _load(name: str) -> type[Hook]:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:  # Of the user's own code.
         raise HookError(
-            f"--hooks={name}: importing {module} raised {type(error).__name__}: {error}; modules are looked for in the "
+            f"--hooks={name}: importing {module} raised {type(error).__name__}: {error}; modules are imported from the "
             "working folder and in PYTHONPATH"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Hook)):

@@ -130,7 +130,7 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     completed, problems = run.read(args)
     free = choice.freed(completed.config, given)
     if free.run.mode != "train":
-        raise ConfigError([Problem("layout", "auto", f"expected given with --mode={free.run.mode}")])
+        raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
     undivided = dataclasses.replace(free, batch=BatchConfig(), parallel=ParallelConfig())
     if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):
         raise ConfigError(completed.explain(problems))

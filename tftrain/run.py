@@ -172,7 +172,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
             logger.warning(note)
         length, longest = config.data.max_seq_length, config.model.max_position_embeddings
         if ranks.is_chief and length > longest:
-            logger.warning(f"--max_seq_length={length}: converted models will name {longest}, max_position_embeddings")
+            logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
         code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         cause = cause_of(error, config)

@@ -29,7 +29,7 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
         found.append(Problem("enable_resource_variables", False, expected))
     for name in config.log.reports:
         if name not in TRACKERS:
-            expected = f"expected some of {', '.join(TRACKERS)}, with commas between"
+            expected = f"expected some of {', '.join(TRACKERS)}, separated by commas"
             found.append(Problem("report_to", config.log.report_to, expected))
         elif TRACKERS[name] and importlib.util.find_spec(TRACKERS[name]) is None:
             expected = f"expected {TRACKERS[name]} to be installed: pip install 'tftrain[trackers]'"
@@ -56,9 +56,9 @@ def _of_model(config) -> Iterator[Problem]:
         yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
     yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
-        expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
+        expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary rotates pairs"
         if model.attention_head_size:
-            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary turns pairs of them")
+            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary rotates pairs")
         else:
             yield Problem("position_embedding", positions, expected)
     if heads > 0 and heads % max(1, model.key_value_heads):
@@ -126,7 +126,7 @@ def _of_data(config) -> Iterator[Problem]:
         yield Problem("data_dir", data.data_dir, expected)
     yield from mixture.problems(data)
     if data.document_mask and not (model.is_decoder and (data.data_dir or data.mix)):
-        expected = f"expected together with --model_family={listed('causal')} and data_dir, which names the end token"
+        expected = f"remove this flag, or use --model_family={listed('causal')} and data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:
         yield Problem("eval_files", data.eval_files, "remove this flag, or add train_files")
@@ -185,7 +185,7 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
     if config.has_deferred_collectives and compute.jit_compile == "true":
         expected = (
             "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
-            "backward share tensors, which XLA would hide in what it compiles"
+            "backward share tensors, which XLA keeps inside one compiled function"
         )
         yield Problem("jit_compile", "true", expected)
     if parallel.sequence_parallel and size < 2:

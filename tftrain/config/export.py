@@ -22,8 +22,7 @@ class ExportFlags:
     """Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits with a
     scale for each channel, and the model computes in fp32."""
     text_file: str | None = flag(None)
-    """UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of
-    tftrain, in English."""
+    """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)
     """Give no answer if its score is higher than that of the best answer by more than this; by default every question

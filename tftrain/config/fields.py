@@ -30,8 +30,8 @@ ON_RESUME = {
 }
 _BOUNDS = {
     "minimum": ("at least", operator.ge),
-    "maximum": ("at most", operator.le),
     "above": ("above", operator.gt),
+    "maximum": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
 

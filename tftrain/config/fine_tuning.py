@@ -79,7 +79,7 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         found.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
     for name, tasks in _TASKS_OF.items():
         if task not in tasks:
-            found += superfluous(settings, (name,), f"remove this flag: it is for task={' or '.join(tasks)}")
+            found += superfluous(settings, (name,), f"remove this flag: it is for task={', '.join(tasks)}")
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
         found.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
     if settings.glue_task and not settings.glue_dir:

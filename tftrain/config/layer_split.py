@@ -59,12 +59,12 @@ def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
         sizes = f"pipeline_parallel_size={stages} x virtual_pipeline_size={chunks}"
         wrong = f"expected {parts} numbers for {sizes}, not {len(numbers)}"
     elif min(numbers) < 1:
-        wrong = "expected at least one layer for each part"
+        wrong = "expected at least one layer for each model chunk"
     elif sum(numbers) != layers:
         wrong = f"expected a sum of num_hidden_layers={layers}, not {sum(numbers)}"
     if wrong:
         even = ",".join(map(str, _even(layers, parts)))
-        raise ConfigError([Problem("pipeline_split", how, f"{wrong}; an even division is {even}")])
+        raise ConfigError([Problem("pipeline_split", how, f"{wrong}; equal numbers are {even}")])
     return numbers
 
 

@@ -33,7 +33,7 @@ def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
     if text == NONE:
         return []
     if not _FORMAT.fullmatch(text):
-        return problem("expected none, or lengths with commas between, such as 128,256,512")
+        return problem("expected none, or lengths separated by commas, such as 128,256,512")
     given = [int(length) for length in text.split(",")]
     if any(before >= after for before, after in itertools.pairwise(given)):
         return problem("expected lengths in ascending order")

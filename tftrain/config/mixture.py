@@ -11,7 +11,7 @@ from tftrain.host.files import read_small, reason
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
 PERIOD = 832040
 _ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*([^,]+)")
-_FORM = "expected NAME=SHARE:FOLDER, several with commas between them, or a file with one on each line"
+_FORM = "expected NAME=SHARE:FOLDER, several separated by commas, or a file with one on each line"
 _MAX_BYTES = 4 << 20
 
 

@@ -134,9 +134,9 @@ class ParallelConfig:
     over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. auto: tensorflow on
     CPUs, but horovod under MPI."""
     backward_segments: int | None = flag(None, minimum=1)
-    """Parts of the model whose backward passes run one after the other, so that the gradients of one are summed over
-    the ranks while the next ones are computed. By default one for every 32 MB of gradients, at most 8, if XLA compiles
-    the step of several data parallel ranks; else 1: without XLA, the sums of a micro-batch begin as it is computed."""
+    """Number of segments of the model whose backward passes run one after the other: the gradients of one are summed
+    over the ranks while the next one is computed. By default one for every 32 MB of gradients, at most 8, if XLA
+    compiles the step of several data parallel ranks; else 1, because without XLA sums begin during backward anyway."""
     split_opt_state: bool = flag(False)
     """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
     split_grad_accum: bool = flag(False)

@@ -31,7 +31,7 @@ class PrepareConfig:
     text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
     text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
     id_column: str | None = flag(None)
-    """Column of tables with a document's id. The id decides whether a document is held out, not its number."""
+    """Column of tables with a document's id. The id, instead of its number, decides whether it is held out."""
     skip_bad_rows: bool = flag(False)
     """Leave out rows of tables that have no text or can't be read, and count them in the manifest."""
     skip_unreadable: bool = flag(False)
@@ -81,8 +81,8 @@ class PrepareConfig:
     """How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static,
     else 1."""
     packing: str = flag("none", choices=("none", "greedy"))
-    """greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is
-    padding. none: one example a row."""
+    """greedy: several examples share a row of max_seq_length tokens and do not attend to each other, so hardly any
+    position is padding. none: one example a row."""
     max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64)
     """Most examples of a row with packing=greedy; by default 3."""
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)

@@ -76,8 +76,8 @@ class OptimizerConfig:
     learning_rate: float = flag(1e-3, above=0)
     """Peak learning rate for the global batch; the number of ranks does not scale it."""
     schedule: str = flag("polynomial", choices=("polynomial", "cosine", "constant", "wsd", "inverse_sqrt"))
-    """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: not; wsd: it is
-    constant, and falls as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
+    """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: it stays; wsd:
+    as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
     end_learning_rate: float = flag(0.0, minimum=0)
     """Learning rate at max_steps; with inverse_sqrt, what it falls towards."""
     warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")

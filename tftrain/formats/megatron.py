@@ -125,7 +125,7 @@ def _file(folder: Path) -> Path:
     ranks = sorted(path.name for path in folder.glob("mp_rank_*"))
     if len(ranks) > 1:
         raise FormatError(
-            f"{folder}: it is divided among {len(ranks)} model parallel ranks; expected one: convert it with "
+            f"{folder}: it is sharded over {len(ranks)} model parallel ranks; expected one: convert it with "
             "Megatron-LM's tools/checkpoint first"
         )
     path = folder / "mp_rank_00" / FILE

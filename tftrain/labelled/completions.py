@@ -124,7 +124,7 @@ def end_of_answer(template: Template) -> str:
 def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
     messages = row.values.get(_MESSAGES)
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise DataError(f"{row.place}: messages is no list of objects with the texts role and content")
+        raise DataError(f"{row.place}: messages is not a list of objects with the strings role and content")
     parts, written = [], ""
     try:
         for end, message in enumerate(messages, start=1):

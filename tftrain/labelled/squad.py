@@ -134,7 +134,7 @@ def divide(
         if room < 1:
             remedy = "give a larger --max_seq_length or a smaller --max_query_length"
             raise DataError(
-                f"{question.place}: {len(query)} tokens of the question leave no room for the context; {remedy}"
+                f"{question.place}: {len(query)} tokens of the question leave no tokens for the context; {remedy}"
             )
         step = min(stride, room)
         begins = [0, *range(step, len(ids) - room + step, step)]

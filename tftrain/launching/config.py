@@ -20,8 +20,8 @@ class LaunchConfig:
     hostfile: str | None = flag(None, "File with a host on each line, such as `node1 slots=16`.")
     network_interfaces: str | None = flag(
         None,
-        "Network interfaces for the ranks, with commas between; of these, each host uses the first that it has. By "
-        "default the interface by which a host reaches this one.",
+        "Network interfaces for the ranks, separated by commas; each host uses the first one that it has. By default "
+        "the interface by which a host reaches this one.",
     )
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.")
@@ -32,8 +32,8 @@ class LaunchConfig:
         "the memory of its modules.",
     )
     layout: str = flag("given", choices=("given", "auto"))
-    """given: the layout of the flags. auto: the planner chooses the fastest that fits the memory, with all flags of a
-    layout that are given; see docs/planner.md."""
+    """given: the layout of the flags. auto: the planner chooses the fastest layout that fits the memory and has all
+    flags that are given; see docs/planner.md."""
     cluster: str | None = flag(None)
     """With layout=auto, the machine: a name that tftrain.plan --list prints, or FILE.json; by default this host, which
     is measured once (--machine_file)."""

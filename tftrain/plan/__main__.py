@@ -151,7 +151,7 @@ def print_search(config: PlanConfig) -> int:
     if found.fastest:
         write_page(config, found.fastest[0])
     elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
-        limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of them free (--memory_margin)"
+        limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
         smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
         print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
     return ExitCode.DONE if found.fitting else ExitCode.FAILED

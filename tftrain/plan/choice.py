@@ -57,9 +57,9 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     needed, least = smallest
     instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"
-    limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of them free"
+    limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of it free"
     expected = (
-        f"none of {found.candidates} layouts fits {ranks} ranks with {limit}; least needs {words(least)}, "
+        f"none of {found.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {words(least)}, "
         f"{needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
     )
     raise ConfigError([Problem("layout", "auto", expected)])
@@ -80,7 +80,7 @@ def lines(found: SearchResult) -> list[str]:
     shown = [f"layout: that of the checkpoint stays, on {best.work.ranks} ranks"]
     if found.candidates:
         of_all = f"layout: {found.fitting} of {found.candidates} layouts of {best.work.ranks} ranks fit into "
-        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of them free"]
+        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of it free"]
     for number, plan in enumerate(found.fastest, 1):
         slower, more = plan.seconds / best.seconds - 1, [a - b for a, b in zip(plan.time, best.time, strict=True)]
         kind = plan.time._fields[more.index(max(more))].replace("_", " ")

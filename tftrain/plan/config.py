@@ -36,9 +36,9 @@ class PlanFlags:
     utilisation: float = flag(1.0, above=0, maximum=1)
     """Share of the positions that are not padding, as tftrain.prepare prints it."""
     trainer: str = flag("tftrain", choices=("tftrain", "megatron"))
-    """What runs the job: tftrain, for which answers are commands; or megatron: decoders by Megatron-LM."""
+    """What runs the job: tftrain, whose plans come with commands; or megatron: decoders by Megatron-LM."""
     memory_margin: float = flag(0.06, minimum=0, below=1)
-    """Share of a device's memory that a plan leaves free to fit: published runs count on 70 to 75 of 80 GB."""
+    """Share of a device's memory that must stay free for a plan to fit: published runs use 70 to 75 of 80 GB."""
     system: str | None = flag(None)
     """Software whose constants are used: a name that --list prints. By default encoder, or megatron for
     trainer=megatron; on a CPU megatron_cpu, or tftrain_cpu on this_machine."""

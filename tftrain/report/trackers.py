@@ -160,7 +160,7 @@ class _Thread(threading.Thread):
         except queue.Full:
             if not self._is_behind and self.is_alive():
                 logger.warning(
-                    f"--report_to={self._kind}: it is {MOST_WAITING} rows behind, and lacks some from now on"
+                    f"--report_to={self._kind}: it has not taken {MOST_WAITING} rows yet, and loses some from now on"
                 )
             self._is_behind = True
 

@@ -21,7 +21,7 @@ class ScheduleConfig:
     forward: str = flag("1", "Time of a stage's forward pass: a number, or one for each stage, such as 1,1,1,1.5.")
     backward: str = flag("2", "Time of its backward pass, for inputs and weights together.")
     backward_weights: str | None = flag(None)
-    """The part of backward that is for weights, which zero_bubble computes apart; by default a half."""
+    """Time of its backward pass for weights, which zero_bubble computes later; by default half of backward."""
     transfer: float = flag(0.0, "Time of a transfer between two stages.", minimum=0)
     forward_only: bool = flag(False, "Use the order of an evaluation, which has no backward.")
     output: str | None = flag(None, "Write the picture to OUTPUT.png and the trace, in ms, to OUTPUT.json.")

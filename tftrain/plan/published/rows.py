@@ -87,7 +87,7 @@ def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) ->
         ValueError: a cell is wrong, or cells contradict each other.
     """
     if len(cells) > len(columns):
-        raise ValueError(f"expected {len(columns)} cells, as there are columns, not {len(cells)}")
+        raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
     row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
     work = row.workload
     width, heads = work.model.width, work.model.attention_heads
