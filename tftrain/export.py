@@ -61,19 +61,19 @@ def export(config: ExportConfig) -> None:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     source = Source(model, text, settings.top_k, settings.null_score_threshold)
-    made = signatures(source)
+    built = signatures(source)
     if settings.format == "onnx":
-        made = {name: signature for name, signature in made.items() if signature.is_of_ids}
+        built = {name: signature for name, signature in built.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
-        exported = write(folder, source, made)
+        exported = write(folder, source, built)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
-    for line in [*report.signatures(made, settings), "", *lines]:
+    for line in [*report.signatures(built, settings), "", *lines]:
         logger.info(line)
 
 

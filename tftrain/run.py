@@ -77,9 +77,9 @@ def main(argv: list[str], forked: bool = False) -> int:
 
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     """Returns a command line's configuration, with what a checkpoint or weights supply; and the problems so far."""
-    config, problems, given = flags.read(TrainConfig, argv)
-    completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
-    config, of_weights = initial_weights.with_model_of_weights(completed.config, given)
+    config, problems, named = flags.read(TrainConfig, argv)
+    completed = checkpoint_flags.with_flags_of_checkpoint(config, named)
+    config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
     return completed._replace(config=config), problems
 

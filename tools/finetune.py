@@ -40,12 +40,12 @@ def main() -> None:
     parser.add_argument("--examples", type=int, nargs="+", default=EXAMPLES, help="training examples a class")
     args = parser.parse_args()
     write_examples(args.examples)
-    found = {}
+    results = {}
     runs = [(kind, count) for count in args.examples for kind in KINDS]
     for kind, count in tqdm(runs, unit="line", disable=None):
-        found[kind, count] = accuracies(kind, count, args.seeds, args.steps)
-    print(table(found, args.examples))
-    draw(found, args.examples, FOLDER / "accuracy.png")
+        results[kind, count] = accuracies(kind, count, args.seeds, args.steps)
+    print(table(results, args.examples))
+    draw(results, args.examples, FOLDER / "accuracy.png")
     print(f"the same as a picture: {FOLDER / 'accuracy.png'}")
 
 

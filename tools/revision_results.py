@@ -78,8 +78,8 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{folder}: {name} has {held[name]} elements, expected {math.prod(whole)}")
         tensors[name] = np.zeros(whole, next(iter(blocks[name].values())).dtype)
         for (offset, shape), values in blocks[name].items():
-            place = tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
-            tensors[name][place] = values.reshape(shape)
+            slices = tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
+            tensors[name][slices] = values.reshape(shape)
     return tensors
 
 
@@ -126,10 +126,10 @@ class Comparison:
 
 def compare(base: tuple[Rows, Tensors], here: tuple[Rows, Tensors], after: int = 0) -> Comparison:
     """Compares the rows of steps later than `after`, and all tensors."""
-    found = Comparison(tensors=len(base[1]))
-    _compare_rows(*({key: row for key, row in rows.items() if key[1] > after} for rows in (base[0], here[0])), found)
-    _compare_tensors(base[1], here[1], found)
-    return found
+    result = Comparison(tensors=len(base[1]))
+    _compare_rows(*({key: row for key, row in rows.items() if key[1] > after} for rows in (base[0], here[0])), result)
+    _compare_tensors(base[1], here[1], result)
+    return result
 
 
 def _compare_rows(base: Rows, here: Rows, found: Comparison) -> None:
@@ -172,5 +172,5 @@ def relative(one: np.ndarray, other: np.ndarray) -> float:
     """Returns the largest difference of an element over the largest element; infinity where one is no number."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     scale = max(np.abs(one).max(), np.abs(other).max())
-    found = np.abs(one - other).max() / scale if scale else 0.0
-    return float(found) if np.isfinite(found) else math.inf
+    difference = np.abs(one - other).max() / scale if scale else 0.0
+    return float(difference) if np.isfinite(difference) else math.inf

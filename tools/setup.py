@@ -268,9 +268,9 @@ def ops_step(packages_key: str, gpu: bool) -> Step | None:
     sources = sorted(path for place in places for path in [place, *place.rglob("*")] if path.is_file())
     kernels, options = "", ()
     if gpu:
-        found = cuda_toolkit.toolkit(os.environ, cuda_toolkit.driver(os.environ))
-        kernels = f" with GPU kernels by nvcc {cuda_toolkit.words(found.version)}"
-        options = ("--config=cuda", f"--action_env=NVCC={found.home}/bin/nvcc")
+        toolkit = cuda_toolkit.toolkit(os.environ, cuda_toolkit.driver(os.environ))
+        kernels = f" with GPU kernels by nvcc {cuda_toolkit.words(toolkit.version)}"
+        options = ("--config=cuda", f"--action_env=NVCC={toolkit.home}/bin/nvcc")
     title = f"building the fused ops{kernels} (some minutes the first time)"
     key = digest(packages_key, kernels, *(part for path in sources for part in (path.relative_to(ROOT), path)))
     stamp = STAMPS / "ops"

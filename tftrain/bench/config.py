@@ -44,17 +44,17 @@ class BenchConfig:
 
     def problems(self) -> "list[Problem]":
         """Returns the problems of this configuration."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if not self.list and not self.table:
-            found.append(Problem("table", None, "expected the name of a table; --list names them all"))
+            problems.append(Problem("table", None, "expected the name of a table; --list names them all"))
         if not _is_scale(self.scale):
             expected = "expected auto, full, or a factor above 0 and up to 1, such as 0.125"
-            found.append(Problem("scale", self.scale, expected))
+            problems.append(Problem("scale", self.scale, expected))
         try:
             shlex.split(self.extra_flags)
         except ValueError as error:
-            found.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
-        return found
+            problems.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
+        return problems
 
 
 def run_config(given: Sequence[str]) -> TrainConfig:

@@ -141,12 +141,12 @@ def decode(content: bytes, path: str | Path) -> Manifest:
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        found = strict_json.parse(content)
-        version = found.get("format_version") if isinstance(found, dict) else None
+        parsed = strict_json.parse(content)
+        version = parsed.get("format_version") if isinstance(parsed, dict) else None
         if version != FORMAT_VERSION:
-            given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
-            raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
-        converted = strict_json.convert(found, _Content)
+            difference = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
+            raise ValueError(f"{difference}; resume with the version of tftrain that has written the checkpoint")
+        converted = strict_json.convert(parsed, _Content)
         placement = _placement(converted)
         _check(placement)
         return Manifest(converted.step, placement, converted.run)

@@ -99,11 +99,11 @@ class Box(NamedTuple):
 
 def boxes(piece: Piece) -> list[Box]:
     """Returns the boxes that a piece consists of, in the order of its elements, without empty ones."""
-    found, position = [], 0
+    boxes, position = [], 0
     for offset, shape in _stretch(piece.shape, piece.start, piece.stop):
-        found.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
+        boxes.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
         position += math.prod(shape)
-    return found
+    return boxes
 
 
 def _stretch(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape]]:
@@ -172,7 +172,7 @@ def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np
             a stretch is within its block and not empty.
     """
     for (offset, shape), stretches in blocks.items():
-        place, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
+        where, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
         stretches = stretches[np.argsort(stretches[:, 0], kind="stable")]
         # Where the next stretch should begin, and where it does; after the last one the block ends.
         ends = np.append(0, stretches[:, 1])
@@ -180,7 +180,7 @@ def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np
         for index in np.flatnonzero(begins != ends)[:1]:
             first, last = sorted((int(begins[index]), int(ends[index])))
             kind = "twice" if begins[index] < ends[index] else "nowhere"
-            return f"elements {first} to {last} {place} are {kind}"
+            return f"elements {first} to {last} {where} are {kind}"
     if _any_overlap([block for block in blocks if math.prod(block[1])]):
         return "blocks overlap"
     held, size = sum(math.prod(shape) for _, shape in blocks), math.prod(whole)

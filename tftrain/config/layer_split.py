@@ -44,9 +44,9 @@ def most_segments(layers: int, weights: float) -> int:
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:
     """Returns equal numbers; the remainder goes to inner parts, the later ones first, which hold fewer activations."""
-    each, left = divmod(layers, parts)
+    least, left = divmod(layers, parts)
     more = [*range(parts - 2, 0, -1), 0, parts - 1][:left]
-    return tuple(each + (part in more) for part in range(parts))
+    return tuple(least + (part in more) for part in range(parts))
 
 
 def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
@@ -74,9 +74,9 @@ def _by_cost(layers: int, parts: int, head: float) -> tuple[int, ...]:
         return (layers,)
 
     def division(last: int) -> tuple[int, ...]:
-        each, left = divmod(layers - last, parts - 1)
+        least, left = divmod(layers - last, parts - 1)
         # The later of the other parts get the remainder: they hold fewer activations.
-        return (*(each + (part >= parts - 1 - left) for part in range(parts - 1)), last)
+        return (*(least + (part >= parts - 1 - left) for part in range(parts - 1)), last)
 
-    found = [division(last) for last in range(1, layers - parts + 2)]
-    return min(found, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))
+    divisions = [division(last) for last in range(1, layers - parts + 2)]
+    return min(divisions, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))

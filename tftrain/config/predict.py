@@ -55,23 +55,23 @@ class PredictFlags:
         Args:
             texts: number of texts among the arguments.
         """
-        found = field_problems(self)
+        problems = field_problems(self)
         path = self.input_file
         if not self.max_new_tokens:
-            found += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add max_new_tokens")
+            problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add max_new_tokens")
         if not self.temperature:
-            found += superfluous(self, ("top_p", "seed"), "remove this flag, or add temperature")
+            problems += superfluous(self, ("top_p", "seed"), "remove this flag, or add temperature")
         if "" in self.stop:
-            found.append(Problem("stop", "", "expected at least one character"))
+            problems.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:
-            found.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
+            problems.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
         elif path and texts:
-            found.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
+            problems.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
         elif path and path != STANDARD_INPUT and not Path(path).exists():
-            found.append(Problem("input_file", path, "no such file; expected one with one text a line"))
+            problems.append(Problem("input_file", path, "no such file; expected one with one text a line"))
         elif path and Path(path).is_dir():
-            found.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
-        return found
+            problems.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
+        return problems
 
 
 @dataclass(frozen=True)

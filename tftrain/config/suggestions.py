@@ -87,14 +87,14 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
         name: as given, without leading dashes.
     """
     by_letters = {_letters(flag): flag for flag in known}
-    given = _letters(name)
-    if habit := [flag for flag in HABITS.get(given, ()) if flag.partition("=")[0] in known]:
+    letters = _letters(name)
+    if habit := [flag for flag in HABITS.get(letters, ()) if flag.partition("=")[0] in known]:
         return habit
-    negated = given.removeprefix("no")
-    found = [(*_nearest(given, by_letters), "")] + (
-        [(*_nearest(negated, by_letters), "no")] if negated != given else []
+    negated = letters.removeprefix("no")
+    likest = [(*_nearest(letters, by_letters), "")] + (
+        [(*_nearest(negated, by_letters), "no")] if negated != letters else []
     )
-    likeness, flag, prefix = max(found)
+    likeness, flag, prefix = max(likest)
     return [prefix + flag] if likeness >= _ALIKE else []
 
 

@@ -148,8 +148,8 @@ class TrainConfig:
 
     def problems(self, ranks: int) -> list[Problem]:
         """Returns every reason to refuse this configuration on this number of ranks."""
-        found = [problem for section in sections(self) for problem in field_problems(section)]
-        return found + combinations.problems(self, ranks, {problem.flag for problem in found})
+        problems = [problem for section in sections(self) for problem in field_problems(section)]
+        return problems + combinations.problems(self, ranks, {problem.flag for problem in problems})
 
     @property
     def has_tf32(self) -> bool:
@@ -183,9 +183,9 @@ class TrainConfig:
         Raises:
             ConfigError: with all problems.
         """
-        found = self.problems(ranks)
-        if found:
-            raise ConfigError(found)
+        problems = self.problems(ranks)
+        if problems:
+            raise ConfigError(problems)
         warmup = self.optimizer.warmup_steps
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         decay = self.optimizer.decay_steps

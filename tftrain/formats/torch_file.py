@@ -213,11 +213,11 @@ class _Pickler(pickle._Pickler):
         self.save(Global("torch._utils", "_rebuild_tensor_v2"))
         self.write(pickle.MARK)
         self.write(pickle.MARK)
-        for each in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
-            self.save(each)
+        for part in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
+            self.save(part)
         self.write(pickle.TUPLE + pickle.BINPERSID)
-        for each in (0, tuple(place.shape), strides, False):
-            self.save(each)
+        for part in (0, tuple(place.shape), strides, False):
+            self.save(part)
         self.save(Global("collections", "OrderedDict"))
         self.save(())
         self.write(pickle.REDUCE + pickle.TUPLE + pickle.REDUCE)

@@ -220,8 +220,8 @@ def check_tensors(
         raise FormatError(f"{path}: {listed(unknown)} unknown: not a tensor of this model")
     for link in there:
         if tuple(found[link.theirs]) != link.shape:
-            given, expected = list(found[link.theirs]), list(link.shape)
-            raise FormatError(f"{path}: {link.theirs} is {given}, expected {expected} by the sizes of the model")
+            actual, expected = list(found[link.theirs]), list(link.shape)
+            raise FormatError(f"{path}: {link.theirs} is {actual}, expected {expected} by the sizes of the model")
     return there
 
 

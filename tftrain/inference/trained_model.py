@@ -170,8 +170,8 @@ def padded(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Returns sequences as one array with zeros after each, int32 [b, S], and their lengths, int32 [b]."""
     lengths = np.array([len(each) for each in ids], np.int32)
     batch = np.zeros([len(ids), lengths.max()], np.int32)
-    for row, each in zip(batch, ids, strict=True):
-        row[: len(each)] = each
+    for row, tokens in zip(batch, ids, strict=True):
+        row[: len(tokens)] = tokens
     return batch, lengths
 
 

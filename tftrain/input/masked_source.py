@@ -152,8 +152,8 @@ class PackedSource(PairRecords):
             ]
         with tf.control_dependencies(checks):
             flat = tf.cast(tokens.flat_values, tf.int32)
-        found = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
-        return found | {
+        features = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
+        return features | {
             "sequence_weights": tf.cast(lengths > 0, tf.float32),
             "next_sentence_labels": tf.cast(labels, tf.int32),
         }
@@ -168,14 +168,14 @@ class PackedSource(PairRecords):
         in_example = position - tf.gather(starts, number, batch_dims=1)
         second = in_example >= tf.gather(seconds, number, batch_dims=1)
         none = tf.zeros([], tf.int64)
-        found = {
+        positions = {
             "input_mask": within,
             "segment_ids": within & second,
             "sequence_ids": tf.where(within, number + 1, none),
             "position_ids": tf.where(within, in_example, none),
             "sequence_starts": tf.where(lengths > 0, starts, none),
         }
-        return {name: tf.cast(value, tf.int32) for name, value in found.items()}
+        return {name: tf.cast(value, tf.int32) for name, value in positions.items()}
 
 
 class StaticSource(PairRecords):

@@ -54,10 +54,10 @@ def identity(data: DataConfig) -> dict[str, str]:
     """
     if data.data_dir or data.mix:
         manifest = read_prepared(data)
-        found = {"the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}"}
+        identity = {"the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}"}
         if not data.mix:
-            return found | {f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}"}
-        return found | {
+            return identity | {f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}"}
+        return identity | {
             f"the source {source.name}": f"{source.share:.6f}, SHA-256 {file_sha256(own.path(NAME))[:16]}"
             for source, own in manifest.sources
         }
@@ -87,8 +87,8 @@ def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
     length, most = manifest.max_seq_length, manifest.max_sequences_per_pack
     if manifest.objective == "causal":
         return length
-    if given := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
-        return given
+    if limit := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
+        return limit
     return packed_predictions(length, data.masked_lm_prob, most) if most else predictions(length, data.masked_lm_prob)
 
 
@@ -108,9 +108,9 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     if objective == "causal":
         length = len(features.get("input_ids", ())) - 1
         if length < 1 or "masked_lm_positions" in features:
-            found = f"masked_lm_positions, as for --model_family={masked_family}" if length >= 1 else "no two input_ids"
+            other = f"masked_lm_positions, as for --model_family={masked_family}" if length >= 1 else "no two input_ids"
             raise DataError(
-                f"{where}: the record has {found}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
+                f"{where}: the record has {other}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
                 f"for --model_family={families.listed('causal')}"
             )
         return length, length

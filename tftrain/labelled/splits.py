@@ -50,28 +50,28 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     """
     task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
     tokenizer = tokenizer_of(config)
-    found = read_split(config, split, tokenizer)
-    check_labels(found, task, labels)
+    examples = read_split(config, split, tokenizer)
+    check_labels(examples, task, labels)
     if task == "completion":
-        return _of_completions(found, tokenizer, length, split)
+        return _of_completions(examples, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
     if task == "token_classification":
-        made = _of_sentences(found, encoder, labels, tokenizer.vocabulary.unknown_id)
+        source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
         settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
-        windows, encoded = squad.divide(found, encoder, kind, settings.doc_stride, settings.max_query_length)
+        windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
-        pairs = [(found[window.question], window) for window in windows]
-        made = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
+        pairs = [(examples[window.question], window) for window in windows]
+        source = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        sides = [Sequences(encoder([(example.texts[side],) for example in found])) for side in (0, 1)]
-        made = _of_sequences(found, sides, length)
+        sides = [Sequences(encoder([(example.texts[side],) for example in examples])) for side in (0, 1)]
+        source = _of_sequences(examples, sides, length)
     else:
-        made = _of_texts(found, encoder, task, labels)
+        source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
-        words = f"{encoder.cut} of {len(found)} examples"
+        words = f"{encoder.cut} of {len(examples)} examples"
         logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
-    return made
+    return source
 
 
 def _of_completions(found, tokenizer, length, split) -> MemorySource:
@@ -89,9 +89,9 @@ def _of_completions(found, tokenizer, length, split) -> MemorySource:
     def rows(numbers):
         return {name: values[numbers] for name, values in packed.features.items()}
 
-    made = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
-    made.real_examples = sum(map(len, packed.examples))
-    return made
+    source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
+    source.real_examples = sum(map(len, packed.examples))
+    return source
 
 
 def _of_sequences(

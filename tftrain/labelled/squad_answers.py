@@ -91,9 +91,9 @@ class AnswerScorer(Scorer):
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns F1 and exact match in percent, given the logits of both ends of each window, [n, S, 2]."""
-        found = {question.id: (question, answers[0].text) for question, answers in self._answers(outputs)}
-        questions = [question for question, _ in found.values()]
-        return score_answers(questions, {key: text for key, (_, text) in found.items()})
+        answers_by_id = {question.id: (question, answers[0].text) for question, answers in self._answers(outputs)}
+        questions = [question for question, _ in answers_by_id.values()]
+        return score_answers(questions, {key: text for key, (_, text) in answers_by_id.items()})
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields id, question, correct answers, prediction and the best candidates of each question."""
@@ -120,11 +120,11 @@ class AnswerScorer(Scorer):
         for question, window, logits in group:
             null = min(null, float(logits[0].sum()))
             for begin, end, score in self._spans(window, logits):
-                place = window.spans[begin][0], window.spans[end][1]
-                text = question.context[slice(*place)]
+                ends = window.spans[begin][0], window.spans[end][1]
+                text = question.context[slice(*ends)]
                 if text not in best or score > best[text].score:
                     best.pop(text, None)  # Of equal scores, the one that was found first is the better one.
-                    best[text] = Answer(text, score, *place)
+                    best[text] = Answer(text, score, *ends)
         ranked = sorted(best.values(), key=lambda answer: -answer.score)[: settings.n_best]
         nothing = Answer("", null, 0, 0)
         if not ranked or (self._has_null and null - ranked[0].score > settings.null_score_threshold):

@@ -41,16 +41,16 @@ class LaunchConfig:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these options by themselves."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if self.hosts is not None and self.hostfile is not None:
-            found.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
+            problems.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
         if self.num_proc is None and self.hosts is None and self.hostfile is None:
-            found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
+            problems.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
-            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key"))
+            problems += [Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key")]
         if self.cluster is not None and self.layout != "auto":
-            found.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
-        return found
+            problems.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
+        return problems
 
 
 _SHORT = {"-np": "num_proc", "-H": "hosts", "-hostfile": "hostfile", "-p": "ssh_port", "-i": "ssh_identity_file"}
@@ -71,13 +71,13 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
     waiting = list(args)
     while waiting:
         arg = waiting.pop(0)
-        spelling, given, value = arg.partition("=")
+        spelling, separator, value = arg.partition("=")
         if spelling == "--":
             flags += [arg, *waiting]
             break
         if spelling in _ELASTIC:
             problems.append(Problem(spelling[2:], None, "elastic runs are started by horovodrun, see docs/elastic.md"))
-            if not given and waiting:
+            if not separator and waiting:
                 waiting.pop(0)
         elif arg == "-m" and waiting[:1] == ["tftrain.run"]:
             waiting.pop(0)
@@ -86,8 +86,8 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
             problems.append(Problem("", "python -m tftrain.run", "leave this out; expected only the flags of the run"))
         elif spelling not in _FIELDS:
             flags.append(arg)
-        elif given or _FIELDS[spelling] in _SWITCHES:
-            options.append(f"--{_FIELDS[spelling]}{given}{value}")
+        elif separator or _FIELDS[spelling] in _SWITCHES:
+            options.append(f"--{_FIELDS[spelling]}{separator}{value}")
         elif waiting:
             options.append(f"--{_FIELDS[spelling]}={waiting.pop(0)}")
         else:

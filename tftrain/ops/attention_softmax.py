@@ -59,26 +59,26 @@ def attention(
             attended = mask._replace(keys=keys, causal=False).attended(dimension(query, 2))
             masked = tf.constant(max(MASKED, float(scores.dtype.min) / 2), scores.dtype)
             scores += tf.where(attended, tf.zeros([], scores.dtype), masked)
-        made, backward = _context_and_gradient(scores, keys, values, position, attributes)
+        result, backward = _context_and_gradient(scores, keys, values, position, attributes)
 
         def gradient(dcontext):
             dscores, dvalues = backward(dcontext)
             return grouped_product(dscores, key), grouped_sum(dscores, query, key.shape[1]), dvalues
 
-        return made, gradient
+        return result, gradient
 
-    made = context(query, key, values)
+    result = context(query, key, values)
     if mask.sequences is not None:  # Every token attends to itself, and padding to nothing.
-        return made * tf.cast(mask.sequences > 0, made.dtype)[:, tf.newaxis, :, tf.newaxis]
+        return result * tf.cast(mask.sequences > 0, result.dtype)[:, tf.newaxis, :, tf.newaxis]
     if mask.window is not None:  # Padding may have keys in its window.
-        return made * _any_key(mask.attended(dimension(query, 2)), made.dtype)
-    return made
+        return result * _any_key(mask.attended(dimension(query, 2)), result.dtype)
+    return result
 
 
 def _context_and_gradient(scores, key_mask, values, position, attributes):
     """Returns the context and the function that maps its gradient to those of scores and values."""
-    made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
-    probabilities = made.probabilities
+    dropped = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
+    probabilities = dropped.probabilities
 
     def gradient(dcontext):
         ddropped = grouped_product(dcontext, values, transpose_b=True)
@@ -87,7 +87,7 @@ def _context_and_gradient(scores, key_mask, values, position, attributes):
         )
         return again.dscores, grouped_sum(_dropped(again, probabilities), dcontext, values.shape[1])
 
-    return grouped_product(_dropped(made, probabilities), values), gradient
+    return grouped_product(_dropped(dropped, probabilities), values), gradient
 
 
 def _checked(scores, key_mask):

@@ -36,8 +36,8 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
 
     def __init__(self, pieces: Iterable[VariablePiece]):
         by_host = {True: {}, False: {}}
-        for each in pieces:
-            by_host[_on_host(each.variable)][each.piece] = each
+        for piece in pieces:
+            by_host[_on_host(piece.variable)][piece.piece] = piece
         self._on_host: dict[Piece, VariablePiece] = by_host[True]
         self._allocated = memory.arrays(by_host[False])
         self._elements: dict[int, np.ndarray] = {}

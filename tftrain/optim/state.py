@@ -73,8 +73,8 @@ class OptimizerState(tf.Module):
         mesh = mesh or Mesh()
         group, replicas = split.group if split else mesh.data, mesh.replicas
         held, buckets = {name: self._pieces[name] for name in self.names}, split.buckets if split else None
-        place = group.rank, group.size, (replicas.rank, replicas.size)
-        self._layout = StateLayout(held, list(slots), buckets, *place)
+        ranks = group.rank, group.size, (replicas.rank, replicas.size)
+        self._layout = StateLayout(held, list(slots), buckets, *ranks)
 
         def initial_value(index: int) -> tf.Tensor:
             variable = self.targets[index]

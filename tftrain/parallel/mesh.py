@@ -42,8 +42,8 @@ class Group:
 
     def share(self, count: int) -> tuple[int, int]:
         """Returns [start, stop) of this rank's part of `count` items; all parts have the same size."""
-        each = count // self.size
-        return self.rank * each, (self.rank + 1) * each
+        size = count // self.size
+        return self.rank * size, (self.rank + 1) * size
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Mesh:
         return self._group(kind, ranks)
 
     def _group(self, kind, ranks):
-        place, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
-        return Group(kind, ranks, place, self.process_sets.get(ranks), self.pending, by_tensorflow)
+        rank, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
+        return Group(kind, ranks, rank, self.process_sets.get(ranks), self.pending, by_tensorflow)
 
     @property
     def world(self) -> Group:

@@ -119,15 +119,15 @@ class TensorRanks(NamedTuple):
             def gradient(*upstream, variables=()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
-                found = {}
+                dkernels = {}
                 for kernel, dy in zip(kernels, upstream, strict=True):
-                    found[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
+                    dkernels[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
                 parts = [
                     tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
                 ]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
                 dx = self._scatter(dx, f"{place}/enter/gradient")
-                return (dx, [found[variable.ref()] for variable in variables]) if keep else (dx, *found.values())
+                return (dx, [dkernels[variable.ref()] for variable in variables]) if keep else (dx, *dkernels.values())
 
             whole = self._gather(x, f"{place}/enter")
             flat = _rows(whole)

@@ -34,10 +34,10 @@ def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
 
 def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
-    config, given, cluster, constants = request
+    config, fixed_flags, cluster, constants = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
-    work, ramp, fixed = search_request(config, cluster, given)
-    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & given
+    work, ramp, fixed = search_request(config, cluster, fixed_flags)
+    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & fixed_flags
     fixed = fixed._replace(
         ranks=ranks,
         schedules=() if has_schedule else SCHEDULES,
@@ -45,11 +45,11 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     )
 
     def accepts(division: Workload) -> bool:
-        return given.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
+        return fixed_flags.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
 
-    found = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
-    if found.fastest:
-        return found
+    result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
+    if result.fastest:
+        return result
     smallest = least_memory(work, cluster, constants, config.max_nodes, ramp, fixed, accepts)
     if smallest is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
@@ -59,7 +59,7 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     advice = f"add {instead[0].flags}, or take" if instead else "take"
     limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of it free"
     expected = (
-        f"none of {found.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {words(least)}, "
+        f"none of {result.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {words(least)}, "
         f"{needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
     )
     raise ConfigError([Problem("layout", "auto", expected)])
@@ -67,11 +67,11 @@ def choose(request: Request, top: int = 3) -> SearchResult:
 
 def words(work: Workload) -> str:
     """Returns a layout in words."""
-    found = (
+    described = (
         f"data {work.dp} x tensor {work.tp} x pipeline {work.pp}, micro-batch {work.micro_batch} x "
         f"{work.micro_batches:.0f}, ZeRO-{work.zero_stage}, checkpointing {work.checkpointing}, attention {work.core}"
     )
-    return found + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
+    return described + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
 
 
 def lines(found: SearchResult) -> list[str]:

@@ -56,16 +56,16 @@ class PlanFlags:
 
     def problems(self) -> "list[Problem]":
         """Returns the problems of these flags by themselves."""
-        found = field_problems(self)
+        problems = field_problems(self)
         jobs = ("search", "table", "rows_file", "list", "measure", "calibrate")
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
-            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
+            problems.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
         if self.zero_stage in range(4) and self.trainer == "tftrain":
             flags = "--split_opt_state, --split_grad_accum or --split_weights"
             expected = f"remove this flag, and use {flags}; or add --trainer=megatron"
-            found.append(Problem("zero_stage", self.zero_stage, expected))
-        return found
+            problems.append(Problem("zero_stage", self.zero_stage, expected))
+        return problems
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    found = run_problems(train, devices) + _of_trainer(config)
+    problems = run_problems(train, devices) + _of_trainer(config)
     if tp < 1 or pp < 1:
-        raise ConfigError(found)
+        raise ConfigError(problems)
     if devices % (tp * pp):
         expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
         flag_name, size = ("tensor_parallel_size", tp) if devices % tp else ("pipeline_parallel_size", pp)
@@ -104,9 +104,9 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     dp = plan.data_parallel_size or devices // (tp * pp)
     if dp * tp * pp != devices:
         expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
-        found.append(Problem("data_parallel_size", dp, expected))
-    if found:
-        raise ConfigError(found)
+        problems.append(Problem("data_parallel_size", dp, expected))
+    if problems:
+        raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
     return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
 
@@ -138,13 +138,13 @@ def search_request(
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    found = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
-    found += _of_trainer(config)
+    problems = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
+    problems += _of_trainer(config)
     if batch.global_batch_size is None:
-        found.append(Problem("global_batch_size", None, "expected the samples of an update"))
-    found = found or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
-    if found:
-        raise ConfigError(found)
+        problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
+    problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
+    if problems:
+        raise ConfigError(problems)
     sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)

@@ -58,8 +58,8 @@ def text(
 def sizes(work: Workload) -> str:
     """Returns the sizes of the model and of a sample, and the precision."""
     model = work.model
-    found = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
-    return f"{found}; {work.precision}"
+    sizes = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
+    return f"{sizes}; {work.precision}"
 
 
 def rate_lines(plan: Forecast, examples_per_row: float, utilisation: float) -> list[str]:

@@ -65,11 +65,11 @@ def layouts(
     work: Workload, cluster: Cluster, constants: Constants, max_nodes: int, constraints: Constraints = FREE
 ) -> list[Layout]:
     """Returns all divisions of a workload, whether they fit or not; for the arguments, see `search`."""
-    found = []
-    for each in candidates(work, cluster, max_nodes, constraints=constraints):
-        needed = memory.estimate(each, constants).on(cluster)
-        found.append(Layout(each, needed.total / GB, timing.step(each, cluster, constants).total))
-    return found
+    layouts = []
+    for candidate in candidates(work, cluster, max_nodes, constraints=constraints):
+        needed = memory.estimate(candidate, constants).on(cluster)
+        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, cluster, constants).total))
+    return layouts
 
 
 def search(

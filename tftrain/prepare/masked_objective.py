@@ -147,14 +147,14 @@ class _Pairs(Examples):
             tokens = tf.RaggedTensor.from_row_lengths(ids, [len(example.input_ids) for example in block])
             masked = masking(tokens, tf.constant(begin, tf.int64))
             batch = {name: value.numpy().tolist() for name, value in masked.items()}
-            for place, example in enumerate(block):
+            for number, example in enumerate(block):
                 size, start = len(example.input_ids), example.second_segment_start
                 features = {
                     "input_mask": [1] * size + [0] * (length - size),
                     "segment_ids": [0] * start + [1] * (size - start) + [0] * (length - size),
                     "next_sentence_labels": [example.next_sentence_label],
                 }
-                yield encode({name: value[place] for name, value in batch.items()} | features)
+                yield encode({name: value[number] for name, value in batch.items()} | features)
             begin += len(block)
 
     def lines(self, number: int) -> list[str]:

@@ -49,10 +49,10 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
     places = np.full([most, _rows(groups)], -1, np.int32)
     begin = 0
     for in_row, count in groups:
-        for place, length in enumerate(in_row):
+        for column, length in enumerate(in_row):
             first = taken[length]
             taken[length] = first + count
-            places[place, begin : begin + count] = by_length[first : first + count]
+            places[column, begin : begin + count] = by_length[first : first + count]
         begin += count
     return places.T
 
@@ -99,13 +99,13 @@ def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wa
     row, room = [remaining[-1]], row_length - remaining[-1]
     while len(row) < most:
         for part in (room // max(wanted - len(row), 1), room):
-            place = bisect_right(remaining, part) - 1
-            while place >= 0 and left[remaining[place]] <= row.count(remaining[place]):
-                place -= 1
-            if place >= 0:
+            index = bisect_right(remaining, part) - 1
+            while index >= 0 and left[remaining[index]] <= row.count(remaining[index]):
+                index -= 1
+            if index >= 0:
                 break
         else:
             break
-        row.append(remaining[place])
-        room -= remaining[place]
+        row.append(remaining[index])
+        room -= remaining[index]
     return tuple(row)

@@ -81,8 +81,8 @@ class Mlflow:
         self._mlflow, self._client = mlflow, mlflow.MlflowClient()
         if known is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tftrain")
-            found = self._client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            known_experiment = self._client.get_experiment_by_name(name)
+            experiment = known_experiment.experiment_id if known_experiment else self._client.create_experiment(name)
             known = self._client.create_run(experiment, run_name=folder.name).info.run_id
             parameters = [mlflow.entities.Param(name, str(value)) for name, value in config.items()]
             self._client.log_batch(known, params=parameters[:100])

@@ -40,12 +40,12 @@ class Completed(NamedTuple):
     @property
     def line(self) -> str:
         """A line for the log with the flags from the checkpoint; "" if they are all defaults."""
-        given = [
+        words = [
             f"--{name}={str(each).lower() if isinstance(each, bool) else each}"
             for name, value in self.taken.items()
             for each in (value if isinstance(value, tuple) else (value,))
         ]
-        return f"flags from {self.path}: {' '.join(given)}" if given else ""
+        return f"flags from {self.path}: {' '.join(words)}" if words else ""
 
     def explain(self, problems: list[Problem]) -> list[Problem]:
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
@@ -117,19 +117,19 @@ def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run
     try:
-        found, _ = _chosen(config)
+        chosen, _ = _chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
     resume = config.checkpoint.resume
-    if resume == "best" and found is None:
+    if resume == "best" and chosen is None:
         expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
-    if resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
+    if resume not in ("auto", "none") and not (chosen / manifest.NAME).is_file():
         newest = folder.find(settings.output_dir)[-1:]
         such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
         return [Problem("resume", resume, expected)]
-    if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
+    if settings.mode == "evaluate" and chosen is None and settings.init_checkpoint is None:
         expected = (
             "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
             "--init_checkpoint"
@@ -170,9 +170,9 @@ def _saved(path: Path) -> dict[str, Any]:
 
 def _values(section: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the saved values of a section's flags, without those of a wrong type."""
-    found, types = {}, typing.get_type_hints(type(section))
+    values, types = {}, typing.get_type_hints(type(section))
     for name, kind in types.items():
         if name in saved:
             with contextlib.suppress(msgspec.ValidationError):
-                found[name] = msgspec.convert(saved[name], kind)
-    return found
+                values[name] = msgspec.convert(saved[name], kind)
+    return values

@@ -36,9 +36,9 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
         return config, [Problem("init_missing", True, "remove this flag, or add --init_checkpoint")]
     if problems := place_problems("init_checkpoint", settings.init_checkpoint, exists=True):
         return config, problems
-    place = parse_place(settings.init_checkpoint)
+    source = parse_place(settings.init_checkpoint)
     try:
-        model, tokenizer = registry.model_of(place)
+        model, tokenizer = registry.model_of(source)
     except (FormatError, CheckpointError) as error:
         return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
     values = structure(model)
@@ -78,8 +78,8 @@ def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | 
     if theirs == ours:
         return None
     first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
-    found = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
-    expected = f"its vocabulary is not that of the data in {folder}: {found}; prepare the text with --vocab_file"
+    difference = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
+    expected = f"its vocabulary is not that of the data in {folder}: {difference}; prepare the text with --vocab_file"
     return Problem("init_checkpoint", config.run.init_checkpoint, expected)
 
 

@@ -105,10 +105,10 @@ class Stage:
         `upstream` is the gradient of the part's output; None for the part with the heads.
         """
         sources = [*([] if made.inputs is None else [made.inputs]), *self.variables, *made.taps]
-        found = made.tape.gradient(made.output, sources, output_gradients=upstream)
-        of_inputs = None if made.inputs is None else found.pop(0)
-        of_variables = {place: each for place, each in enumerate(found[: len(self.variables)]) if each is not None}
-        return Backward(of_inputs, of_variables, made.kernel_inputs, found[len(self.variables) :])
+        gradients = made.tape.gradient(made.output, sources, output_gradients=upstream)
+        of_inputs = None if made.inputs is None else gradients.pop(0)
+        of_variables = {place: each for place, each in enumerate(gradients[: len(self.variables)]) if each is not None}
+        return Backward(of_inputs, of_variables, made.kernel_inputs, gradients[len(self.variables) :])
 
     def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
         """Runs the second half of backward: index in `variables` -> gradient, for the kernels of a part."""

@@ -52,17 +52,17 @@ class WaitingStage:
 
     def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
         """Waits as long as a forward pass takes."""
-        given = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
+        received = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
         has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
-        output = _wait(given, self._forward)
+        output = _wait(received, self._forward)
         sums = tf.reduce_sum(output)[None] if has_heads else None
         return Forward(output, sums, outputs=None, tape=in_halves, inputs=inputs, taps=[], kernel_inputs=[])
 
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Waits as long as a backward pass takes, or its first half."""
         seconds = self._inputs if made.tape else self._inputs + self._weights  # The tape says whether in halves.
-        found = _wait(made.output if upstream is None else upstream, seconds)
-        return Backward(None if made.inputs is None else found, {0: tf.reduce_sum(found)}, [], [found])
+        gradient = _wait(made.output if upstream is None else upstream, seconds)
+        return Backward(None if made.inputs is None else gradient, {0: tf.reduce_sum(gradient)}, [], [gradient])
 
     def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
         """Waits as long as the second half of a backward pass takes."""

@@ -113,8 +113,8 @@ def _first(place: int) -> str:
 
 
 def _note(record: Record) -> str:
-    note, given = html.escape(record.get("note") or ""), html.escape(record.get("flags") or "")
-    command = f"<details><summary>flags of tftrain.run</summary><code>{given}</code></details>" if given else ""
+    note, flags = html.escape(record.get("note") or ""), html.escape(record.get("flags") or "")
+    command = f"<details><summary>flags of tftrain.run</summary><code>{flags}</code></details>" if flags else ""
     settings = html.escape(record.get("settings") or "")
     name = words(record["row"])
     return f'<tr><th scope="row">{name}</th><td class="text">{settings}<small>{note}</small>{command}</td></tr>\n'

@@ -158,19 +158,19 @@ def divide(
     size = tf.minimum(of_window(room), of_window(tokens) - begin)
     first = of_window(asked_tokens) + 2
     length = first + size + 1
-    place = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
-    inside = place - first
+    position = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
+    inside = position - first
     is_part = (inside >= 0) & (inside < size)
     token = tf.where(is_part, of_window(context.row_starts()) + begin + inside, 0)
     cls, sep = ends
-    ids = tf.where((place == first - 1) | (place == length - 1), sep, 0)
-    ids = tf.where(place == 0, cls, ids)
-    is_asked = (place > 0) & (place < first - 1)
-    of_asked = tf.where(is_asked, of_window(asked.row_starts()) + place - 1, 0)
+    ids = tf.where((position == first - 1) | (position == length - 1), sep, 0)
+    ids = tf.where(position == 0, cls, ids)
+    is_asked = (position > 0) & (position < first - 1)
+    of_asked = tf.where(is_asked, of_window(asked.row_starts()) + position - 1, 0)
     ids = tf.where(is_asked, gather_or_zero(asked.flat_values, of_asked), ids)
     ids = tf.where(is_part, gather_or_zero(context.flat_values, token), ids)
-    mask = tf.cast(place < length, tf.int32)
-    segments = tf.cast(place >= first, tf.int32) * mask
+    mask = tf.cast(position < length, tf.int32)
+    segments = tf.cast(position >= first, tf.int32) * mask
     is_best = is_part & _is_best(inside, size, is_part, token, tf.size(context.flat_values))
     return Windows(encoder_batch(ids, mask, segments), question, token, is_part, is_best)
 
