@@ -204,9 +204,9 @@ def contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def lines_of(found: Comparison) -> list[str]:
+def lines_of(comparison: Comparison) -> list[str]:
     """Returns the first lines that explain a comparison."""
-    return [*found.unequal[:3], *found.notes]
+    return [*comparison.unequal[:3], *comparison.notes]
 
 
 def main() -> int:

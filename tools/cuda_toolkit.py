@@ -105,12 +105,12 @@ def refusal(environ: Mapping[str, str], nccl: bool, ops: bool, root: Path = Path
     return f"{reason}, for {needs}; {INSTALL}; or go on without: make setup GPU=1 {without}"
 
 
-def mismatch(found: Toolkit, its: Driver) -> str:
+def mismatch(toolkit: Toolkit, its: Driver) -> str:
     """Returns why programs of a toolkit do not run with a driver; "" if they do, or if there is no driver here."""
-    needed = DRIVER_OF_TOOLKIT.get(found.version[0] if found.version else 0, 0)
+    needed = DRIVER_OF_TOOLKIT.get(toolkit.version[0] if toolkit.version else 0, 0)
     if not its.version or its.version >= (needed,):
         return ""
-    return f"{found} needs driver {needed} or later, this host has {words(its.version)}"
+    return f"{toolkit} needs driver {needed} or later, this host has {words(its.version)}"
 
 
 def words(version: Version) -> str:

@@ -54,9 +54,9 @@ class Tree:
             settings = {"cwd": folder, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
             processes = [
                 subprocess.Popen(
-                    command, env=self._environ() | place, stdout=output, start_new_session=True, **settings
+                    command, env=self._environ() | environ, stdout=output, start_new_session=True, **settings
                 )
-                for place, output in zip(environs, outputs, strict=True)
+                for environ, output in zip(environs, outputs, strict=True)
             ]
             try:
                 codes = exit_codes(processes)

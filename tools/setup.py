@@ -104,8 +104,8 @@ class Choices:
         # Another kind of environment has made no choice yet.
         before = without.split() if is_gpu and was_gpu else []
         is_with = {
-            name: name not in before if given is None else given == "1"
-            for name, given in (("nccl", nccl), ("ops", ops))
+            name: name not in before if choice is None else choice == "1"
+            for name, choice in (("nccl", nccl), ("ops", ops))
         }
         return cls(is_gpu, is_gpu and is_with["nccl"], is_with["ops"], tf or tf_before)
 

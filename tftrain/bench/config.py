@@ -57,16 +57,16 @@ class BenchConfig:
         return problems
 
 
-def run_config(given: Sequence[str]) -> TrainConfig:
+def run_config(arguments: Sequence[str]) -> TrainConfig:
     """Returns the resolved configuration of flags of tftrain.run, for one rank; ConfigError: a flag is wrong."""
-    config = flags.parse(TrainConfig, ["tftrain.run", *given])
+    config = flags.parse(TrainConfig, ["tftrain.run", *arguments])
     if problems := config.problems(1):
         raise ConfigError(problems)
     return config.resolve(1)
 
 
-def _is_scale(given: str) -> bool:
+def _is_scale(scale: str) -> bool:
     try:
-        return given in ("auto", "full") or 0 < float(given) <= 1
+        return scale in ("auto", "full") or 0 < float(scale) <= 1
     except ValueError:
         return False

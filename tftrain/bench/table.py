@@ -53,8 +53,8 @@ def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[Row, ..
     """Returns a row for each tuple of values of the settings `names`; those with the same first ones are a group."""
     words = [(each, list(map(str, each))) for each in values]
     return tuple(
-        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), each, strict=True)))
-        for each, name in words
+        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))
+        for parts, name in words
     )
 
 

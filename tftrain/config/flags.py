@@ -188,13 +188,13 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     return values
 
 
-def _fill(section: Any, values: flags.FlagValues, given: Collection[str]) -> Any:
+def _fill(section: Any, values: flags.FlagValues, named: Collection[str]) -> Any:
     """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
     read_values = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
     filled = dataclasses.replace(
         section, **{name: tuple(value) if isinstance(value, list) else value for name, value in read_values.items()}
     )
-    return filled.with_family_defaults(given) if hasattr(filled, "with_family_defaults") else filled
+    return filled.with_family_defaults(named) if hasattr(filled, "with_family_defaults") else filled
 
 
 def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:

@@ -110,9 +110,9 @@ class ModelConfig:
     tie_output: bool = flag(True)
     """Use the token embedding as output layer too; false: the output layer has its own table."""
 
-    def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
+    def with_family_defaults(self, named: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags."""
-        return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in given})
+        return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in named})
 
     @property
     def family(self) -> Family:

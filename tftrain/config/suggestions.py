@@ -98,12 +98,12 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
     return [prefix + flag] if likeness >= _ALIKE else []
 
 
-def _nearest(given: str, by_letters: Mapping[str, str]) -> tuple[float, str]:
+def _nearest(name: str, by_letters: Mapping[str, str]) -> tuple[float, str]:
     """Returns the flag that is spelled most alike, and how much alike it is, from 0 to 1."""
-    if given in by_letters:
-        return 1.0, by_letters[given]
-    near = difflib.get_close_matches(given, list(by_letters), n=1, cutoff=_ALIKE) if len(given) >= _LONG_ENOUGH else []
-    return (difflib.SequenceMatcher(None, near[0], given).ratio(), by_letters[near[0]]) if near else (0.0, "")
+    if name in by_letters:
+        return 1.0, by_letters[name]
+    near = difflib.get_close_matches(name, list(by_letters), n=1, cutoff=_ALIKE) if len(name) >= _LONG_ENOUGH else []
+    return (difflib.SequenceMatcher(None, near[0], name).ratio(), by_letters[near[0]]) if near else (0.0, "")
 
 
 def _letters(name: str) -> str:

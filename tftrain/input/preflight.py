@@ -71,11 +71,11 @@ def identity(data: DataConfig) -> dict[str, str]:
     return properties
 
 
-def other_objective(wanted: str, found: str) -> str:
+def other_objective(wanted: str, prepared: str) -> str:
     """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
     return (
-        f"the data was prepared with --objective={found}, but --model_family={families.listed(wanted)} trains on "
-        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(found)}"
+        f"the data was prepared with --objective={prepared}, but --model_family={families.listed(wanted)} trains on "
+        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(prepared)}"
     )
 
 

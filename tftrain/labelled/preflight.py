@@ -40,8 +40,8 @@ def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = No
     return examples.read_examples(settings, task, split)
 
 
-def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, ...]:
-    """Returns the classes of the training examples `found`, by default those in the file; none for other tasks.
+def labels_of(config: TrainConfig, rows: Sequence | None = None) -> tuple[str, ...]:
+    """Returns the classes of the training examples `rows`, by default those in the file; none for other tasks.
 
     Raises:
         DataError: see `read_split`; there are too few classes, or far too many.
@@ -51,13 +51,13 @@ def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, 
         return ()
     if settings.glue_task:
         return glue.TASKS[settings.glue_task].labels
-    return examples.labels_of(read_split(config, "train") if found is None else found, task)
+    return examples.labels_of(read_split(config, "train") if rows is None else rows, task)
 
 
-def check_labels(found: Sequence, task: str, labels: Sequence[str]) -> None:
+def check_labels(rows: Sequence, task: str, labels: Sequence[str]) -> None:
     """Raises a DataError that names the line if a label of an example is not one of the model's."""
     known = set(labels)
-    for example in found if task in WITH_CLASSES else ():
+    for example in rows if task in WITH_CLASSES else ():
         if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
             raise DataError(
                 f"{example.place}: the label {unknown[0]!r} is not one of the model's: {listed(labels, 10)}"

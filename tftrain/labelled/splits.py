@@ -74,17 +74,17 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     return source
 
 
-def _of_completions(found, tokenizer, length, split) -> MemorySource:
+def _of_completions(examples, tokenizer, length, split) -> MemorySource:
     try:
-        packed = completions.Rows(found, completions.encode(found, tokenizer), length)
+        packed = completions.Rows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
-        raise DataError(f"{found[0].place.rpartition(', line')[0]}: {error}") from error
+        raise DataError(f"{examples[0].place.rpartition(', line')[0]}: {error}") from error
     if packed.cut or packed.left_out:
         logger.info(
-            f"{split}: of {len(found)} examples {packed.cut} are cut at --max_seq_length={length}, and "
+            f"{split}: of {len(examples)} examples {packed.cut} are cut at --max_seq_length={length}, and "
             f"{packed.left_out} are left out, since nothing of their completion fits"
         )
-    logger.info(f"{split}: {len(found) - packed.left_out} examples are packed into {len(packed.examples)} rows")
+    logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
     def rows(numbers):
         return {name: values[numbers] for name, values in packed.features.items()}
@@ -115,23 +115,23 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(found, encoder, task, labels) -> MemorySource:
+def _of_texts(examples, encoder, task, labels) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
-        values = np.array([[label in example.label for label in labels] for example in found], np.float32)
+        values = np.array([[label in example.label for label in labels] for example in examples], np.float32)
     elif task == "regression":
-        values = np.array([example.label for example in found], np.float32)
+        values = np.array([example.label for example in examples], np.float32)
     else:
         ids = {label: number for number, label in enumerate(labels)}
-        values = np.array([ids[example.label] for example in found], np.int32)
-    sequences = Sequences(encoder([example.texts for example in found]))
-    return _of_sequences(found, [sequences], encoder.max_seq_length, values.__getitem__, width)
+        values = np.array([ids[example.label] for example in examples], np.int32)
+    sequences = Sequences(encoder([example.texts for example in examples]))
+    return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(found, encoder, labels, unknown_id) -> MemorySource:
+def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
-    parts, encoded = conll.divide(found, encoder, unknown_id)
+    parts, encoded = conll.divide(sentences, encoder, unknown_id)
 
     def values(numbers):
         rows = np.full([len(numbers), length], -1, np.int32)

@@ -75,11 +75,11 @@ def read_questions(path: str) -> list[Question]:
     return questions
 
 
-def _field(value: Any, name: str, kind: type, place: str) -> Any:
+def _field(value: Any, name: str, kind: type, where: str) -> Any:
     field = value.get(name) if isinstance(value, dict) else None
     if not isinstance(field, kind):
         expected = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
-        raise DataError(f"{place}: no {name}; {expected}")
+        raise DataError(f"{where}: no {name}; {expected}")
     return field
 
 

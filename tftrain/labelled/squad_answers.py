@@ -27,14 +27,14 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(found: str, correct: str) -> float:
+def exact_match(predicted: str, correct: str) -> float:
     """Returns 1 if two answers are equal but for what `normalized` takes away, else 0."""
-    return float(normalized(found) == normalized(correct))
+    return float(normalized(predicted) == normalized(correct))
 
 
-def f1(found: str, correct: str) -> float:
+def f1(predicted: str, correct: str) -> float:
     """Returns the harmonic mean of precision and recall over words; if one answer is empty, 1 if both are."""
-    ours, theirs = normalized(found).split(), normalized(correct).split()
+    ours, theirs = normalized(predicted).split(), normalized(correct).split()
     if not ours or not theirs:
         return float(ours == theirs)
     same = sum((Counter(ours) & Counter(theirs)).values())
@@ -44,8 +44,8 @@ def f1(found: str, correct: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> dict[str, float]:
-    """Returns "f1" and "exact_match", in percent, over questions; `found` has an answer by id, "" for none.
+def score_answers(questions: Sequence[Question], predicted: Mapping[str, str]) -> dict[str, float]:
+    """Returns "f1" and "exact_match", in percent, over questions; `predicted` has an answer by id, "" for none.
 
     If some questions have no answer, the result has the same of both kinds: "has_answer_f1", "no_answer_f1" and so on.
     """
@@ -53,7 +53,7 @@ def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> di
     some_have_none = any(not question.answers for question in questions)
     for question in questions:
         correct = [answer for answer in question.answers if normalized(answer)] or [""]
-        answer = found[question.id]
+        answer = predicted[question.id]
         pair = max(f1(answer, each) for each in correct), max(exact_match(answer, each) for each in correct)
         sums[""].append(pair)
         if some_have_none:

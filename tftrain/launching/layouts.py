@@ -80,10 +80,10 @@ class Layouts:
             return False
         return True
 
-    def _take(self, found: SearchResult) -> None:
-        self._found = found
+    def _take(self, result: SearchResult) -> None:
+        self._found = result
         self.plan = self._next = self._best()
-        logger.info("\n".join(choice.lines(found)))
+        logger.info("\n".join(choice.lines(result)))
 
     def _best(self) -> Forecast:
         """Returns the layout that is the fastest as measured; one that was not measured may be slower than planned."""

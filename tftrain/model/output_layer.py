@@ -33,7 +33,7 @@ def output_cross_entropy(
     labels: tf.Tensor,
     first: int,
     group: Group,
-    place: str,
+    name: str,
     rows: int | None = None,
     bias: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -45,7 +45,7 @@ def output_cross_entropy(
         labels: int32, classes of the whole vocabulary, in any shape of n elements.
         first: class of this rank's first row of `table`.
         group: the ranks that divide the vocabulary.
-        place: name of the layer, for the collectives.
+        name: name of the layer, for the collectives.
         rows: of a chunk; by default those of `rows_of_chunk`.
         bias: [words of this rank], of x's dtype; None: no bias.
 
@@ -60,7 +60,7 @@ def output_cross_entropy(
 
     @tf.custom_gradient
     def compared(x, table, *biases):
-        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, place)
+        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, name)
 
     losses = compared(x, table, *([] if bias is None else [bias]))
     return tuple(tf.reshape(each, tf.shape(labels)) for each in losses)
@@ -87,7 +87,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
 
 
-def _cross_entropy_over_ranks(chunks, labels, first, group, place):
+def _cross_entropy_over_ranks(chunks, labels, first, group, name):
     """Returns the results of `output_cross_entropy` and their gradient where ranks divide the words."""
     words, wide = chunks.words, chunks.wide
 
@@ -106,10 +106,10 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
         return (probabilities - chosen) * upstream[:, tf.newaxis]
 
     own_best, winner, powers, label = chunks.map(row_sums, (wide, tf.int64, wide, wide))
-    best = collectives.all_reduce(group, own_best, f"{place}/best", "max")
+    best = collectives.all_reduce(group, own_best, f"{name}/best", "max")
     lower_wins = tf.cast((own_best == best) & (first + winner < tf.cast(labels, tf.int64)), wide)
     local = tf.stack([powers * tf.exp(own_best - best), label, lower_wins])
-    powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
+    powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{name}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
 
     def gradient(upstream, _correct):

@@ -97,8 +97,8 @@ def _checked(scores, key_mask):
     return scores, key_mask
 
 
-def _dropped(made, probabilities):
-    return made.dropped[0] if made.dropped else probabilities
+def _dropped(outputs, probabilities):
+    return outputs.dropped[0] if outputs.dropped else probabilities
 
 
 def _op_arguments(scores, dropout):

@@ -92,8 +92,8 @@ class Mesh:
             "tensor": [tuple(range(first, first + tensor)) for first in range(0, self.size, tensor)],
             "pipeline": [tuple(range(place, self.size, per_stage)) for place in range(per_stage)],
             "model": [
-                tuple(first + place + rank for first in firsts for rank in range(tensor))
-                for place in range(0, per_stage, tensor)
+                tuple(first + start + rank for first in firsts for rank in range(tensor))
+                for start in range(0, per_stage, tensor)
             ],
             "stage": [tuple(range(first, first + per_stage)) for first in firsts],
         }

@@ -25,11 +25,11 @@ class Request(NamedTuple):
     constants: Constants
 
 
-def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
-    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `given`."""
+def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
+    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `named`."""
     every = {field.name: field.default for section in sections(config) for field in fields(section)}
     every |= {"fit_micro_batch": False, **config.model.family.defaults}
-    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in given})
+    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in named})
 
 
 def choose(request: Request, top: int = 3) -> SearchResult:
@@ -74,19 +74,19 @@ def words(work: Workload) -> str:
     return described + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
 
 
-def lines(found: SearchResult) -> list[str]:
+def lines(result: SearchResult) -> list[str]:
     """Returns a line on the search, and one for each layout: planned seconds and memory, and the reason in words."""
-    best = found.fastest[0]
+    best = result.fastest[0]
     shown = [f"layout: that of the checkpoint stays, on {best.work.ranks} ranks"]
-    if found.candidates:
-        of_all = f"layout: {found.fitting} of {found.candidates} layouts of {best.work.ranks} ranks fit into "
+    if result.candidates:
+        of_all = f"layout: {result.fitting} of {result.candidates} layouts of {best.work.ranks} ranks fit into "
         shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of it free"]
-    for number, plan in enumerate(found.fastest, 1):
+    for number, plan in enumerate(result.fastest, 1):
         slower, more = plan.seconds / best.seconds - 1, [a - b for a, b in zip(plan.time, best.time, strict=True)]
         kind = plan.time._fields[more.index(max(more))].replace("_", " ")
         why = f"{slower:.1%} slower, mostly by {kind}" if slower > 0.0005 else "as fast"
         if plan is best:
-            why = f"fastest of {found.fitting} layouts that fit" if found.candidates else "not searched"
+            why = f"fastest of {result.fitting} layouts that fit" if result.candidates else "not searched"
         shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
     return shown
 

@@ -124,11 +124,11 @@ def _of_trainer(config: PlanConfig) -> list[Problem]:
 
 
 def search_request(
-    config: PlanConfig, cluster: Cluster, given: Collection[str] = ()
+    config: PlanConfig, cluster: Cluster, named: Collection[str] = ()
 ) -> tuple[Workload, tuple[int, ...], Constraints]:
     """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
 
-    A default fixes a size only if its flag is in `given`.
+    A default fixes a size only if its flag is in `named`.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
@@ -150,18 +150,18 @@ def search_request(
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, trainer=plan.trainer, gpu=cluster.multiprocessors > 0)
-    return work, sizes, _constraints(config, given)
+    return work, sizes, _constraints(config, named)
 
 
-def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
+def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:
     """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
     plan, batch, parallel = config.plan, config.batch, config.parallel
-    unsplit = 0 if "split_opt_state" in given else None
+    unsplit = 0 if "split_opt_state" in named else None
     split = parallel.zero_stage or unsplit
 
     def fixed(section: Any, name: str, free: Any) -> Any:
         value = getattr(section, name)
-        return value if value != free or name in given else None
+        return value if value != free or name in named else None
 
     return Constraints(
         dp=plan.data_parallel_size,
@@ -172,5 +172,5 @@ def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
         checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
         core=fixed(config.model, "attn_impl", "softmax"),
-        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in given else None,
+        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in named else None,
     )

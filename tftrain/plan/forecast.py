@@ -75,13 +75,13 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
     return forecast(from_config(config, dp, gpu=cluster.multiprocessors > 0), cluster, constants)
 
 
-def bytes_by_kind(found: Memory) -> dict[str, float]:
+def bytes_by_kind(sizes: Memory) -> dict[str, float]:
     """Returns planned bytes by the kinds that `tftrain.report.memory` measures; they add up to the peak."""
     state = ("weights", "master_weights", "moments", "checkpoint_copy")
     passing = ("gradients", "accumulation", "communication")
-    kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}
-    kinds["communication"] += found.gathered
-    return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}
+    kinds = {"baseline": sizes.reserve, **{name: getattr(sizes, name) for name in (*state, *passing)}}
+    kinds["communication"] += sizes.gathered
+    return {**kinds, "activations": sizes.activations + sizes.temporaries + sizes.fragmentation}
 
 
 class Counted(NamedTuple):

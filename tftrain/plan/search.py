@@ -123,8 +123,8 @@ def least_memory(
 ) -> tuple[float, Workload] | None:
     """Returns the bytes and the division with the least memory; None if no division is accepted. See `search`."""
     every = [
-        (memory.estimate(each, constants).minimum, each)
-        for each in candidates(work, cluster, max_nodes, ramp, constraints)
+        (memory.estimate(candidate, constants).minimum, candidate)
+        for candidate in candidates(work, cluster, max_nodes, ramp, constraints)
     ]
     return next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), None)
 

@@ -35,9 +35,9 @@ class MaskedObjective(Objective):
         """Returns the sentences; for a byte-level BPE with the space, or the line break, before each but the first."""
         if self.config.tokenizer_type == "bpe":
             return [
-                (" " if place else "\n" if number else "") + sentence
+                (" " if index else "\n" if number else "") + sentence
                 for number, paragraph in enumerate(paragraphs)
-                for place, sentence in enumerate(split_sentences(paragraph))
+                for index, sentence in enumerate(split_sentences(paragraph))
             ]
         return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
 

@@ -41,9 +41,9 @@ class Completed(NamedTuple):
     def line(self) -> str:
         """A line for the log with the flags from the checkpoint; "" if they are all defaults."""
         words = [
-            f"--{name}={str(each).lower() if isinstance(each, bool) else each}"
+            f"--{name}={str(item).lower() if isinstance(item, bool) else item}"
             for name, value in self.taken.items()
-            for each in (value if isinstance(value, tuple) else (value,))
+            for item in (value if isinstance(value, tuple) else (value,))
         ]
         return f"flags from {self.path}: {' '.join(words)}" if words else ""
 
@@ -64,22 +64,22 @@ class Completed(NamedTuple):
         return list(map(explained, problems))
 
 
-def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Completed:
+def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
-    global batch. `given` has the names of the flags that the command line gives.
+    global batch. `named` has the names of the flags that the command line gives.
     """
     try:
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
     local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
-    left_out = {*given, *local}
-    if _SOURCES & set(given):
+    left_out = {*named, *local}
+    if _SOURCES & set(named):
         left_out |= _SOURCES | _SIZES_OF_DATA
-    if "grad_accum_steps" in given:
-        left_out.add("global_batch_size" if "micro_batch_size" in given else "micro_batch_size")
+    if "grad_accum_steps" in named:
+        left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
     max_steps = saved.get("max_steps")
     # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
     if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
@@ -99,7 +99,7 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         values |= {"init_checkpoint": None, "init_missing": False}
         if config.checkpoint.resume == "best":
             values["resume"] = str(path)
-    if "micro_batch_size" in taken and "fit_micro_batch" not in given:
+    if "micro_batch_size" in taken and "fit_micro_batch" not in named:
         values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
     return Completed(changed(config, values), path, taken)
 

@@ -122,8 +122,8 @@ class Checkpoints:
             return []
         length, done, older = saved["max_steps"], int(self._run.optimizer.step), changed(config, saved)
         before, after = (
-            float(learning_rate(each.optimizer, run_length(each), tf.constant(step, tf.int64)))
-            for each, step in ((older, max(done - 1, 0)), (config, done))
+            float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+            for run, step in ((older, max(done - 1, 0)), (config, done))
         )
         change = "stretched" if config.run.max_steps > length else "shortened"
         what = (

@@ -191,9 +191,9 @@ class StageGraph:
         received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
         self._tensors[action.name] = received
 
-    def _measured(self, action: Action, given: tf.Tensor | None):
+    def _measured(self, action: Action, inputs: tf.Tensor | None):
         """Returns a context for a computation, which yields a function that takes the results."""
-        return self._clock.measure(action, given) if self._clock else contextlib.nullcontext(lambda results: None)
+        return self._clock.measure(action, inputs) if self._clock else contextlib.nullcontext(lambda results: None)
 
     def _input(self, action: Action) -> tf.Tensor | None:
         receive = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
@@ -207,13 +207,13 @@ class StageGraph:
             self.of_inputs = tensor
 
     def _add(self, gradients):
-        for variable, gradient in gradients.items():
-            gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(variable)
-            self._gradients[variable] = gradient if total is None else total + gradient
+        for index, gradient in gradients.items():
+            gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(index)
+            self._gradients[index] = gradient if total is None else total + gradient
 
-    def _gradient(self, place):
+    def _gradient(self, index):
         # Of a token embedding whose rows are inputs, and which is no output layer.
-        return self._gradients[place] if place in self._gradients else tf.zeros_like(self._stage.variables[place])
+        return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
     def _order_of(self, gradients):
         return [self._gradients[place] for place in gradients]

@@ -41,7 +41,7 @@ class SegmentedGradients:
             last = self._last_micro_batch({name: each[-size:] for name, each in batch.items()}, samples, position)
         dtype = self._accumulation.buffer_dtype
         dense = [
-            tf.cast(total, dtype) + tf.cast(each, dtype) for total, each in zip(earlier.dense, last.dense, strict=True)
+            tf.cast(total, dtype) + tf.cast(loss, dtype) for total, loss in zip(earlier.dense, last.dense, strict=True)
         ]
         rows = earlier.rows and SparseRows(
             *(tf.concat(pair, axis=0) for pair in zip(earlier.rows, last.rows, strict=True))

@@ -87,11 +87,11 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
         yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
-def of_text(row: Row, found: dict[str, Any]) -> Row:
+def of_text(row: Row, numbers: dict[str, Any]) -> Row:
     """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
     ours = row.settings["implementation"] == OURS
-    batches = found[text.PACKED if ours else text.PADDED]
-    examples = {"examples_per_row": found["examples_per_row"] if ours else 1}
+    batches = numbers[text.PACKED if ours else text.PADDED]
+    examples = {"examples_per_row": numbers["examples_per_row"] if ours else 1}
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
 

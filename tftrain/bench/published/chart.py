@@ -79,10 +79,10 @@ def points(records: Sequence[Record]) -> list[tuple[float, float]]:
     return [pair for pair in pairs if min(pair) > 0]
 
 
-def _points(made, records: Sequence[Record]):
+def _points(figure, records: Sequence[Record]):
     """Draws planned over published samples/s, both of a GPU, between lines 10% off."""
     pairs = points(records)
-    axes = made.subplots()
+    axes = figure.subplots()
     axes.scatter(*zip(*pairs, strict=True), s=9, color=PUBLISHED, alpha=0.55, linewidths=0)
     ends = min(map(min, pairs)), max(map(max, pairs))
     axes.plot(ends, ends, color=GREY, linewidth=1)
@@ -90,7 +90,7 @@ def _points(made, records: Sequence[Record]):
         axes.plot(ends, [factor * end for end in ends], color=GREY, linewidth=0.8, linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="published samples/s of a GPU", ylabel="planned samples/s of a GPU")
     axes.set_title(f"{len(pairs)} rows; dotted: 10% off", fontsize=10)
-    return made
+    return figure
 
 
 def label(record: Record, table: str) -> str:

@@ -92,13 +92,13 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(given: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
+def choose(flag: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
     """Returns the scale that `--scale` asks for: full, a factor, or auto.
 
     auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
     """
-    if given != "auto":
-        return of_table(1.0 if given == "full" else float(given), works, machine.ranks)
+    if flag != "auto":
+        return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
     factor = 1.0
     while factor > SMALLEST:
         scale = of_table(factor, works, machine.ranks)

@@ -120,10 +120,10 @@ def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the logits of both ends of an answer in each place, fp32 [w, S, 2]."""
     windows, length = (tf.shape(batch["input_ids"])[axis] for axis in (0, 1))
 
-    def step(begin, found):
+    def step(begin, best):
         part = {name: values[begin : begin + WINDOWS_AT_ONCE] for name, values in batch.items()}
         logits = tf.cast(network.task_outputs(part), tf.float32)
-        return begin + WINDOWS_AT_ONCE, tf.concat([found, logits], axis=0)
+        return begin + WINDOWS_AT_ONCE, tf.concat([best, logits], axis=0)
 
     _, logits = tf.while_loop(
         lambda begin, _: begin < windows,

@@ -23,10 +23,10 @@ _WARM_UP, _TIMED = 2, 15
 _LOGITS = "logits"
 
 
-def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
+def signatures(built: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
     """Returns the lines of a table of signatures, with the shape of each input and output; ? is any size."""
     rows = [("signature", "input", "output")]
-    for name, signature in made.items():
+    for name, signature in built.items():
         outputs = signature.traced.structured_outputs
         inputs = [_described(spec.name, spec) for spec in signature.inputs]
         results = [_described(key, spec) for key, spec in sorted(outputs.items())]

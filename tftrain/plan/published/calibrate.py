@@ -270,8 +270,8 @@ def to_json(systems: dict[str, Constants]) -> str:
     defaults = dataclasses.asdict(Constants())
     shown = {
         system: {
-            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items() if value != defaults[name]
+            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(fields).items() if value != defaults[name]
         }
-        for system, found in systems.items()
+        for system, fields in systems.items()
     }
     return json.dumps(shown, indent=1) + "\n"

@@ -154,22 +154,22 @@ def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.
     return concordance / untied**0.5 if untied else None
 
 
-def cells(each: Planned) -> list[str]:
+def cells(planned: Planned) -> list[str]:
     """Returns the cells of a row's line, in the order of COLUMNS; "-" where nothing is published."""
-    published = each.row.reference
+    published = planned.row.reference
     return [
-        each.row.name,
-        f"{each.gb:.2f}",
-        f"{each.samples_per_sec_per_gpu:.4g}",
-        f"{each.seconds:.6g}",
-        f"{each.tflops_per_gpu:.2f}",
-        "yes" if each.fits else "OOM",
+        planned.row.name,
+        f"{planned.gb:.2f}",
+        f"{planned.samples_per_sec_per_gpu:.4g}",
+        f"{planned.seconds:.6g}",
+        f"{planned.tflops_per_gpu:.2f}",
+        "yes" if planned.fits else "OOM",
         "OOM" if published.out_of_memory else _shown(published.gb, ".2f"),
         _shown(published.samples_per_sec_per_gpu),
         _shown(published.sec_per_iteration),
         _shown(published.tflops_per_gpu),
-        _shown(each.memory_error, "+.1f"),
-        _shown(each.error, "+.1f"),
+        _shown(planned.memory_error, "+.1f"),
+        _shown(planned.error, "+.1f"),
     ]
 
 
