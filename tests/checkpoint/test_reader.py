@@ -33,13 +33,13 @@ def reader(request, tmp_path, monkeypatch):
 
 
 def whole_and_parts():
-    """Returns a whole tensor, random stretches and blocks, and a scalar, and what each of them is."""
+    """Returns a whole tensor, random ranges and blocks, and a scalar, and what each of them is."""
     found = {}
     for name, value in TENSORS.items():
         found[Piece.block(name, value.shape, states.NAMES[value.dtype])] = value
     for name, value in list(TENSORS.items())[:4]:
         start, stop = sorted(RANDOM.choice(value.size + 1, 2, replace=False))
-        found[Piece.block(name, value.shape, "F32", stretch=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
+        found[Piece.block(name, value.shape, "F32", elements=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
         found[Piece.block(name, value.shape, "F32", (0, 1), (len(value), 2))] = value[:, 1:]
     return found
 

@@ -187,16 +187,16 @@ def _check(placement: Placement) -> None:
             raise ValueError(f"{name} is in no file")
         if len(tensor.blocks) > MAX_BLOCKS:
             raise ValueError(f"{name} is cut into more than {MAX_BLOCKS} blocks")
-        stretches: dict[tuple, np.ndarray] = {}
+        ranges: dict[tuple, np.ndarray] = {}
         for block in tensor.blocks:
             _check_block(name, tensor, block, len(placement.files))
             left -= sum(series.count for series in block.series)
             if left < 0:
                 raise ValueError(f"it has more than {MAX_PIECES} pieces")
-            if (block.offset, block.shape) in stretches:
+            if (block.offset, block.shape) in ranges:
                 raise ValueError(f"{name}: a block occurs twice")
-            stretches[block.offset, block.shape] = block.stretches()
-        if reason := coverage_error(tensor.shape, stretches):
+            ranges[block.offset, block.shape] = block.ranges()
+        if reason := coverage_error(tensor.shape, ranges):
             raise ValueError(f"{name}: {reason}")
     for name, size in nbytes(placement).items():
         if placement.files[name].bytes < size:

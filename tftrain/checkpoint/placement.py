@@ -1,6 +1,6 @@
 """Where the pieces of tensors are: a few arithmetic series for each tensor, however many ranks have written it.
 
-Thousands of ranks divide a state into millions of pieces. The stretches of neighbouring ranks are equally long and
+Thousands of ranks divide a state into millions of pieces. The ranges of neighbouring ranks are equally long and
 follow one another, and so do the numbers of their files. So one series describes them all: a manifest grows by an entry
 for each file and each series, and a rank looks up only the pieces that it needs.
 """
@@ -21,7 +21,7 @@ from tftrain.checkpoint.shard import Written, in_file_order
 class Series(NamedTuple):
     """Pieces of one block of a tensor in equal distances.
 
-    Piece i, from 0 to count - 1, is the stretch [start + i * step, stop + i * step) of the block, and it is in file
+    Piece i, from 0 to count - 1, is the range [start + i * step, stop + i * step) of the block, and it is in file
     number file + i * file_step.
     """
 
@@ -48,7 +48,7 @@ class Block(NamedTuple):
             rows.append(series[:3] + steps)
         return np.concatenate(rows)
 
-    def stretches(self) -> np.ndarray:
+    def ranges(self) -> np.ndarray:
         """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
         end = 0
         for series in sorted(self.series, key=lambda series: series.start):
@@ -168,7 +168,7 @@ class Rows:
         self._rows: list[np.ndarray] = []
 
     def add(self, file: int, places: Sequence[Place], starts: Sequence[int], stops: Sequence[int]) -> None:
-        """Adds pieces in a file of this number, of one block after the other, and start and stop of each stretch."""
+        """Adds pieces in a file of this number, of one block after the other, and start and stop of each range."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
         rows[:, 1], rows[:, 2], rows[:, 3] = file, starts, stops

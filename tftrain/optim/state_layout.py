@@ -180,7 +180,7 @@ class Held(NamedTuple):
     piece: Piece  # of the tensor `KIND/NAME`
     kind: str  # `master`, or the name of a slot
     store: int  # index of the variable of this kind that holds it, see `OptimizerState`
-    stretch: slice  # where the piece is among the elements of that variable
+    elements: slice  # where the piece is among the elements of that variable
 
 
 class StateLayout:
@@ -226,5 +226,5 @@ class StateLayout:
         held = [each for each in self.held() if each.piece.replica_id == 0]
         for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):
             piece = held[index]
-            first = piece.stretch.start or 0
-            yield piece._replace(piece=piece.piece.part(start, stop), stretch=slice(first + start, first + stop))
+            first = piece.elements.start or 0
+            yield piece._replace(piece=piece.piece.part(start, stop), elements=slice(first + start, first + stop))
