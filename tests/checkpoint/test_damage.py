@@ -220,7 +220,7 @@ def test_what_is_no_manifest_is_refused(saved, text):
 
 
 def test_a_huge_manifest_is_not_read(saved):
-    os.truncate(saved / "manifest.json", 2**40)  # with a hole that takes no room
+    os.truncate(saved / "manifest.json", 2**40)  # with a hole that takes no space
     with pytest.raises(CheckpointError, match="more than"):
         Reader(saved)
 

@@ -147,9 +147,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         elif what in DIGESTS:
             digest(what, size, blocks)
         else:
-            room = run.restore_buffers()
+            buffers = run.restore_buffers()
             reader = Reader(newest)
-            wanted = memory.arrays(room) if "new" in what else room
+            wanted = memory.arrays(buffers) if "new" in what else buffers
             reader.verify(wanted=wanted, digest="sha256" if "sha256" in what else "xxh3_128")
             run.load(reader)
         return {"seconds": time.perf_counter() - begin, "bytes": size}

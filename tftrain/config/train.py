@@ -1,6 +1,6 @@
 """The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
 
-`tftrain.config.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this room
+`tftrain.config.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this package
 imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 

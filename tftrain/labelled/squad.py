@@ -130,18 +130,18 @@ def divide(
             tokens_of[question.context] = _tokens(question.context, encoder, tokenizer_type)
         spans, ids, words = tokens_of[question.context]
         query = query[:max_query_length]
-        room = encoder.max_seq_length - len(query) - 3
-        if room < 1:
+        capacity = encoder.max_seq_length - len(query) - 3
+        if capacity < 1:
             remedy = "give a larger --max_seq_length or a smaller --max_query_length"
             raise DataError(
                 f"{question.place}: {len(query)} tokens of the question leave no tokens for the context; {remedy}"
             )
-        step = min(stride, room)
-        begins = [0, *range(step, len(ids) - room + step, step)]
-        best = _best_windows(len(ids), begins, room)
+        step = min(stride, capacity)
+        begins = [0, *range(step, len(ids) - capacity + step, step)]
+        best = _best_windows(len(ids), begins, capacity)
         answer = _answer_tokens(question, spans, words)
         for index, begin in enumerate(begins):
-            end, first = min(begin + room, len(ids)), len(query) + 2
+            end, first = min(begin + capacity, len(ids)), len(query) + 2
             inside = answer is not None and begin <= answer[0] and answer[1] < end
             labels = (answer[0] - begin + first, answer[1] - begin + first) if inside else (0, 0)
             windows.append(Window(number, first, words[begin:end], spans, best[begin:end] == index, labels))
@@ -158,7 +158,7 @@ def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
     return spans, np.concatenate([np.zeros([0], np.int32), *pieces]), words
 
 
-def _best_windows(tokens: int, begins: Sequence[int], room: int) -> np.ndarray:
+def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarray:
     """Returns for each token the window in which it has the most context: int [tokens].
 
     As in the original BERT, that is the smaller of both sides, and a hundredth of the window's length.
@@ -166,7 +166,7 @@ def _best_windows(tokens: int, begins: Sequence[int], room: int) -> np.ndarray:
     places = np.arange(tokens)
     scores = []
     for begin in begins:
-        end = min(begin + room, tokens)
+        end = min(begin + capacity, tokens)
         score = np.minimum(places - begin, end - 1 - places) + 0.01 * (end - begin)
         scores.append(np.where((places >= begin) & (places < end), score, -np.inf))
     return np.argmax(scores, axis=0)

@@ -34,7 +34,7 @@ def attention(
     Args:
         query, key, values: [b, heads, queries or keys, head_size], fp32, fp16 or bf16, of one dtype; several heads of
             queries may share a head of keys and values, see `grouped_heads`.
-        mask: which keys a query attends to; `bias` has what its slopes add. The softmax does not read the scores behind
+        mask: which keys a query attends to; `bias` has what its slopes add. The softmax does not read the scores after
             a causal query. Those of other sequences and beyond the window are computed, and then made so small that
             their probability is 0.
         scale: factor of the scores; the softmax is computed in fp32. The number of heads must be static.

@@ -28,7 +28,7 @@ DEFAULT_CYCLE_MS = 1.0
 # On GPUs, a sum of tensor parallel ranks waits for the next cycle.
 GPU_CYCLE_MS = 0.1
 # Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
-# beyond it would be negotiated in every step, and room that is not used costs nothing.
+# beyond it would be negotiated in every step, and unused entries cost nothing.
 CACHED_TENSORS = 16384
 
 

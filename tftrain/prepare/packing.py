@@ -7,7 +7,7 @@ on the number of different lengths, and hardly on the number of examples.
 The paper's rules put each example into a row that is begun, the longest examples first. If a row may have few examples,
 they use up the medium lengths in pairs, and the short ones are left. The rule here fills one row after the other. It
 begins a row with the longest example that is left, and decides how many examples the row shall have: as many as the
-rest needs on average. These share the room evenly, and the last one is the longest that fits.
+rest needs on average. These share the free positions evenly, and the last one is the longest that fits.
 """
 
 import math
@@ -94,11 +94,11 @@ def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wa
     Args:
         left: number of the examples of each length.
         remaining: the lengths that `left` has, ascending.
-        wanted: how many examples share the room evenly; if room is left, more follow.
+        wanted: how many examples share the free positions evenly; if some are left, more follow.
     """
-    row, room = [remaining[-1]], row_length - remaining[-1]
+    row, free = [remaining[-1]], row_length - remaining[-1]
     while len(row) < most:
-        for part in (room // max(wanted - len(row), 1), room):
+        for part in (free // max(wanted - len(row), 1), free):
             index = bisect_right(remaining, part) - 1
             while index >= 0 and left[remaining[index]] <= row.count(remaining[index]):
                 index -= 1
@@ -107,5 +107,5 @@ def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wa
         else:
             break
         row.append(remaining[index])
-        room -= remaining[index]
+        free -= remaining[index]
     return tuple(row)

@@ -22,7 +22,7 @@ from tftrain.report.metrics import read_rows
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 20.0  # how long the end of a run waits for a tracker
-MOST_WAITING = 10_000  # rows that a slow tracker may be behind
+MOST_WAITING = 10_000  # rows that wait for a slow tracker
 
 
 class Csv:

@@ -141,21 +141,21 @@ def divide(
     """Makes the windows of questions about contexts, given the tokens of both, int32 [n, tokens].
 
     Args:
-        asked: the questions; they leave room for a token of the context.
+        asked: the questions; a window has at least a token of the context too.
         ends: ids of [CLS] and [SEP].
         stride: tokens between the beginnings of two windows of a context.
     """
     asked_tokens, tokens = (tf.cast(each.row_lengths(), tf.int32) for each in (asked, context))
-    room = max_seq_length - asked_tokens - 3
-    step = tf.minimum(stride, room)
-    count = 1 + (tf.maximum(tokens - room, 0) + step - 1) // step
+    capacity = max_seq_length - asked_tokens - 3
+    step = tf.minimum(stride, capacity)
+    count = 1 + (tf.maximum(tokens - capacity, 0) + step - 1) // step
     question = tf.repeat(tf.range(tf.size(count)), count)
 
     def of_window(values):
         return tf.gather(tf.cast(values, tf.int32), question)[:, tf.newaxis]
 
     begin = tf.ragged.range(count).flat_values[:, tf.newaxis] * of_window(step)
-    size = tf.minimum(of_window(room), of_window(tokens) - begin)
+    size = tf.minimum(of_window(capacity), of_window(tokens) - begin)
     first = of_window(asked_tokens) + 2
     length = first + size + 1
     position = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
