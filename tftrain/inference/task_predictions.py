@@ -190,8 +190,8 @@ class TaskPredictions:
         self._reader, self._batch_size = reader, batch_size
 
         @tf.function(input_signature=[_IDS] * 3, autograph=False)
-        def run(ids, mask, segments):
-            outputs = network.task_outputs(encoder_batch(ids, mask, segments))
+        def run(ids, mask, token_types):
+            outputs = network.task_outputs(encoder_batch(ids, mask, token_types))
             return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
 
         self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")

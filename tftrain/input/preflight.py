@@ -14,8 +14,8 @@ from tftrain.input.manifest import NAME, Manifest, file_sha256
 from tftrain.input.mixture import read_prepared
 from tftrain.input.records import RecordSet, match_files
 
-# An example has two segments. Their ids are the token types.
-SEGMENTS = 2
+# The token types of an example: of its first and its second text.
+TOKEN_TYPES = 2
 STANDARD_FEATURES = (
     *("input_ids", "input_mask", "segment_ids"),
     *("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
@@ -135,8 +135,8 @@ def problems(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
     if config.model.objective == "causal":
         faults += _mask_problems(data)
-    elif config.model.type_vocab_size < SEGMENTS:
-        expected = f"expected at least {SEGMENTS}, the token types of an example"
+    elif config.model.type_vocab_size < TOKEN_TYPES:
+        expected = f"expected at least {TOKEN_TYPES}, the token types of an example"
         faults.append(_problem(config.model, "type_vocab_size", expected))
     if len(data.sources) != 1 or mixture.problems(data):
         return faults

@@ -160,10 +160,10 @@ class _Pairs(Examples):
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]
         relation = ", B is random" if pair.next_sentence_label else ", B follows A"
-        segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
+        texts = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
         if pair.second == pair.second_end:
-            relation, segments = "", segments[:1]
-        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+            relation, texts = "", texts[:1]
+        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in texts)]
 
     def _rng(self, turn: int) -> np.random.Generator:
         return np.random.default_rng([self._config.seed, int(self._chunk.split == "eval"), self._chunk.number, turn])

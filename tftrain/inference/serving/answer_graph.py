@@ -170,9 +170,9 @@ def divide(
     ids = tf.where(is_asked, gather_or_zero(asked.flat_values, of_asked), ids)
     ids = tf.where(is_part, gather_or_zero(context.flat_values, token), ids)
     mask = tf.cast(position < length, tf.int32)
-    segments = tf.cast(position >= first, tf.int32) * mask
+    token_types = tf.cast(position >= first, tf.int32) * mask
     is_best = is_part & _is_best(inside, size, is_part, token, tf.size(context.flat_values))
-    return Windows(encoder_batch(ids, mask, segments), question, token, is_part, is_best)
+    return Windows(encoder_batch(ids, mask, token_types), question, token, is_part, is_best)
 
 
 def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
@@ -186,7 +186,7 @@ def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.T
     # In fp64, as NumPy has it: in fp32 other windows would be equal.
     score = tf.cast(tf.minimum(inside, size - 1 - inside), tf.float64) + 0.01 * tf.cast(size, tf.float64)
     window = tf.broadcast_to(tf.range(tf.shape(inside)[0])[:, tf.newaxis], tf.shape(inside))
-    of_token = tf.where(is_part, token, -1)  # -1 is of no segment.
+    of_token = tf.where(is_part, token, -1)  # -1 is of no token.
     highest = gather_or_zero(tf.math.unsorted_segment_max(score, of_token, tokens), token)
     of_token = tf.where(score == highest, of_token, -1)
     return gather_or_zero(tf.math.unsorted_segment_min(window, of_token, tokens), token) == window
