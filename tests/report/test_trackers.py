@@ -138,13 +138,13 @@ def test_rows_that_a_tracker_is_too_slow_for_are_dropped_and_said_once(tmp_path,
     found = trackers.Trackers(["csv"], tmp_path, {}, False)
     for step in range(9):
         found.log(step, {})
-    assert caplog.text.count("it is 3 rows behind, and lacks some from now on") == 1
+    assert caplog.text.count("it has not taken 3 rows yet, and loses some from now on") == 1
 
 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("wandb,tensorbord", "expected some of tensorboard, csv, wandb, mlflow, with commas between"),
+        ("wandb,tensorbord", "expected some of tensorboard, csv, wandb, mlflow, separated by commas"),
         ("mlflow", "expected mlflow to be installed: pip install 'tftrain[trackers]'"),
     ],
 )

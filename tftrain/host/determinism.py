@@ -26,12 +26,12 @@ XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 
 def conflict(environ: Mapping[str, str]) -> str:
     """Returns why the environment allows no deterministic run: it sets other values of these variables; "" if not."""
-    found = {name: environ[name] for name, value in ENVIRONMENT.items() if environ.get(name, value) != value}
-    if not found:
+    conflicting = {name: environ[name] for name, value in ENVIRONMENT.items() if environ.get(name, value) != value}
+    if not conflicting:
         return ""
-    given = ", ".join(f"{name}={value}" for name, value in found.items())
-    wanted = ", ".join(f"{name}={ENVIRONMENT[name]}" for name in found)
-    return f"expected {wanted} in the environment, given {given}; unset it"
+    values = ", ".join(f"{name}={value}" for name, value in conflicting.items())
+    wanted = ", ".join(f"{name}={ENVIRONMENT[name]}" for name in conflicting)
+    return f"expected {wanted} in the environment, given {values}; unset it"
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
