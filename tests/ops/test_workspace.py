@@ -41,14 +41,11 @@ def bias_dropout_add_grad(dy, bias, position):
     return library().tftrain_bias_dropout_add_grad(dy, bias, position, **DROPOUT)
 
 
-def flash_attention_grad(*inputs, atomic=False):
+def flash_attention_grad(*inputs):
     *inputs, key_mask, position = inputs
-    attributes = {**DROPOUT, "scale": 0.1, "causal": False, "first_head": 0, "total_heads": 4, "atomic": atomic}
-    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], window=-1, **attributes)
-
-
-def atomic_flash_attention_grad(*inputs):
-    return flash_attention_grad(*inputs, atomic=True)
+    attributes = {**DROPOUT, "scale": 0.1, "causal": False, "first_head": 0, "total_heads": 4, "window": -1}
+    is_atomic = inputs[0].dtype != tf.float32
+    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], atomic=is_atomic, **attributes)
 
 
 def squared_norms(*tensors):
@@ -69,7 +66,7 @@ CALLS = [
     (swiglu_grad, [X, X, X, COLUMN, COLUMN], 4, 96 * 1024 * 2 * 4),
     (bias_dropout_add_grad, [X, COLUMN, tf.zeros([2], tf.int64)], 2, 96 * 1024 * 4),
     (flash_attention_grad, [*[HEADS] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 4),
-    (atomic_flash_attention_grad, [*[HALVES] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 65 * 4),
+    (flash_attention_grad, [*[HALVES] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 65 * 4),
     (squared_norms, [X, COLUMN], 1, (97 * 1024 // 32768 + 2) * 4),
 ]
 
