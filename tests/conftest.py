@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import json
 import os
 from pathlib import Path
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason=reason))
     # A long file at the end would keep one worker busy while the other has nothing left.
     items.sort(key=lambda item: (not _starts_ranks(item.path), not item.get_closest_marker("slow")))
+
+
+def pytest_collection_finish():
+    """Spares the collector what is imported: 6% of the time of tests that trace graphs."""
+    gc.collect()
+    gc.freeze()
 
 
 @functools.cache

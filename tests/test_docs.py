@@ -30,7 +30,12 @@ OTHER = {
     },
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
-    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler", "xla_gpu_deterministic_ops"},
+    "XLA_FLAGS": {
+        "xla_cpu_enable_concurrency_optimized_scheduler",
+        "xla_gpu_deterministic_ops",
+        "xla_gpu_dot_merger_threshold_mb",
+        "xla_gpu_enable_cublaslt",
+    },
     "Megatron-LM": {"bias-gelu-fusion", "rampup-batch-size"},
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},

@@ -203,7 +203,7 @@ def test_a_layout_slower_than_the_plans_of_others_is_followed_by_them_and_at_las
     size = ["--hidden_size=256", "--num_attention_heads=4", "--max_seq_length=128", "--global_batch_size=32"]
     flags = [*SMALL, *size, f"--output_dir={tmp_path}", machine, "--max_steps=120", "--eval_every=-1"]
     said = run_ranks(1, ["-m", "tftrain.launch", "--layout=auto", "-np", "1", *flags], seconds=600)
-    moves = said.count("layout: going on with")
+    moves = said.count("layout: continuing with")
     assert moves in (2, 3), "three layouts, and back to the first or the second unless the third is the fastest"
     assert said.count("continuing after step") == moves
     assert "step 120/120" in said

@@ -127,6 +127,7 @@ def labelled(folder, task):
     return files.write_classes(folder / "classes.tsv", 12, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_export_gives_the_logits_of_the_model(run, tmp_path):
     done("export", f"--output_dir={run} --to={tmp_path / 'out'}")

@@ -40,6 +40,7 @@ def test_it_is_resumed_and_evaluated_from_any_folder(moved):
     done("started", f"--output_dir={moved}/second/run --mode=evaluate")
 
 
+@pytest.mark.nightly
 def test_it_is_predicted_exported_and_fine_tuned_without_its_data(moved):
     own = tokenizer.read(moved / "second/run/tokenizer")
     assert own == of_data(str(moved / "first/data"))

@@ -195,9 +195,9 @@ def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
 @pytest.mark.parametrize(
     "lever",
     [
-        ("--precision=bf16",),
+        pytest.param(("--precision=bf16",), marks=pytest.mark.nightly),
         ("--precision=fp16", "--grad_accum_steps=2"),
-        ("--jit_compile=true",),
+        pytest.param(("--jit_compile=true",), marks=pytest.mark.nightly),
         (
             "--norm_position=pre",
             "--activation=geglu",

@@ -53,9 +53,9 @@ def convert(config: ConvertConfig) -> None:
         complete_folder(Path(target.path)) as folder,
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
     ):
-        place = Place(target.format, str(folder))
+        written = Place(target.format, str(folder))
         watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
-        left_out = registry.write_weights(place, watched, config.architecture, most)
+        left_out = registry.write_weights(written, watched, config.architecture, most)
     if left_out:
         logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")
     if weights.tokenizer is None:

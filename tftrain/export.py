@@ -61,19 +61,19 @@ def export(config: ExportConfig) -> None:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     source = Source(model, text, settings.top_k, settings.null_score_threshold)
-    made = signatures(source)
+    built = signatures(source)
     if settings.format == "onnx":
-        made = {name: signature for name, signature in made.items() if signature.is_of_ids}
+        built = {name: signature for name, signature in built.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
-        exported = write(folder, source, made)
+        exported = write(folder, source, built)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
-    for line in [*report.signatures(made, settings), "", *lines]:
+    for line in [*report.signatures(built, settings), "", *lines]:
         logger.info(line)
 
 
@@ -103,7 +103,7 @@ def left_out(model, file_format: str) -> list[str]:
     return lines
 
 
-def write_saved_models(folder: Path, source, made) -> dict:
+def write_saved_models(folder: Path, source, built) -> dict:
     """Writes the SavedModel that needs only TensorFlow, and one with tensorflow-text if the tokenizer needs that.
 
     Returns:
@@ -114,23 +114,23 @@ def write_saved_models(folder: Path, source, made) -> dict:
     from tftrain.inference.serving import report, saved_model
     from tftrain.inference.serving.text_graph import needs_tensorflow_text
 
-    bare = made
+    bare = built
     if source.text and needs_tensorflow_text(source.model.tokenizer):
-        bare = {name: signature for name, signature in made.items() if not signature.takes_text}
-        saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, made)
+        bare = {name: signature for name, signature in built.items() if not signature.takes_text}
+        saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, built)
     saved_model.write(folder / VERSION, source, bare)
     loaded = tf.saved_model.load(str(folder / VERSION)).signatures
     return {name: report.of_arrays(loaded[name]) for name, signature in bare.items() if signature.is_of_ids}
 
 
-def write_onnx(folder: Path, source, made) -> dict:
+def write_onnx(folder: Path, source, built) -> dict:
     """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
     from tftrain.inference.serving import onnx_file
 
     count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
-    for name, signature in made.items():
+    for name, signature in built.items():
         onnx_file.write(folder / f"{name}.onnx", signature, 4 * count)
-    return {name: onnx_file.load(folder / f"{name}.onnx") for name in made}
+    return {name: onnx_file.load(folder / f"{name}.onnx") for name in built}
 
 
 if __name__ == "__main__":

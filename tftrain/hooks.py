@@ -90,12 +90,12 @@ def load(names: Sequence[str]) -> list[type[Hook]]:
 def _load(name: str) -> type[Hook]:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        hook_class = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:  # Of the user's own code.
         raise HookError(
-            f"--hooks={name}: importing {module} raised {type(error).__name__}: {error}; modules are looked for in the "
+            f"--hooks={name}: importing {module} raised {type(error).__name__}: {error}; modules are imported from the "
             "working folder and in PYTHONPATH"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Hook)):
+    if not (isinstance(hook_class, type) and issubclass(hook_class, Hook)):
         raise HookError(f"--hooks={name}: {module} has no class {attribute} derived from tftrain.hooks.Hook")
-    return found
+    return hook_class

@@ -93,15 +93,15 @@ def start(
     """
     from tftrain.launching import job
 
-    train_config, misread, given = flags.read(TrainConfig, args)
+    train_config, misread, named = flags.read(TrainConfig, args)
     misread = [*in_files, *misread]
     size = sum(len(host.slots) for host in places)
     has_rank_0, completed = places[0].is_local, checkpoint_flags.Completed(train_config, None, {})
     if has_rank_0:
-        completed = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
+        completed = checkpoint_flags.with_flags_of_checkpoint(train_config, named)
         train_config = completed.config
     # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
-    train_config, of_weights = initial_weights.with_model_of_weights(train_config, given)
+    train_config, of_weights = initial_weights.with_model_of_weights(train_config, named)
     if has_rank_0:
         misread += [problem for problem in of_weights if problem.flag not in {each.flag for each in misread}]
     if problems := run_problems(train_config, misread, has_rank_0, size):
@@ -126,17 +126,17 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     from tftrain.launching import local_machine
 
     local_machine.check(places)
-    size, given = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
+    size, named = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
     completed, problems = run.read(args)
-    free = choice.freed(completed.config, given)
+    free = choice.freed(completed.config, named)
     if free.run.mode != "train":
-        raise ConfigError([Problem("layout", "auto", f"expected given with --mode={free.run.mode}")])
+        raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
     undivided = dataclasses.replace(free, batch=BatchConfig(), parallel=ParallelConfig())
     if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):
         raise ConfigError(completed.explain(problems))
     cluster = local_machine.cluster_of(config, places, free.run.machine_file)
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
-    request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), given, cluster, constants)
+    request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), named, cluster, constants)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
         kept = of_run(run.with_sizes(completed.config.resolve(size)), size, cluster, constants)

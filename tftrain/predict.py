@@ -118,8 +118,8 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
 
     def predict_batch(batch):
         samples = encode([prompt(text) for _, text in batch])
-        found = zip(batch, samples, run(samples), strict=True)
-        return samples, [printed(text, sample, each) for (_, text), sample, each in found]
+        predictions = zip(batch, samples, run(samples), strict=True)
+        return samples, [printed(text, sample, each) for (_, text), sample, each in predictions]
 
     return predict_batch
 
@@ -163,10 +163,10 @@ def of_task(model, config: PredictConfig) -> Run:
                 examples.append(reader.split(text))
             except ValueError as error:
                 raise PredictError(f"{flag}{name}: {error}") from error
-        samples, found = run(examples)
+        samples, predictions = run(examples)
         if settings.format == "jsonl":
-            return samples, [json.dumps(each, ensure_ascii=False) for each in found]
-        pairs = zip(batch, found, strict=True)
+            return samples, [json.dumps(each, ensure_ascii=False) for each in predictions]
+        pairs = zip(batch, predictions, strict=True)
         return samples, [prediction_text.of_task(text, task, each, settings.shown) for (_, text), each in pairs]
 
     return predict_batch

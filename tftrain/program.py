@@ -89,10 +89,10 @@ def checked(
     """Returns the configuration of a command line, see `main`; raises a ConfigError with every reason to refuse it."""
     config, problems, _ = flags.read(config_class, argv, arguments)
     misread = {problem.flag for problem in problems}
-    found = problems_of(config) if problems_of else config.problems()
+    of_config = problems_of(config) if problems_of else config.problems()
     if problems:  # A flag that is missing may be the one that is misspelt.
-        found = [problem for problem in found if problem.value is not None and problem.flag not in misread]
-    if problems := [*problems, *found]:
+        of_config = [problem for problem in of_config if problem.value is not None and problem.flag not in misread]
+    if problems := [*problems, *of_config]:
         raise ConfigError(problems)
     return config
 

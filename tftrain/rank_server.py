@@ -22,9 +22,9 @@ MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tft
 
 def main(argv: Sequence[str]) -> None:
     """Forks the ranks that standard input requests; in each rank it ends with the exit code of the run."""
-    config, _, given = flags.read(TrainConfig, ["tftrain.run", *argv[1:]])
+    config, _, named = flags.read(TrainConfig, ["tftrain.run", *argv[1:]])
     with contextlib.suppress(RunError):  # The ranks find the same and say so.
-        config = checkpoint_flags.with_flags_of_checkpoint(config, given).config
+        config = checkpoint_flags.with_flags_of_checkpoint(config, named).config
     run.prepare_process(config, may_restart=True)
     load_modules()
     forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]], forked=True))

@@ -77,9 +77,9 @@ def main(argv: list[str], forked: bool = False) -> int:
 
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     """Returns a command line's configuration, with what a checkpoint or weights supply; and the problems so far."""
-    config, problems, given = flags.read(TrainConfig, argv)
-    completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
-    config, of_weights = initial_weights.with_model_of_weights(completed.config, given)
+    config, problems, named = flags.read(TrainConfig, argv)
+    completed = checkpoint_flags.with_flags_of_checkpoint(config, named)
+    config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
     return completed._replace(config=config), problems
 
@@ -172,7 +172,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
             logger.warning(note)
         length, longest = config.data.max_seq_length, config.model.max_position_embeddings
         if ranks.is_chief and length > longest:
-            logger.warning(f"--max_seq_length={length}: converted models will name {longest}, max_position_embeddings")
+            logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
         code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         cause = cause_of(error, config)

@@ -165,16 +165,16 @@ class Comparer:
         train(self.tree, case, records, mine)
         train(self.tree, case, records, again, checkpoint(theirs, MIDDLE))
         expected = result(theirs)
-        found, resumed = compare(expected, result(mine)), compare(expected, result(again), after=MIDDLE)
-        verdicts = [each.verdict(case.limit()) for each in (found, resumed)]
+        first, resumed = compare(expected, result(mine)), compare(expected, result(again), after=MIDDLE)
+        verdicts = [each.verdict(case.limit()) for each in (first, resumed)]
         notes = [f"resumed: {note}" for note in lines_of(resumed)] if verdicts[1] != "identical" else []
-        notes = lines_of(found) + notes
+        notes = lines_of(first) + notes
         if case.rounding and set(verdicts) != {"identical"}:
             notes.append(f"rounding is expected, {case.limit():.0e} of a loss: {case.rounding}")
         steps = sum(kind == "train" for kind, _ in expected[0])
-        share = f"{found.differing} of {found.tensors}" + (f", {found.tensor:.1e}" if found.differing else "")
+        share = f"{first.differing} of {first.tensors}" + (f", {first.tensor:.1e}" if first.differing else "")
         verdict = max(verdicts, key=VERDICTS.index)
-        self.print_row((name, steps, f"{found.loss:.1e}", share, verdicts[1]), seconds, start, verdict, notes)
+        self.print_row((name, steps, f"{first.loss:.1e}", share, verdicts[1]), seconds, start, verdict, notes)
 
     def empty(self, name: str) -> Path:
         """Returns a new folder for a result of this checkout."""
@@ -204,9 +204,9 @@ def contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def lines_of(found: Comparison) -> list[str]:
+def lines_of(comparison: Comparison) -> list[str]:
     """Returns the first lines that explain a comparison."""
-    return [*found.unequal[:3], *found.notes]
+    return [*comparison.unequal[:3], *comparison.notes]
 
 
 def main() -> int:

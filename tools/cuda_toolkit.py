@@ -50,12 +50,12 @@ def toolkit(environ: Mapping[str, str], driver: Driver, root: Path = Path("/usr/
     /usr/local, the first one that the driver takes.
     """
     named = [environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
-    if given := _existing(filter(None, named)):
-        return given[0]
+    if named_homes := _existing(filter(None, named)):
+        return named_homes[0]
     on_path = [_home_of(nvcc)] if (nvcc := shutil.which("nvcc", path=environ.get("PATH"))) else []
     others = sorted(root.glob("cuda-*"), key=lambda path: _version(path.name), reverse=True)
-    found = _existing([*on_path, root / "cuda", *others])
-    return next((each for each in found if not mismatch(each, driver)), found[0] if found else None)
+    toolkits = _existing([*on_path, root / "cuda", *others])
+    return next((each for each in toolkits if not mismatch(each, driver)), toolkits[0] if toolkits else None)
 
 
 def driver(environ: Mapping[str, str]) -> Driver:
@@ -93,24 +93,24 @@ def refusal(environ: Mapping[str, str], nccl: bool, ops: bool, root: Path = Path
         )
     if not nccl and not ops:
         return ""
-    found, without = toolkit(environ, its, root), " ".join(["NCCL=0"] * nccl + ["OPS=0"] * ops)
+    chosen, without = toolkit(environ, its, root), " ".join(["NCCL=0"] * nccl + ["OPS=0"] * ops)
     needs = " and ".join(["NCCL in Horovod"] * nccl + ["the GPU kernels of the fused ops"] * ops)
-    if found is None:
+    if chosen is None:
         reason = "no CUDA toolkit (no nvcc in CUDA_HOME, on PATH, or in /usr/local/cuda*)"
-    elif ops and found.version < OLDEST_NVCC:
-        reason, without = f"{found}: expected {words(OLDEST_NVCC)} or later", "OPS=0"
+    elif ops and chosen.version < OLDEST_NVCC:
+        reason, without = f"{chosen}: expected {words(OLDEST_NVCC)} or later", "OPS=0"
         needs = "the GPU kernels of the fused ops"
-    elif not (reason := mismatch(found, its)):
+    elif not (reason := mismatch(chosen, its)):
         return ""
     return f"{reason}, for {needs}; {INSTALL}; or go on without: make setup GPU=1 {without}"
 
 
-def mismatch(found: Toolkit, its: Driver) -> str:
+def mismatch(toolkit: Toolkit, its: Driver) -> str:
     """Returns why programs of a toolkit do not run with a driver; "" if they do, or if there is no driver here."""
-    needed = DRIVER_OF_TOOLKIT.get(found.version[0] if found.version else 0, 0)
+    needed = DRIVER_OF_TOOLKIT.get(toolkit.version[0] if toolkit.version else 0, 0)
     if not its.version or its.version >= (needed,):
         return ""
-    return f"{found} needs driver {needed} or later, this host has {words(its.version)}"
+    return f"{toolkit} needs driver {needed} or later, this host has {words(its.version)}"
 
 
 def words(version: Version) -> str:
@@ -131,8 +131,8 @@ def _home_of(nvcc: str) -> Path:
 
 
 def _nvcc_version(nvcc: Path) -> Version:
-    found = re.search(r"release ([\d.]+)", _output([nvcc, "--version"]))
-    return _version(found[1]) if found else ()
+    match = re.search(r"release ([\d.]+)", _output([nvcc, "--version"]))
+    return _version(match[1]) if match else ()
 
 
 def _output(command: list) -> str:

@@ -40,12 +40,12 @@ def main() -> None:
     parser.add_argument("--examples", type=int, nargs="+", default=EXAMPLES, help="training examples a class")
     args = parser.parse_args()
     write_examples(args.examples)
-    found = {}
+    results = {}
     runs = [(kind, count) for count in args.examples for kind in KINDS]
     for kind, count in tqdm(runs, unit="line", disable=None):
-        found[kind, count] = accuracies(kind, count, args.seeds, args.steps)
-    print(table(found, args.examples))
-    draw(found, args.examples, FOLDER / "accuracy.png")
+        results[kind, count] = accuracies(kind, count, args.seeds, args.steps)
+    print(table(results, args.examples))
+    draw(results, args.examples, FOLDER / "accuracy.png")
     print(f"the same as a picture: {FOLDER / 'accuracy.png'}")
 
 
@@ -116,14 +116,14 @@ def accuracies(kind: str, count: int, seeds: int, steps: int) -> list[float]:
     return list(content["scores"].values()) if seeds > 1 else [max(each["value"] for each in content["evaluations"])]
 
 
-def table(found: dict[tuple[str, int], list[float]], counts: Sequence[int]) -> str:
+def table(accuracies: dict[tuple[str, int], list[float]], counts: Sequence[int]) -> str:
     """Returns the accuracies as a Markdown table, in percent."""
     lines = ["| examples a class | initial weights | accuracy, mean | standard deviation | seeds |"]
     lines.append("| ---: | --- | ---: | ---: | ---: |")
     for count in counts:
         for kind in KINDS:
-            mean, spread = mean_and_spread(found[kind, count])
-            lines.append(f"| {count} | {kind} | {mean:.1f} | {spread:.1f} | {len(found[kind, count])} |")
+            mean, spread = mean_and_spread(accuracies[kind, count])
+            lines.append(f"| {count} | {kind} | {mean:.1f} | {spread:.1f} | {len(accuracies[kind, count])} |")
     return "\n".join(lines)
 
 
@@ -132,12 +132,12 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return 100 * statistics.mean(values), 100 * statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def draw(found: dict[tuple[str, int], list[float]], counts: Sequence[int], path: Path) -> None:
+def draw(accuracies: dict[tuple[str, int], list[float]], counts: Sequence[int], path: Path) -> None:
     """Draws accuracy over the number of examples, with the spread over the seeds."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for kind, color in KINDS.items():
-        means, spreads = zip(*(mean_and_spread(found[kind, count]) for count in counts), strict=True)
+        means, spreads = zip(*(mean_and_spread(accuracies[kind, count]) for count in counts), strict=True)
         axes.errorbar(counts, means, spreads, color=color, marker="o", capsize=4, label=f"{kind} weights")
     axes.set_title(f"Which of {CLASSES} packages is a paragraph from?", loc="left", fontweight="bold")
     axes.set_xlabel("training examples a class")

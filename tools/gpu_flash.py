@@ -15,6 +15,7 @@ from gpu_forms import FORMS, Form
 from gpu_handlers import fused, median_time, random_like
 
 COLUMNS = ["pass", "dtype", "batch x length x heads x size", "masks", "tftrain us", "tftrain"]
+DETERMINISTIC = "backward, deterministic"  # 7 products instead of 5, and no atomic additions
 OTHERS = ["JAX cudnn", "PyTorch flash", "PyTorch cudnn"]
 
 
@@ -23,7 +24,8 @@ def measure(make_page: Callable, dtypes: list[str], with_torch: bool):
     page = make_page("Flash attention, TFLOP/s", COLUMNS + OTHERS)
     page.device = gpu_handlers.device()
     torch = gpu_handlers.torch_counterparts(with_torch)
-    rows = itertools.product(dtypes, FORMS, ("forward", "backward"))
+    rows = itertools.product(dtypes, FORMS, ("forward", "backward", DETERMINISTIC))
+    rows = (each for each in rows if each[::2] != ("float32", DETERMINISTIC))  # which has no other form
     page.fill((" ".join(map(str, each)), lambda each=each: row(*each, torch)) for each in rows)
     return page
 
@@ -32,11 +34,12 @@ def row(dtype: str, form: Form, which: str, torch) -> list:
     """Returns a row; a cell is empty where an implementation does not take the form."""
     seconds = _tftrain(dtype, form, which)
     every = [seconds]
-    if dtype != "float32":  # which none of the others takes
+    if dtype != "float32" and which != DETERMINISTIC:  # which none of the others takes
         every.append(_jax(dtype, form, which) if form.rate == 0 else None)
         if torch and form.window < 0:
             every += [torch.time_attention(backend, which, dtype, form) for backend in ("flash", "cudnn")]
-    speeds = [f"{form.operations(which) / each / 1e12:.0f}" if each else "" for each in every]
+    operations = form.operations(which.split(",")[0])
+    speeds = [f"{operations / each / 1e12:.0f}" if each else "" for each in every]
     return [which, dtype, "x".join(map(str, form[:4])), form.words, f"{seconds * 1e6:.1f}", *speeds]
 
 
@@ -58,6 +61,7 @@ def _tftrain(dtype, form, which):
     rest = [jnp.ones((form.batch, form.length), jnp.int32), jnp.array([3, 64], jnp.int64)]
     if which == "forward":
         return median_time(lambda i: forward(*sets[i % 2][:3], *rest))
+    attributes["atomic"] = which == "backward" and dtype != "float32"
     backward = jax.jit(fused("TftrainFlashAttentionGrad", tensors, attributes))
     gradients = [[dcontext, *qkv, *forward(*qkv, *rest), *rest] for *qkv, dcontext in sets]
     return median_time(lambda i: backward(*gradients[i % 2]))

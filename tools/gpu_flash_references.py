@@ -115,4 +115,6 @@ def _call(random, name, dtype, form):
         gradients[i] = gradients[i].reshape(batch, shared, heads // shared, length, size).sum(2)
     outputs = [(as_stored(array), dtype, (2 * unit, 6 * unit)) for array in gradients]
     inputs = [tensors[3], *tensors[:3], stored, log_sum_exp.astype(np.float32), key_mask, position, *lists]
-    yield Call("TftrainFlashAttentionGrad", inputs, attributes, outputs, what + " backward")
+    for atomic in (False, True)[: 1 if name == "float32" else 2]:
+        backward = f"{what} backward{' atomic' * atomic}"
+        yield Call("TftrainFlashAttentionGrad", inputs, {**attributes, "atomic": atomic}, outputs, backward)

@@ -66,13 +66,16 @@ def register(path: Path, platform: str) -> None:
             workspace_functions[op].restype = ctypes.c_int64
 
 
-def workspace_bytes(op: str, shapes: list[tuple[int, ...]]) -> int:
-    """Returns the bytes of the workspace that the handler takes as its last result; 0 if it takes none."""
+def workspace_bytes(op: str, shapes: list[tuple[int, ...]], atomic: bool) -> int:
+    """Returns the bytes of the workspace that the handler takes as its last result; 0 if it takes none.
+
+    `atomic` is the op's attribute of this name, if it has one.
+    """
     if op not in workspace_functions:
         return 0
     ranks, dims = [len(shape) for shape in shapes], [size for shape in shapes for size in shape]
     arrays = [(ctypes.c_int64 * len(numbers))(*numbers) for numbers in (ranks, dims)]
-    return workspace_functions[op](ctypes.c_int64(len(shapes)), *arrays)
+    return workspace_functions[op](ctypes.c_int64(len(shapes)), *arrays, ctypes.c_bool(atomic))
 
 
 def attribute(value):
@@ -90,7 +93,7 @@ def fused(op: str, outputs, attributes, aliases=None, has_side_effect=True):
 
     def run(*inputs):
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs]
-        if size := workspace_bytes(op, [array.shape for array in inputs]):
+        if size := workspace_bytes(op, [array.shape for array in inputs], bool(attributes.get("atomic"))):
             results.append(jax.ShapeDtypeStruct((size,), np.uint8))
         call = jax.ffi.ffi_call(op, results, has_side_effect=has_side_effect, input_output_aliases=aliases)
         return call(*inputs, **attributes)[: len(outputs)]

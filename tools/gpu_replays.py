@@ -51,7 +51,7 @@ def make_step(fused: Callable) -> Callable:
     flash_attributes = {"scale": 0.1, "causal": False, "window": -1, **DROPOUT, "first_head": 0, "total_heads": HEADS}
     flash_attributes |= {"sequence_id_lists": 0, "slope_lists": 0}
     flash = op("TftrainFlashAttention", [head_spec, numbers], flash_attributes)
-    flash_grad = op("TftrainFlashAttentionGrad", [head_spec] * 3, flash_attributes)
+    flash_grad = op("TftrainFlashAttentionGrad", [head_spec] * 3, {**flash_attributes, "atomic": False})
 
     def scores_of(x):
         return x[:, None, :, :SEQUENCE] * jnp.arange(1, HEADS + 1, dtype=f32)[:, None, None]

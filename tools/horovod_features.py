@@ -40,8 +40,8 @@ class Features(NamedTuple):
     @property
     def key(self) -> str:
         """The names, with a hash of each foreign library that the binary is linked with: `gloo+mpi-1a2b3c4d`."""
-        found = {"gloo": "", "mpi": self.mpi, "nccl": f"{self.cuda} {self.versions}"}
-        return "+".join(f"{name}-{_short_hash(found[name])}" if found[name] else name for name in self.names)
+        parts = {"gloo": "", "mpi": self.mpi, "nccl": f"{self.cuda} {self.versions}"}
+        return "+".join(f"{name}-{_short_hash(parts[name])}" if parts[name] else name for name in self.names)
 
 
 def choose(mpi: str, cuda: str, gpu: bool, environ: Mapping[str, str], versions: str = "") -> Features:
@@ -58,14 +58,14 @@ def choose(mpi: str, cuda: str, gpu: bool, environ: Mapping[str, str], versions:
 
 def of_machine(gpu: bool, environ: Mapping[str, str] = os.environ) -> Features:
     """Returns the features of a build on this machine; see `choose`."""
-    found = cuda_toolkit.toolkit(environ, cuda_toolkit.driver(environ)) if gpu else None
-    if found is None:
+    toolkit = cuda_toolkit.toolkit(environ, cuda_toolkit.driver(environ)) if gpu else None
+    if toolkit is None:
         return choose(_mpi(), "", gpu, environ)
     try:
         nccl = importlib.metadata.version("nvidia-nccl-cu12")
     except importlib.metadata.PackageNotFoundError:
         nccl = "of the system"
-    return choose(_mpi(), str(found.home), gpu, environ, f"nvcc {cuda_toolkit.words(found.version)}, NCCL {nccl}")
+    return choose(_mpi(), str(toolkit.home), gpu, environ, f"nvcc {cuda_toolkit.words(toolkit.version)}, NCCL {nccl}")
 
 
 def _mpi() -> str:

@@ -42,12 +42,12 @@ def request_of(case: str) -> tuple[choice.Request, list[str]]:
     """Measures this machine; returns what is asked for in a case, and the flags of the model."""
     family, ranks, *tight = case.split("/")
     args = [f"--model_family={family}", *shlex.split(FLAGS)]
-    config, _, given = flags.read(PlanConfig, ["launch", *args])
+    config, _, named = flags.read(PlanConfig, ["launch", *args])
     with tempfile.TemporaryDirectory() as folder:
         machine.measure(Path(folder) / "machine.json")
         own = machine.read(Path(folder) / "machine.json")
     own = dataclasses.replace(own, memory_gb=min(own.memory_gb, hardware.host_memory_gb()))
-    request = choice.Request(config, given, machine.shared(own, int(ranks)), systems()["tftrain_cpu"])
+    request = choice.Request(config, named, machine.shared(own, int(ranks)), systems()["tftrain_cpu"])
     if tight:
         least = min(memory.estimate(plan.work, request.constants).minimum for plan in plans(request))
         limit = TIGHT * least / GB / (1 - config.plan.memory_margin)
@@ -63,7 +63,7 @@ def plans(request: choice.Request, most: int = 1 << 30) -> list[Forecast]:
 def compare(case: str, most: int, steps: int) -> tuple[str, float]:
     """Returns a line of the table, and the chosen time over the best."""
     request, args = request_of(case)
-    limit, found = request.cluster.memory_gb, []
+    limit, measured = request.cluster.memory_gb, []
     for number, plan in enumerate(plans(request, most or 1 << 30)):
         try:
             figures = run.measure([*args, *choice.arguments(plan.work, request)], plan.work.ranks, steps)
@@ -74,10 +74,10 @@ def compare(case: str, most: int, steps: int) -> tuple[str, float]:
         told = f"{seconds:.3f} s (planned {plan.seconds:.3f}), {figures.peak_gb:.2f} GB (planned {plan.gb:.2f})"
         print(f"{case}: {choice.words(plan.work)}: {told}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if number == 0 or figures.peak_gb <= limit:
-            found.append((seconds, figures.peak_gb, choice.words(plan.work)))
-    chosen, best = found[0], min(found)
+            measured.append((seconds, figures.peak_gb, choice.words(plan.work)))
+    chosen, best = measured[0], min(measured)
     fits = "yes" if chosen[1] <= limit else f"no, {chosen[1]:.2f} GB"
-    cells = case, f"{limit:.2f}", len(found), chosen[2], f"{chosen[0]:.3f}", fits, best[2], f"{best[0]:.3f}"
+    cells = case, f"{limit:.2f}", len(measured), chosen[2], f"{chosen[0]:.3f}", fits, best[2], f"{best[0]:.3f}"
     ratio = chosen[0] / best[0]
     return f"| {' | '.join(map(str, cells))} | {ratio:.2f} |", ratio
 

@@ -29,10 +29,10 @@ def main() -> None:
     loss(axes[0], rows)
     memory(axes[1], rows)
     speed(axes[2], rows)
-    for each in axes:
-        each.grid(color="#dddddd", linewidth=0.8)
-        each.set_axisbelow(True)
-        each.spines[["top", "right"]].set_visible(False)
+    for panel in axes:
+        panel.grid(color="#dddddd", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(args.output, dpi=110, format="png")
 
 

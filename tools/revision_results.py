@@ -78,8 +78,8 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{folder}: {name} has {held[name]} elements, expected {math.prod(whole)}")
         tensors[name] = np.zeros(whole, next(iter(blocks[name].values())).dtype)
         for (offset, shape), values in blocks[name].items():
-            place = tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
-            tensors[name][place] = values.reshape(shape)
+            slices = tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
+            tensors[name][slices] = values.reshape(shape)
     return tensors
 
 
@@ -126,51 +126,51 @@ class Comparison:
 
 def compare(base: tuple[Rows, Tensors], here: tuple[Rows, Tensors], after: int = 0) -> Comparison:
     """Compares the rows of steps later than `after`, and all tensors."""
-    found = Comparison(tensors=len(base[1]))
-    _compare_rows(*({key: row for key, row in rows.items() if key[1] > after} for rows in (base[0], here[0])), found)
-    _compare_tensors(base[1], here[1], found)
-    return found
+    result = Comparison(tensors=len(base[1]))
+    _compare_rows(*({key: row for key, row in rows.items() if key[1] > after} for rows in (base[0], here[0])), result)
+    _compare_tensors(base[1], here[1], result)
+    return result
 
 
-def _compare_rows(base: Rows, here: Rows, found: Comparison) -> None:
+def _compare_rows(base: Rows, here: Rows, result: Comparison) -> None:
     for kind, step in sorted(set(base) ^ set(here), key=lambda key: key[1]):
-        found.unequal.append(f"step {step}: a row of {kind} is in one of the results alone")
+        result.unequal.append(f"step {step}: a row of {kind} is in one of the results alone")
     for kind, step in sorted(set(base) & set(here), key=lambda key: key[1]):
         for name in (*EXACT[kind], *ROUNDED[kind], *COUNTED[kind]):
             values = [row[kind, step].get(name, "missing") for row in (base, here)]
             if values[0] == values[1] and (values[0] != "missing" or OF_FAMILY.match(name)):
                 continue
-            found.rows_differ = True
+            result.rows_differ = True
             line = f"step {step}: {name} is {values[1]}, in the base {values[0]}"
             if name in EXACT[kind] or "missing" in values:
-                found.unequal.append(line)
-            elif not found.notes:
-                found.notes.append(line)
+                result.unequal.append(line)
+            elif not result.notes:
+                result.notes.append(line)
             if name in ROUNDED[kind]:
                 numbers = [math.nan if value in (None, "missing") else value for value in values]
-                found.loss = max(found.loss, relative(*map(np.float64, numbers)))
+                result.loss = max(result.loss, relative(*map(np.float64, numbers)))
 
 
-def _compare_tensors(base: Tensors, here: Tensors, found: Comparison) -> None:
+def _compare_tensors(base: Tensors, here: Tensors, result: Comparison) -> None:
     for name in sorted(set(base) ^ set(here)):
-        found.unequal.append(f"tensor {name} is in one of the checkpoints alone")
+        result.unequal.append(f"tensor {name} is in one of the checkpoints alone")
     largest = ""
     for name in sorted(set(base) & set(here)):
         one, other = base[name], here[name]
         if (one.shape, one.dtype) != (other.shape, other.dtype):
-            found.unequal.append(f"tensor {name}: {other.dtype}{other.shape}, in the base {one.dtype}{one.shape}")
+            result.unequal.append(f"tensor {name}: {other.dtype}{other.shape}, in the base {one.dtype}{one.shape}")
         elif one.tobytes() != other.tobytes():
-            found.differing += 1
+            result.differing += 1
             by = relative(one, other)
-            if not ROUNDING_ALONE.search(name) and (by > found.tensor or not largest):
-                found.tensor, largest = by, name
+            if not ROUNDING_ALONE.search(name) and (by > result.tensor or not largest):
+                result.tensor, largest = by, name
     if largest:
-        found.notes.append(f"the largest difference of a tensor is that of {largest}, {found.tensor:.1e}")
+        result.notes.append(f"the largest difference of a tensor is that of {largest}, {result.tensor:.1e}")
 
 
 def relative(one: np.ndarray, other: np.ndarray) -> float:
     """Returns the largest difference of an element over the largest element; infinity where one is no number."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     scale = max(np.abs(one).max(), np.abs(other).max())
-    found = np.abs(one - other).max() / scale if scale else 0.0
-    return float(found) if np.isfinite(found) else math.inf
+    difference = np.abs(one - other).max() / scale if scale else 0.0
+    return float(difference) if np.isfinite(difference) else math.inf

@@ -54,9 +54,9 @@ class Tree:
             settings = {"cwd": folder, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
             processes = [
                 subprocess.Popen(
-                    command, env=self._environ() | place, stdout=output, start_new_session=True, **settings
+                    command, env=self._environ() | environ, stdout=output, start_new_session=True, **settings
                 )
-                for place, output in zip(environs, outputs, strict=True)
+                for environ, output in zip(environs, outputs, strict=True)
             ]
             try:
                 codes = exit_codes(processes)
@@ -72,9 +72,9 @@ class Tree:
         """Returns what a program prints for --help."""
         if module not in self._help:
             # A package that is installed in this environment, or lies in the working directory, would hide this tree's.
-            found = self._output(["-c", "import tftrain; print(tftrain.__path__[0])"], folder).strip()
-            if Path(found).resolve() != (self.path / "tftrain").resolve():
-                raise RunError(f"Python imports tftrain from {found or 'nowhere'}, expected {self.path}/tftrain")
+            location = self._output(["-c", "import tftrain; print(tftrain.__path__[0])"], folder).strip()
+            if Path(location).resolve() != (self.path / "tftrain").resolve():
+                raise RunError(f"Python imports tftrain from {location or 'nowhere'}, expected {self.path}/tftrain")
             self._help[module] = self._output(["-m", module, "--help"], folder)
         return self._help[module]
 

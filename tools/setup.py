@@ -104,8 +104,8 @@ class Choices:
         # Another kind of environment has made no choice yet.
         before = without.split() if is_gpu and was_gpu else []
         is_with = {
-            name: name not in before if given is None else given == "1"
-            for name, given in (("nccl", nccl), ("ops", ops))
+            name: name not in before if choice is None else choice == "1"
+            for name, choice in (("nccl", nccl), ("ops", ops))
         }
         return cls(is_gpu, is_gpu and is_with["nccl"], is_with["ops"], tf or tf_before)
 
@@ -268,9 +268,9 @@ def ops_step(packages_key: str, gpu: bool) -> Step | None:
     sources = sorted(path for place in places for path in [place, *place.rglob("*")] if path.is_file())
     kernels, options = "", ()
     if gpu:
-        found = cuda_toolkit.toolkit(os.environ, cuda_toolkit.driver(os.environ))
-        kernels = f" with GPU kernels by nvcc {cuda_toolkit.words(found.version)}"
-        options = ("--config=cuda", f"--action_env=NVCC={found.home}/bin/nvcc")
+        toolkit = cuda_toolkit.toolkit(os.environ, cuda_toolkit.driver(os.environ))
+        kernels = f" with GPU kernels by nvcc {cuda_toolkit.words(toolkit.version)}"
+        options = ("--config=cuda", f"--action_env=NVCC={toolkit.home}/bin/nvcc")
     title = f"building the fused ops{kernels} (some minutes the first time)"
     key = digest(packages_key, kernels, *(part for path in sources for part in (path.relative_to(ROOT), path)))
     stamp = STAMPS / "ops"

@@ -14,7 +14,7 @@
 
 #define TFTRAIN_DECLARE(Op, symbol)                              \
   extern "C" XLA_FFI_Error* symbol##_cuda(XLA_FFI_CallFrame*); \
-  extern "C" int64_t symbol##_workspace_bytes(int64_t inputs, const int64_t* ranks, const int64_t* dims);
+  extern "C" int64_t symbol##_workspace_bytes(int64_t inputs, const int64_t* ranks, const int64_t* dims, bool atomic);
 TFTRAIN_FOR_EACH_OP(TFTRAIN_DECLARE)
 
 namespace tftrain {
@@ -348,15 +348,16 @@ TEST(CudaHandlers, ReplayFlashAttention) {
                                in.Normals(form.element, shape)});
         },
         relative, what);
-    ExpectReplays(
-        tftrain_flash_attention_grad_cuda, gradient,
-        [&](Inputs& in) {
-          std::vector<Argument> arguments;
-          for (int i = 0; i < 5; ++i) arguments.push_back(in.Normals(form.element, shape));
-          arguments.push_back(in.Normals(kF32, {2, 2, form.length}, 9));  // larger than any score
-          return add_rest(in, arguments);
-        },
-        relative, what);
+    const auto make_gradient = [&](Inputs& in) {
+      std::vector<Argument> arguments;
+      for (int i = 0; i < 5; ++i) arguments.push_back(in.Normals(form.element, shape));
+      arguments.push_back(in.Normals(kF32, {2, 2, form.length}, 9));  // larger than any score
+      return add_rest(in, arguments);
+    };
+    for (bool atomic : {false, form.element != kF32}) {
+      gradient.atomic = atomic;
+      ExpectReplays(tftrain_flash_attention_grad_cuda, gradient, make_gradient, relative, what + (atomic ? " atomic" : ""));
+    }
   }
 }
 
@@ -464,16 +465,17 @@ TEST(CudaHandlers, RefuseAnotherWorkspace) {
 TEST(CudaHandlers, SayHowLargeTheWorkspaceIs) {
   const int64_t ranks[] = {2, 2, 1, 1, 1};
   const int64_t dims[] = {37, 72, 37, 72, 72, 37, 37};
-  EXPECT_EQ(tftrain_layer_norm_grad_workspace_bytes(5, ranks, dims), 37 * 2 * 72 * 4);
-  EXPECT_EQ(tftrain_gelu_grad_workspace_bytes(2, ranks, dims), 0);
-  EXPECT_EQ(tftrain_layer_norm_workspace_bytes(1, ranks, dims), 0);
+  EXPECT_EQ(tftrain_layer_norm_grad_workspace_bytes(5, ranks, dims, false), 37 * 2 * 72 * 4);
+  EXPECT_EQ(tftrain_gelu_grad_workspace_bytes(2, ranks, dims, false), 0);
+  EXPECT_EQ(tftrain_layer_norm_workspace_bytes(1, ranks, dims, false), 0);
 
   const int64_t flash_ranks[] = {4, 4, 4, 4, 4, 3, 2, 1};
   std::vector<int64_t> flash_dims;
   for (int i = 0; i < 5; ++i) flash_dims.insert(flash_dims.end(), {2, 70, 3, 64});
   flash_dims.insert(flash_dims.end(), {2, 3, 70, 2, 70, 2});
-  EXPECT_EQ(tftrain_flash_attention_grad_workspace_bytes(8, flash_ranks, flash_dims.data()), 2 * 3 * 70 * 4);
-  EXPECT_EQ(tftrain_flash_attention_workspace_bytes(5, flash_ranks + 1, flash_dims.data()), 0);
+  EXPECT_EQ(tftrain_flash_attention_grad_workspace_bytes(8, flash_ranks, flash_dims.data(), false), 2 * 3 * 70 * 4);
+  EXPECT_EQ(tftrain_flash_attention_grad_workspace_bytes(8, flash_ranks, flash_dims.data(), true), 2 * 3 * 70 * 65 * 4);
+  EXPECT_EQ(tftrain_flash_attention_workspace_bytes(5, flash_ranks + 1, flash_dims.data(), false), 0);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ xla::ffi::Error Handle(bool on_gpu, const DeviceOf& device_of, xla::ffi::Remaini
   if (problem.empty()) problem = CheckCall(op, in, out, on_gpu);
   if (!problem.empty()) return xla::ffi::Error::InvalidArgument(std::string(Op::kName) + ": " + problem);
   Tensor workspace = {Element::kUint8, {true, {0}}, nullptr};
-  if (on_gpu && WorkspaceBytesOf<Op>(SpecsOf(in)) > 0) {
+  if (on_gpu && WorkspaceBytesOf(op, SpecsOf(in)) > 0) {
     workspace = out.back();
     out.pop_back();
   }

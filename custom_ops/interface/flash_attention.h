@@ -139,6 +139,13 @@ struct FlashAttentionOp : FlashAttentionAttributes {
 // -> dquery, dkey, dvalue, like query, key and value.
 struct FlashAttentionGradOp : FlashAttentionAttributes {
   static constexpr char kName[] = "TftrainFlashAttentionGrad";
+  bool atomic = false;  // see FlashAttentionBackward
+
+  template <typename Visitor>
+  void VisitAttributes(Visitor& visit) {
+    FlashAttentionAttributes::VisitAttributes(visit);
+    visit("atomic", &atomic);
+  }
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     if (std::string problem = NumberProblem(
@@ -149,6 +156,7 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
     Check check;
     auto [shape, keys] = CommonShapes(check, in, {"dcontext", "query", "key", "value", "context"}, 2);
     check.Element("log_sum_exp", in[5], Element::kFloat32);
+    check.That(!atomic || in[0].element != Element::kFloat32, "atomic is true, expected false for float32");
     if (!check.problem().empty()) return check.problem();
     check.Shape("log_sum_exp", in[5], {true, {shape[0], shape[2], shape[1]}});
     shape = CheckWith(check, shape, in, 6);
@@ -158,9 +166,9 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
     return "";
   }
 
-  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+  int64_t WorkspaceBytes(const std::vector<Spec>& in) const {
     const Dims& shape = in[1].dims;
-    return FlashDotsBytes(shape[0], shape[1], shape[2]);
+    return FlashGradientBytes(shape[0], shape[1], shape[2], shape[3], atomic);
   }
 
   template <typename Device>
@@ -168,7 +176,7 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
     return Launch(FlashAttentionBackward{ShapeOf(in[1].dims, in[2].dims), scale, dropout.With(in[7]),
                                          StorageType(in[1].element), in[0].data, in[1].data, in[2].data, in[3].data,
                                          MaskOf(in, 6), in[4].data, in[5].as<const float>(), out[0].data, out[1].data,
-                                         out[2].data},
+                                         out[2].data, atomic},
                   device);
   }
 };

@@ -10,9 +10,9 @@
 //     // Inputs and outputs as Infer has passed them. The device is a ParallelFor, or a CUDA stream.
 //     template <typename Device>
 //     auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const;
-//     // Only of an op whose CUDA kernels need a workspace: its bytes, from shapes as Infer has passed them, all known. Run
-//     // gets the workspace with the CudaStream.
-//     static int64_t WorkspaceBytes(const std::vector<Spec>& in);
+//     // Only of an op whose CUDA kernels need a workspace: its bytes, from shapes as Infer has passed them, all known, and
+//     // from the attributes. Run gets the workspace with the CudaStream.
+//     int64_t WorkspaceBytes(const std::vector<Spec>& in) const;
 //     // Only of an op that updates some of its inputs, which are variables in TensorFlow.
 //     std::vector<Update> Updates() const;
 //   };
@@ -30,18 +30,18 @@
 namespace tftrain {
 
 template <typename Op>
-auto WorkspaceBytesIfAny(const std::vector<Spec>& in, int) -> decltype(Op::WorkspaceBytes(in)) {
-  return Op::WorkspaceBytes(in);
+auto WorkspaceBytesIfAny(const Op& op, const std::vector<Spec>& in, int) -> decltype(op.WorkspaceBytes(in)) {
+  return op.WorkspaceBytes(in);
 }
 template <typename Op>
-int64_t WorkspaceBytesIfAny(const std::vector<Spec>&, long) {
+int64_t WorkspaceBytesIfAny(const Op&, const std::vector<Spec>&, long) {
   return 0;
 }
 
 // The bytes of the workspace that the op's CUDA kernels need with these inputs; 0 if they need none.
 template <typename Op>
-int64_t WorkspaceBytesOf(const std::vector<Spec>& in) {
-  return WorkspaceBytesIfAny<Op>(in, 0);
+int64_t WorkspaceBytesOf(const Op& op, const std::vector<Spec>& in) {
+  return WorkspaceBytesIfAny(op, in, 0);
 }
 
 // Infers the results of a call under XLA: the outputs, and behind them on a GPU the workspace as uint8 [bytes], if the call
@@ -49,7 +49,7 @@ int64_t WorkspaceBytesOf(const std::vector<Spec>& in) {
 template <typename Op>
 std::string InferResults(const Op& op, const std::vector<Spec>& in, bool on_gpu, std::vector<Spec>* results) {
   if (std::string problem = op.Infer(in, results); !problem.empty()) return problem;
-  const int64_t bytes = on_gpu ? WorkspaceBytesOf<Op>(in) : 0;
+  const int64_t bytes = on_gpu ? WorkspaceBytesOf(op, in) : 0;
   if (bytes > 0) results->push_back({Element::kUint8, {true, {bytes}}});
   return "";
 }

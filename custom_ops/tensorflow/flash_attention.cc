@@ -38,6 +38,7 @@ REGISTER_OP("TftrainFlashAttentionGrad")
     .Attr("window: int")
     .Attr("sequence_id_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
+    .Attr("atomic: bool")
     .SetShapeFn(InferShapes<FlashAttentionGradOp>);
 
 }  // namespace tftrain

@@ -66,7 +66,7 @@ class Kernel : public tensorflow::OpKernel {
                 tensorflow::errors::InvalidArgument(name(), " (", Op::kName, "): ", problem));
 
     Device device(context);
-    OP_REQUIRES_OK(context, device.AllocateWorkspace(WorkspaceBytesOf<Op>(in_specs)));
+    OP_REQUIRES_OK(context, device.AllocateWorkspace(WorkspaceBytesOf(op_, in_specs)));
     std::vector<Tensor> out(out_specs.size(), Tensor{});
     for (const Update& update : UpdatesOf(op_)) {
       OP_REQUIRES_OK(context, MakeOwnMemory(context, device.get(), variables.value(update.in)));

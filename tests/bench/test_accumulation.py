@@ -42,6 +42,7 @@ def test_a_loss_scale_that_is_too_large_leaves_no_sum():
     assert [point["relative_error"] for point in points] == [None, 0.0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_buffer_adds_up_the_gradients_of_a_small_model(monkeypatch):
     monkeypatch.setattr(table, "COUNTS", (1, 4))

@@ -182,6 +182,7 @@ def test_a_base_that_always_fails_says_why():
     assert alternated(measured)[0]["base"].error == "no"
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_two_ranks_train_and_are_measured():
     found = run.measure([*TINY, "--global_batch_size=4", "--split_opt_state"], ranks=2, steps=2)

@@ -163,7 +163,7 @@ class Simulation:
         return Placement(written, tensors)
 
     def _saved(self) -> Mapping[str, list[tuple[Piece, np.ndarray, np.ndarray, np.ndarray]]]:
-        """Returns, by tensor, the blocks that ranks save: the block, the ranks, and starts and stops of stretches."""
+        """Returns, by tensor, the blocks that ranks save: the block, the ranks, and starts and stops of ranges."""
         found: dict[str, list] = {}
         for tensor_rank, (pieces, buckets) in enumerate(zip(self.pieces, self.buckets, strict=True)):
             if buckets is None:

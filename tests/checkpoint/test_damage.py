@@ -35,7 +35,7 @@ def saved(tmp_path):
         for name, value in TENSORS.items():
             cut = (0, value.size // 2) if rank == 0 else (value.size // 2, value.size)
             if cut[0] < cut[1]:
-                piece = Piece.block(name, value.shape, states.NAMES[value.dtype], stretch=cut)
+                piece = Piece.block(name, value.shape, states.NAMES[value.dtype], elements=cut)
                 owned.append(TensorData(piece, value.reshape(-1)[slice(*cut)]))
         write(attempt, owned)
     return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False)
@@ -220,7 +220,7 @@ def test_what_is_no_manifest_is_refused(saved, text):
 
 
 def test_a_huge_manifest_is_not_read(saved):
-    os.truncate(saved / "manifest.json", 2**40)  # with a hole that takes no room
+    os.truncate(saved / "manifest.json", 2**40)  # with a hole that takes no space
     with pytest.raises(CheckpointError, match="more than"):
         Reader(saved)
 

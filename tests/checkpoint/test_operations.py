@@ -58,7 +58,7 @@ OPERATIONS = Operations()
 
 
 def piece_of(rank, ranks):
-    return Piece.block("master/x", (SIZE,), "F32", stretch=(SIZE * rank // ranks, SIZE * (rank + 1) // ranks))
+    return Piece.block("master/x", (SIZE,), "F32", elements=(SIZE * rank // ranks, SIZE * (rank + 1) // ranks))
 
 
 def tensors_of(rank, ranks):

@@ -25,7 +25,7 @@ def blocks(draw, whole):
 
 @st.composite
 def pieces(draw, whole):
-    """A stretch of a block of a whole, possibly empty."""
+    """A range of a block of a whole, possibly empty."""
     offset, shape = draw(blocks(whole))
     start = draw(st.integers(0, math.prod(shape)))
     return Piece.block("x", whole, "F32", offset, shape, (start, draw(st.integers(start, math.prod(shape)))))
@@ -69,7 +69,7 @@ def test_what_two_pieces_have_in_common_is_copied_and_nothing_else(data):
 
 @st.composite
 def divisions(draw):
-    """Pieces that hold each element of a whole once: blocks along one axis, each cut into stretches."""
+    """Pieces that hold each element of a whole once: blocks along one axis, each cut into ranges."""
     whole = draw(st.lists(st.integers(1, 6), max_size=3))
     found = []
     axis = draw(st.integers(0, len(whole) - 1)) if whole else None
@@ -114,7 +114,7 @@ def test_pieces_without_a_flaw_hold_each_element_once(data):
     ],
 )
 def test_a_flaw_is_described(cuts, reason):
-    assert reason in coverage([Piece.block("x", (2, 3), "F32", stretch=cut) for cut in cuts])
+    assert reason in coverage([Piece.block("x", (2, 3), "F32", elements=cut) for cut in cuts])
 
 
 def test_blocks_that_overlap_or_leave_something_out_are_found():

@@ -19,7 +19,7 @@ DIGESTS = {"xxh3_128": "0" * 32, "sha256": "0" * 64}
 
 @some.composite
 def files(draw):
-    """Draws files in which ranks have written blocks and stretches of some tensors."""
+    """Draws files in which ranks have written blocks and ranges of some tensors."""
     held = {}
     ranks, blocks = draw(some.integers(1, 6)), draw(some.integers(1, 3))
     for number in range(draw(some.integers(1, 4))):
@@ -95,7 +95,7 @@ def test_what_is_no_announcement_is_refused(content):
 def test_ranks_that_contradict_each_other_are_refused():
     ranks = announcement.Announced()
     for number, whole in enumerate(((4,), (5,))):
-        piece = Piece.block("x", whole, "F32", stretch=(2 * number, 2 * number + 2))
+        piece = Piece.block("x", whole, "F32", elements=(2 * number, 2 * number + 2))
         ranks.add(announcement.encode({f"shard_{number:05d}_000.safetensors": Written(99, DIGESTS, (piece,))}))
     with pytest.raises(ValueError, match=r"x is F32 \[4\] on one rank, and F32 \[5\] on another"):
         ranks.placement()
@@ -106,7 +106,7 @@ def test_ranks_with_equal_parts_are_one_series():
     part = size // ranks
     files = {
         f"shard_{rank:05d}_000.safetensors": Written(
-            999, DIGESTS, (Piece.block("x", (size,), "F32", stretch=(rank * part, (rank + 1) * part)),)
+            999, DIGESTS, (Piece.block("x", (size,), "F32", elements=(rank * part, (rank + 1) * part)),)
         )
         for rank in range(ranks)
     }
@@ -118,7 +118,7 @@ def test_files_are_numbered_by_their_names_whatever_the_order_of_the_ranks():
     """The name of a thousandth file sorts before that of the second one."""
     names = [f"shard_00000_{number:03d}.safetensors" for number in (1, 1000, 0)]
     files = {
-        name: Written(99, DIGESTS, (Piece.block("x", (3,), "F32", stretch=(start, start + 1)),))
+        name: Written(99, DIGESTS, (Piece.block("x", (3,), "F32", elements=(start, start + 1)),))
         for start, name in enumerate(names)
     }
     assert dict(announced(files)) == files

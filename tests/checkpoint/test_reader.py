@@ -33,13 +33,13 @@ def reader(request, tmp_path, monkeypatch):
 
 
 def whole_and_parts():
-    """Returns a whole tensor, random stretches and blocks, and a scalar, and what each of them is."""
+    """Returns a whole tensor, random ranges and blocks, and a scalar, and what each of them is."""
     found = {}
     for name, value in TENSORS.items():
         found[Piece.block(name, value.shape, states.NAMES[value.dtype])] = value
     for name, value in list(TENSORS.items())[:4]:
         start, stop = sorted(RANDOM.choice(value.size + 1, 2, replace=False))
-        found[Piece.block(name, value.shape, "F32", stretch=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
+        found[Piece.block(name, value.shape, "F32", elements=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
         found[Piece.block(name, value.shape, "F32", (0, 1), (len(value), 2))] = value[:, 1:]
     return found
 
@@ -48,13 +48,13 @@ def whole_and_parts():
 def test_what_was_read_with_the_check_needs_no_file_any_more(reader, kind):
     chosen = list(whole_and_parts().items())
     expected = dict({"all": chosen, "wholes": chosen[: len(TENSORS)], "parts": chosen[len(TENSORS) :]}[kind])
-    room = memory.arrays(expected)
-    reader.verify(wanted=room)
+    buffers = memory.arrays(expected)
+    reader.verify(wanted=buffers)
     for file in reader.manifest.files:
         (reader.path / file).unlink()
     for piece, value in expected.items():
         found = reader.read(piece)
-        assert np.shares_memory(found, room[piece])
+        assert np.shares_memory(found, buffers[piece])
         np.testing.assert_array_equal(found.reshape(-1), value.reshape(-1), err_msg=str(piece))
 
 
@@ -68,10 +68,10 @@ def test_each_byte_is_read_once(reader, monkeypatch):
 def test_a_rank_reads_of_other_ranks_files_what_it_needs(reader):
     expected = whole_and_parts()
     for rank in range(3):
-        room = memory.arrays(expected)
-        reader.verify(rank, 3, room)
+        buffers = memory.arrays(expected)
+        reader.verify(rank, 3, buffers)
         for piece, value in expected.items():
-            np.testing.assert_array_equal(room[piece], value.reshape(-1))
+            np.testing.assert_array_equal(buffers[piece], value.reshape(-1))
 
 
 @pytest.mark.parametrize("digest", ["xxh3_128", "sha256"])

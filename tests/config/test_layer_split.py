@@ -61,8 +61,8 @@ def test_without_a_head_the_division_is_even(layers, parts):
     ("layers", "stages", "chunks", "how", "expected"),
     [
         (12, 4, 1, "3,4,5", "--pipeline_split=3,4,5: expected 4 numbers for pipeline_parallel_size=4 x"),
-        (12, 4, 1, "3,4,4,2", "expected a sum of num_hidden_layers=12, not 13; an even division is 3,3,3,3"),
-        (12, 4, 1, "4,4,4,0", "expected at least one layer for each part"),
+        (12, 4, 1, "3,4,4,2", "expected a sum of num_hidden_layers=12, not 13; equal numbers are 3,3,3,3"),
+        (12, 4, 1, "4,4,4,0", "expected at least one layer for each model chunk"),
         (12, 4, 1, "even", "--pipeline_split=even: expected layers, flops, or a list such as 3,4,4,1"),
         (12, 4, 1, "3,,4", "expected layers, flops, or a list"),
         (

@@ -141,7 +141,7 @@ def gpt2(name: str) -> None:
     ids = torch.randint(0, len(tokenizer), (3, 16))
     with torch.no_grad():
         found = model(input_ids=ids, output_hidden_states=True)
-    # transformers' last hidden state is behind the final norm.
+    # transformers' last hidden state is after the final norm.
     folder = save(name, model, input_ids=ids, hidden=found.hidden_states[-1], logits=found.logits)
     tokenizer.save_pretrained(folder)
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_of_megatron_that_can_not_be_read_says_why(tmp_path, how):
     shutil.copytree(MEGATRON, tmp_path / "model")
     folder = tmp_path / "model/iter_0000010"
     message = {
-        "divided": "divided among 2 model parallel ranks",
+        "divided": "sharded over 2 model parallel ranks",
         "an older version": "checkpoint_version is 2.0; expected 3.0",
         "no args": "it has no args of a run",
         "no file": "expected a folder of Megatron-LM",

@@ -37,6 +37,7 @@ def test_a_gpu_that_tensorflow_finds_needs_no_line(tmp_path, monkeypatch):
     assert devices.unused_gpu({}, tmp_path) == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_the_chief_of_a_run_says_once_that_a_gpu_is_not_used(tmp_path):
     program = (

@@ -1,5 +1,7 @@
 """Masks: the right shares of the right tokens, and a function of the seed and the sample's number alone."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +13,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 LENGTH = 64
 
 
+@functools.cache
 def vocabulary(size=500):
     """Ids from 5: every third begins a word, the others go on one."""
     words = [f"w{number}" if number % 3 == 0 else f"##w{number}" for number in range(size - 6)]
@@ -30,8 +33,14 @@ def pairs(count, seed=0):
     return tf.ragged.constant(rows, tf.int32)
 
 
+@functools.cache
+def traced(rule):
+    signature = [tf.RaggedTensorSpec([None, None], tf.int32, 1), tf.TensorSpec([], tf.int64)]
+    return tf.function(rule, input_signature=signature, autograph=False)
+
+
 def mask(rule, tokens, first_sample=0):
-    made = tf.function(rule, autograph=False)(tokens, tf.constant(first_sample, tf.int64))
+    made = traced(rule)(tokens, tf.constant(first_sample, tf.int64))
     return {name: value.numpy() for name, value in made.items()}
 
 

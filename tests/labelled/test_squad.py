@@ -138,5 +138,5 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
 
 def test_a_question_that_leaves_no_room_is_refused(tmp_path):
     questions = questions_of(tmp_path, (CONTEXT, "q", "which type of file name is good", ["5"]))
-    with pytest.raises(DataError, match="leave no room for the context"):
+    with pytest.raises(DataError, match="leave no tokens for the context"):
         windows_of(questions, length=8, query=8)

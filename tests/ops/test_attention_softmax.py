@@ -73,9 +73,9 @@ def mask_of_the_op(shape, dropout, causal=False):
 
 
 def infinite_behind_queries(tensor):
-    """The tensor with infinity, which makes all that it reaches infinite or NaN, at the keys behind each query."""
-    behind = 1 - tf.linalg.band_part(tf.ones(tensor.shape[-2:]), -1, 0)
-    return tf.where(behind > 0, tf.constant(math.inf, tensor.dtype), tensor)
+    """The tensor with infinity, which makes all that it reaches infinite or NaN, at the keys after each query."""
+    later = 1 - tf.linalg.band_part(tf.ones(tensor.shape[-2:]), -1, 0)
+    return tf.where(later > 0, tf.constant(math.inf, tensor.dtype), tensor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -246,6 +246,21 @@ def test_the_compiled_program_calls_the_ops_and_has_nothing_of_the_scores_size()
     assert "512,512" not in hlo
 
 
+@pytest.mark.parametrize(
+    ("dtype", "deterministic", "atomic"),
+    [("bfloat16", False, True), ("float16", False, True), ("bfloat16", True, False), ("float32", False, False)],
+)
+def test_gradients_of_queries_are_atomic_sums_only_of_16_bits_and_without_op_determinism(
+    monkeypatch, dtype, deterministic, atomic
+):
+    monkeypatch.setattr(ops, "is_op_determinism_enabled", lambda: deterministic)
+    tensors = [normal(seed, [2, 8, 2, 8], dtype) for seed in range(4)]
+    run = tf.function(lambda *x: everything(flash_attention, *x, tf.ones([2, 8], tf.int32), scale=SCALE))
+    graph = run.get_concrete_function(*tensors).graph
+    (gradient,) = (op for op in graph.get_operations() if op.type == "TftrainFlashAttentionGrad")
+    assert gradient.get_attr("atomic") is atomic
+
+
 @pytest.mark.parametrize("shape", [None, [None, None, 2, 8], [3, None, 2, 8]])
 def test_shapes_are_inferred_from_what_is_known(shape):
     @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 5], tf.int32)])

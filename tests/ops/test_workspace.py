@@ -9,6 +9,7 @@ from tftrain.ops.library import library
 
 X, COLUMN, ROW = (tf.ones(shape) for shape in ([96, 1024], [1024], [96]))
 HEADS, TOKENS = tf.ones([2, 96, 4, 64]), [tf.ones([2, 96], tf.int32), tf.zeros([2], tf.int64)]
+HALVES = tf.cast(HEADS, tf.bfloat16)
 DROPOUT = {"drop_below": 99, "seed": 1, "site": 1}
 
 
@@ -42,8 +43,9 @@ def bias_dropout_add_grad(dy, bias, position):
 
 def flash_attention_grad(*inputs):
     *inputs, key_mask, position = inputs
-    attributes = {**DROPOUT, "scale": 0.1, "causal": False, "first_head": 0, "total_heads": 4}
-    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], window=-1, **attributes)
+    attributes = {**DROPOUT, "scale": 0.1, "causal": False, "first_head": 0, "total_heads": 4, "window": -1}
+    is_atomic = inputs[0].dtype != tf.float32
+    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], atomic=is_atomic, **attributes)
 
 
 def squared_norms(*tensors):
@@ -51,7 +53,8 @@ def squared_norms(*tensors):
 
 
 # The results on the host, and the bytes of the workspace that a GPU adds: 4 for each sum of each part or chunk, or for
-# each query of each head. Each of the 96 rows is a part; custom_ops/kernels/common/workspace.h has the bounds.
+# each query of each head, and for its gradient if that is added up atomically. Each of the 96 rows is a part;
+# custom_ops/kernels/common/workspace.h has the bounds.
 CALLS = [
     (layer_norm, [X, COLUMN, COLUMN], 3, 0),
     (layer_norm_grad, [X, X, COLUMN, ROW, ROW], 3, 96 * 1024 * 2 * 4),
@@ -63,6 +66,7 @@ CALLS = [
     (swiglu_grad, [X, X, X, COLUMN, COLUMN], 4, 96 * 1024 * 2 * 4),
     (bias_dropout_add_grad, [X, COLUMN, tf.zeros([2], tf.int64)], 2, 96 * 1024 * 4),
     (flash_attention_grad, [*[HEADS] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 4),
+    (flash_attention_grad, [*[HALVES] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 65 * 4),
     (squared_norms, [X, COLUMN], 1, (97 * 1024 // 32768 + 2) * 4),
 ]
 

@@ -163,14 +163,14 @@ def test_a_checkpoint_is_read_into_the_state_and_into_nothing_else(tmp_path):
     before = {name: tf.constant(value) for name, value in initial_weights(seed=9).items()}
     new, variables = make(weights=before)
     assert address(variables[0]) == address(next(iter(before.values()))), "nothing here has the same memory"
-    reader, room = states.saved(tmp_path, states.owned(old.state)), new.state.restore_buffers()
-    reader.verify(wanted=room)
+    reader, buffers = states.saved(tmp_path, states.owned(old.state)), new.state.restore_buffers()
+    reader.verify(wanted=buffers)
     new.step.assign(old.step)
     assert bits(whole(new)) == bits(whole(old))
     new.state.load(reader)
     assert bits(whole(new)) == bits(whole(old))
     stores = [*new.state.masters, *itertools.chain.from_iterable(new.state.slots.values())]
-    assert [values.ctypes.data for values in room.values()] == [address(store) for store in stores]
+    assert [values.ctypes.data for values in buffers.values()] == [address(store) for store in stores]
     for name, value in initial_weights(seed=9).items():
         np.testing.assert_array_equal(before[name], value)
 
@@ -179,11 +179,11 @@ def test_a_restored_state_takes_no_memory_of_the_reader_s(tmp_path):
     old, _ = make()
     apply(old, gradient_steps(1)[0])
     new, _ = make(weights=initial_weights(seed=9))
-    reader, room = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.restore_buffers())
-    reader.verify(wanted=room)
+    reader, buffers = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.restore_buffers())
+    reader.verify(wanted=buffers)
     new.step.assign(old.step)
     new.state.load(reader)
-    for values in room.values():
+    for values in buffers.values():
         values.fill(np.nan)
     assert bits(whole(new)) == bits(whole(old))
 

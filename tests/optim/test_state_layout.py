@@ -47,8 +47,8 @@ def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, str
     for bucket in layout(strategy, names_of(sizes), sizes, [None] * len(sizes), ranks, limit):
         expected = {}
         for rank in range(ranks):
-            for tensor, _, stretch in bucket.owned(rank, sizes):
-                expected.setdefault(tensor, []).append((rank, stretch.start, stretch.stop))
+            for tensor, _, elements in bucket.owned(rank, sizes):
+                expected.setdefault(tensor, []).append((rank, elements.start, elements.stop))
         for tensor in bucket.tensors:
             first, starts, stops = bucket.parts(tensor, sizes[tensor])
             assert list(zip(range(first, first + len(starts)), starts, stops, strict=True)) == expected[tensor]

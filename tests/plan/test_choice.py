@@ -150,7 +150,7 @@ def test_a_limit_that_nothing_fits_names_what_would_fit():
     with pytest.raises(ConfigError) as error:
         choice.choose(asked)
     (problem,) = error.value.problems
-    assert "fits 4 ranks with 0.90 GB each, 6% of them free" in str(problem)
+    assert "fits 4 ranks with 0.90 GB each, 6% of it free" in str(problem)
     assert "more ranks, more memory or a smaller model" in str(problem)
     needed = float(str(problem).split(" GB: ")[0].rpartition(" ")[2])
     assert choice.choose(request(*MODEL, BATCH, memory_gb=(needed + 0.01) / 0.94)).fitting > 0

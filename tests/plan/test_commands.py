@@ -18,7 +18,6 @@ from tftrain.plan.forecast import forecast
 from tftrain.plan.search import search
 from tftrain.plan.system import systems
 
-ANSWERS = 200
 CONSTANTS = systems()["encoder"]
 
 
@@ -81,9 +80,10 @@ def answers(rng):
         yield from ((each.config.train, each.plan) for each in levers.cheapest(config, small, CONSTANTS))
 
 
-def test_the_trainer_takes_every_answer():
+@pytest.mark.parametrize("number", [50, pytest.param(200, marks=pytest.mark.nightly)])
+def test_the_trainer_takes_every_answer(number):
     rng, taken, kinds = random.Random(0), 0, set()
-    while taken < ANSWERS:
+    while taken < number:
         for config, plan in answers(rng):
             ranks = plan.work.ranks
             line = shlex.split(command(config, ranks))

@@ -254,7 +254,7 @@ def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
         assert main(["plan", *(given if is_megatron else ()), *division]) == 0
         plan = capsys.readouterr().out
         gb, seconds = (float(re.search(rf"^  {name} +(\S+)$", plan, re.MULTILINE)[1]) for name in ("peak", "step"))
-        # The search prints GB with one digit behind the point, the plan with three.
+        # The search prints GB with one digit after the point, the plan with three.
         assert float(line["gb"]) == pytest.approx(gb, abs=0.0505), division
         assert float(line["sec_per_iteration"]) == seconds, division
 

@@ -72,7 +72,7 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     )
     tokens = work.micro_batch * work.seq
     stream, wide, scores = 2 * tokens * 768, 2 * tokens * 3072, 2 * work.micro_batch * 12 * 128**2
-    # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
+    # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and after GeLU; probabilities.
     expected = 8 * stream + 2 * wide + scores
     assert bytes_of(encoder.block(work)) == expected
     # Plain ops keep more: two norms before scale and shift, two terms of GeLU; under XLA scores before the softmax.

@@ -61,7 +61,7 @@ def sequences(folder, split):
 )
 @settings(max_examples=150)
 def test_every_token_is_predicted_once_except_the_rest(documents, length, seed):
-    """The oracle is the text itself: joined sequences are the documents, each with an end token behind it."""
+    """The oracle is the text itself: joined sequences are the documents, each with an end token after it."""
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(5, 91))), "wordpiece")
     text = TokenizedText.join([[np.array(document, np.int32)] for document in documents])
     config = PrepareConfig(objective="causal", max_seq_length=length)

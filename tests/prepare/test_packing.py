@@ -35,7 +35,7 @@ def test_every_example_is_in_one_row_and_no_row_is_too_full(lengths, longest, mo
     assert sorted(rows[rows >= 0].tolist()) == list(range(len(lengths)))
     for row in rows.tolist():
         used = [number for number in row if number >= 0]
-        assert used == row[: len(used)]  # -1 only behind the examples
+        assert used == row[: len(used)]  # -1 only after the examples
         assert 1 <= len(used) <= most == len(row)
         assert sum(lengths[number] for number in used) <= longest
     np.testing.assert_array_equal(rows, pack(np.array(lengths, np.int64), longest, most))

@@ -35,7 +35,7 @@ def test_an_evaluation_has_no_backward(capsys):
 
 def test_stages_may_differ(capsys):
     assert main([PROGRAM, "--forward=1,1,1,2", "--backward=2,2,2,4", "--micro_batches=4"]) == 0
-    # The slowest stage computes all micro-batches, behind three forwards and before three backwards of the others.
+    # The slowest stage computes all micro-batches, after three forwards and before three backwards of the others.
     assert "time of a step              33" in capsys.readouterr().out
 
 
@@ -76,7 +76,7 @@ def test_measured_events_are_drawn_and_traced_alike(tmp_path):
     found = [event for event in trace.trace_events(MEASURED, 1e6) if event["ph"] == "X"]
     assert [(event["tid"], event["name"], event["ts"], event["dur"]) for event in found] == [
         (0, "F0", 0.0, 1e6),
-        (1, "activation.of_micro_batch_0.behind_part_0", 1e6, 0.25e6),
+        (1, "activation.of_micro_batch_0.after_part_0", 1e6, 0.25e6),
         (1, "F0", 1.5e6, 0.5e6),
     ]
 

@@ -156,8 +156,8 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
 @pytest.mark.parametrize(
     ("messages", "template", "message"),
     [
-        ([], TEMPLATE, "line 1: messages is no list of objects"),
-        ([{"role": "user"}], TEMPLATE, "line 1: messages is no list of objects"),
+        ([], TEMPLATE, "line 1: messages is not a list of objects"),
+        ([{"role": "user"}], TEMPLATE, "line 1: messages is not a list of objects"),
         ([say("user", "a")], TEMPLATE, "line 1: no message of the assistant"),
         ([say("user", "a"), say("assistant", "b")], "{% if %}", "the chat template is not one of Jinja"),
         ([say("user", "a"), say("assistant", "b")], None, "no chat template; name a file with --chat_template"),

@@ -44,7 +44,7 @@ def verdict(other, limit=ROUNDING, after=0):
     return compare(result(), other, after).verdict(limit)
 
 
-def test_a_checkpoint_is_put_together_from_blocks_and_their_stretches(tmp_path):
+def test_a_checkpoint_is_put_together_from_blocks_and_their_ranges(tmp_path):
     blocks = [
         {"offset": [0, 0], "shape": [4, 3], "pieces": [[0, 0, 12]]},
         {"offset": [0, 3], "shape": [4, 3], "pieces": [[1, 0, 6], [2, 6, 12]]},

@@ -70,9 +70,8 @@ def test_fused_optimizers(rule):
     assert_alike(with_changes(BASE, optimizer=f"reference_{rule}"), {"optimizer": f"fused_{rule}"})
 
 
-@pytest.mark.parametrize(
-    ("precision", "epsilon"), [("bf16", 2**-8), pytest.param("fp16", 2**-11, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
 def test_all_fused_ops_in_half_precision(precision, epsilon):
     # The fused ops round less often than the composition does.
     compute = {"precision": precision}

@@ -32,14 +32,14 @@ def check(ranks, names, seconds, transport="auto"):
 @pytest.mark.multirank
 @pytest.mark.timeout(1200)
 def test_four_ranks_train_as_one_does():
-    check(RANKS, shortest(2), seconds=800)
+    check(RANKS, shortest(1), seconds=800)
 
 
 MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
 
 
 @pytest.mark.multirank
-@pytest.mark.nightly  # The two of the test above have many values of these.
+@pytest.mark.nightly  # The one of the test above has many values of these.
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("transport", ["horovod", "tensorflow"])
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"tp{mesh[0]}-pp{mesh[1]}")

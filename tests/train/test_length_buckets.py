@@ -81,6 +81,7 @@ def test_rows_count_the_positions_that_were_computed(whole):
     assert train[-1]["consumed_samples"] == 4 * STEPS
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(flags, whole, tmp_path):
     first = checkpoints.find(whole)[0]
     shutil.copytree(first, checkpoints.checkpoint_folder(tmp_path) / first.name)

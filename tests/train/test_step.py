@@ -225,7 +225,7 @@ def test_nothing_of_an_update_is_reduced_on_the_host():
         pytest.param(1, {"jit_compile": "true"}, marks=pytest.mark.nightly),
         (3, {"jit_compile": "true", "sparse_as_dense": False}),
         pytest.param(2, {"sparse_as_dense": False}, marks=pytest.mark.nightly),
-        (2, {"activation_checkpointing": "full"}),
+        pytest.param(2, {"activation_checkpointing": "full"}, marks=pytest.mark.nightly),
     ],
     ids=str,
 )

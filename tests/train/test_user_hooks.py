@@ -186,7 +186,7 @@ def test_a_hook_of_one_rank_stops_all(tmp_path):
         ("nowhere_to_be_found:Notes", "importing nowhere_to_be_found raised ModuleNotFoundError: No module named"),
         ("my_hooks:Absent", "my_hooks has no class Absent derived from tftrain.hooks.Hook"),
         ("my_hooks:other", "my_hooks has no class other derived from"),
-        ("broken:Notes", "importing broken raised ZeroDivisionError: division by zero; modules are looked for in the"),
+        ("broken:Notes", "importing broken raised ZeroDivisionError: division by zero; modules are imported from the"),
     ],
 )
 def test_a_class_that_is_none_is_refused_with_its_name(tmp_path, monkeypatch, name, words):

@@ -113,10 +113,10 @@ class Architecture:
 
     def variables(self) -> list[Variable]:
         """Returns all variables, in the order in which a model has them."""
-        found = list(self.embedding_variables())
+        variables = list(self.embedding_variables())
         for layer in range(self.layers):
-            found += self.block_at(layer).variables(f"layer_{layer:02d}")
-        return [*found, *self.output_variables()]
+            variables += self.block_at(layer).variables(f"layer_{layer:02d}")
+        return [*variables, *self.output_variables()]
 
     @functools.cached_property
     def embedding_weights(self) -> Weights:

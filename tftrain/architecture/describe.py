@@ -111,9 +111,9 @@ def _feed_forward(model: ModelConfig) -> FeedForward:
 
 def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
     """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
-    width, found = model.hidden_size, []
+    width, heads = model.hidden_size, []
     if model.is_decoder:
-        return found
+        return heads
     # A model without a pooler has the layer and the norm of the masked words before its classifier.
     transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)
     rows = "predictions" if not model.is_fine_tuned else "sample" if model.predicts_samples else "tokens"
@@ -121,11 +121,11 @@ def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
         leaves = [("transform", Dense(width, width, model.bias == "all")), ("norm", norm)]
         if not model.is_fine_tuned:
             leaves.append(("bias", Bias(model.vocab_size)))
-        found.append(Head("masked_lm", tuple(leaves), rows))
+        heads.append(Head("masked_lm", tuple(leaves), rows))
     if model.has_pooler:
-        found.append(Head("pooler", (("", Dense(width, width)),), "sample"))
+        heads.append(Head("pooler", (("", Dense(width, width)),), "sample"))
     if not model.is_fine_tuned and model.next_sentence:
-        found.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
+        heads.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
     elif model.outputs and model.is_fine_tuned:
-        found.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
-    return found
+        heads.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
+    return heads

@@ -67,8 +67,8 @@ def _product(rows: int, dense: Dense) -> int:
 
 def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
     """Returns the operations of the heads and the output layer over those of one layer, see `forward`."""
-    found = forward(model, tokens, predictions)
-    return (found.heads + found.logits) / found.blocks * model.layers
+    operations = forward(model, tokens, predictions)
+    return (operations.heads + operations.logits) / operations.blocks * model.layers
 
 
 def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:

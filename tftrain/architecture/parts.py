@@ -264,6 +264,6 @@ class Weights(NamedTuple):
 
 def weights(variables: Iterator[Variable]) -> Weights:
     """Counts the weights of variables."""
-    found = list(variables)
-    divided = sum(each.size for each in found if each.axis is not None)
-    return Weights(divided, sum(each.size for each in found) - divided)
+    all_variables = list(variables)
+    divided = sum(each.size for each in all_variables if each.axis is not None)
+    return Weights(divided, sum(each.size for each in all_variables) - divided)

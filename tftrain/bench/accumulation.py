@@ -41,8 +41,8 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     flags = f"{FLAGS} --cpu_threads={host.threads(config.cpu_threads)} {config.extra_flags}"
     buffers = [[DTYPES[row.settings["dtype"]], float(row.settings["loss_scale"])] for row in group]
     with Worker("tftrain.bench.accumulation", {"flags": flags, "counts": COUNTS}) as worker:
-        found = worker.ask(buffers)
-    for row, points in zip(group, found, strict=True):
+        answers = worker.ask(buffers)
+    for row, points in zip(group, answers, strict=True):
         yield Outcome(row.name, [record(row, point) for point in points])
 
 

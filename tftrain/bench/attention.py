@@ -58,19 +58,19 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
             workers[row.name] = stack.enter_context(Worker("tftrain.bench.attention", settings))
         # The first calls of a process are its warm-up.
         answers = in_turns(group, 1 + (config.steps or STEPS), lambda row: workers[row.name].ask("measure"), errors)
-    found = {row.name: records(row, answers[row.name]) for row in group if row.name not in errors}
-    every = [record for made in found.values() for record in made]
+    measured = {row.name: records(row, answers[row.name]) for row in group if row.name not in errors}
+    every = [record for made in measured.values() for record in made]
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
             continue
-        for record in found[row.name]:
+        for record in measured[row.name]:
             compare(record, every)
             say(
                 f"{record['core']:8} {record['pass']:8} {record['time_us']:12.1f} us ({record['time_us_low']:.1f} to "
                 f"{record['time_us_high']:.1f}), {record['peak_mb']:.1f} MB"
             )
-        yield Outcome(row.name, found[row.name])
+        yield Outcome(row.name, measured[row.name])
 
 
 def records(row: Row, answers: list[Record]) -> list[Record]:
@@ -79,10 +79,10 @@ def records(row: Row, answers: list[Record]) -> list[Record]:
     The first answer has the peaks of memory that was never used before, the others the times.
     """
     settings, first = row.settings, answers[0]
-    made = []
+    lines = []
     for name in PASSES:
         times = spread([answer["seconds"][name] * 1e6 for answer in answers[1:] or answers])
-        made.append(
+        lines.append(
             {
                 "core": settings["core"],
                 "dtype": settings["dtype"],
@@ -95,7 +95,7 @@ def records(row: Row, answers: list[Record]) -> list[Record]:
                 "device": first["device"],
             }
         )
-    return made
+    return lines
 
 
 def compare(record: Record, every: list[Record]) -> None:
@@ -142,12 +142,12 @@ def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, fl
     passes: dict[tuple[str, str, int], list[Record]] = {}
     for record in records:
         passes.setdefault((record["core"], record["dtype"], record["seq_length"]), []).append(record)
-    found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+    points: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     for (core, dtype, length), both in sorted(passes.items()):
         if len(both) == 2 and core in COLOURS:
             point = length, sum(each["time_us"] for each in both) / 1000, max(each["peak_mb"] for each in both)
-            found.setdefault((core, dtype), []).append(point)
-    return found
+            points.setdefault((core, dtype), []).append(point)
+    return points
 
 
 ATTENTION = Table(

@@ -57,17 +57,17 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     home = tempfile.mkdtemp(prefix="checkpoint_", dir=config.output_dir)
     flags = f"{FLAGS.format(folder=home)} --cpu_threads={host.threads(config.cpu_threads)} {config.extra_flags}"
-    found: dict[str, list[dict[str, float]]] = {row.name: [] for row in group}
+    measured: dict[str, list[dict[str, float]]] = {row.name: [] for row in group}
     try:
         with Worker("tftrain.bench.checkpoint", {"flags": flags}) as worker:
             for _ in range(steps):
                 for row in group:
-                    found[row.name].append(worker.ask([row.settings["what"], row.settings["files"]]))
+                    measured[row.name].append(worker.ask([row.settings["what"], row.settings["files"]]))
     finally:
         shutil.rmtree(home, ignore_errors=True)
     rates: dict[str, float] = {}
     for row in group:
-        yield Outcome(row.name, [record(row, found[row.name], rates)])
+        yield Outcome(row.name, [record(row, measured[row.name], rates)])
 
 
 def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
@@ -147,9 +147,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         elif what in DIGESTS:
             digest(what, size, blocks)
         else:
-            room = run.restore_buffers()
+            buffers = run.restore_buffers()
             reader = Reader(newest)
-            wanted = memory.arrays(room) if "new" in what else room
+            wanted = memory.arrays(buffers) if "new" in what else buffers
             reader.verify(wanted=wanted, digest="sha256" if "sha256" in what else "xxh3_128")
             run.load(reader)
         return {"seconds": time.perf_counter() - begin, "bytes": size}

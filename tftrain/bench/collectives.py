@@ -63,8 +63,8 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     metrics, _ = train(flags, ranks, WARM_UP + steps, environ=environ, forked_from=2)
     traced = {**environ, "HOROVOD_LOG_LEVEL": "trace"}
     _, output = train(flags, ranks, WARM_UP + steps, environ=traced, forked_from=2)
-    found = summary(output.splitlines(), WARM_UP + steps, WARM_UP)
-    return [{**row.settings, "step_ms": 1e3 * statistics.median(step_seconds(metrics, WARM_UP)), **found}]
+    shares = summary(output.splitlines(), WARM_UP + steps, WARM_UP)
+    return [{**row.settings, "step_ms": 1e3 * statistics.median(step_seconds(metrics, WARM_UP)), **shares}]
 
 
 class Event(NamedTuple):
@@ -83,11 +83,11 @@ class Event(NamedTuple):
 
 def parse(line: str) -> Event | None:
     """Returns the event of a line; None if it has none."""
-    found = LINE.search(line)
-    if found is None:
+    match = LINE.search(line)
+    if match is None:
         return None
-    seconds = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").timestamp() + int(found[2]) / 1e6
-    rank, words = int(found[3]), found[4]
+    seconds = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").timestamp() + int(match[2]) / 1e6
+    rank, words = int(match[3]), match[4]
     if enqueued := ENQUEUED.match(words):
         return Event(seconds, rank, "enqueued", tuple(re.findall(r"[^\s;]+", enqueued[1])))
     for kind, beginning in (("performing", "Performing "), ("finished", "Finished performing ")):
@@ -177,15 +177,15 @@ def _intervals(events: Iterable[Event]) -> tuple[list[Interval], list[Interval]]
 
 def _union(step: Interval, intervals: Iterable[Interval]) -> list[Interval]:
     """Returns the parts of a step that are in at least one of the intervals, without overlap."""
-    found: list[Interval] = []
+    union: list[Interval] = []
     for begin, end in sorted((max(begin, step[0]), min(end, step[1])) for begin, end in intervals):
         if end <= begin:
             continue
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            union.append((begin, end))
+    return union
 
 
 COLLECTIVES = Table(

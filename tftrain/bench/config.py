@@ -44,29 +44,29 @@ class BenchConfig:
 
     def problems(self) -> "list[Problem]":
         """Returns the problems of this configuration."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if not self.list and not self.table:
-            found.append(Problem("table", None, "expected the name of a table; --list names them all"))
+            problems.append(Problem("table", None, "expected the name of a table; --list names them all"))
         if not _is_scale(self.scale):
             expected = "expected auto, full, or a factor above 0 and up to 1, such as 0.125"
-            found.append(Problem("scale", self.scale, expected))
+            problems.append(Problem("scale", self.scale, expected))
         try:
             shlex.split(self.extra_flags)
         except ValueError as error:
-            found.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
-        return found
+            problems.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
+        return problems
 
 
-def run_config(given: Sequence[str]) -> TrainConfig:
+def run_config(arguments: Sequence[str]) -> TrainConfig:
     """Returns the resolved configuration of flags of tftrain.run, for one rank; ConfigError: a flag is wrong."""
-    config = flags.parse(TrainConfig, ["tftrain.run", *given])
+    config = flags.parse(TrainConfig, ["tftrain.run", *arguments])
     if problems := config.problems(1):
         raise ConfigError(problems)
     return config.resolve(1)
 
 
-def _is_scale(given: str) -> bool:
+def _is_scale(scale: str) -> bool:
     try:
-        return given in ("auto", "full") or 0 < float(given) <= 1
+        return scale in ("auto", "full") or 0 < float(scale) <= 1
     except ValueError:
         return False

@@ -115,10 +115,10 @@ def outcome(compared: alternation.Compared, model: str) -> Outcome:
     if compared.figures is None:
         return Outcome(row.name, [], compared.error)
     words = row.settings["flags"] or "-"
-    found = {"row": row.name, "levers": words, "model": model, **alternation.record(compared)}
+    record = {"row": row.name, "levers": words, "model": model, **alternation.record(compared)}
     if row.name == BASE:  # The base has no change against itself; its spread is that of all of its runs.
-        found |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
-    return Outcome(row.name, [found])
+        record |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
+    return Outcome(row.name, [record])
 
 
 def draw(records: Sequence[Record]):
@@ -162,8 +162,8 @@ def draw(records: Sequence[Record]):
 
 def parts(record: Record) -> list[float]:
     """Returns the GB of each of `PARTS` of a row's fullest rank; together they are its peak."""
-    found = [sum(record[f"memory_{kind}_bytes"] for kind in kinds) / 1e9 for _, _, kinds in PARTS[:-1]]
-    return [*found, record["peak_gb"] - sum(found)]
+    sizes = [sum(record[f"memory_{kind}_bytes"] for kind in kinds) / 1e9 for _, _, kinds in PARTS[:-1]]
+    return [*sizes, record["peak_gb"] - sum(sizes)]
 
 
 def label(record: Record, name: str, digits: int) -> str:

@@ -52,20 +52,20 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
             return record
 
         in_turns(group, 1, prepared, errors)
-        found = in_turns(group, config.rounds, trained, errors)
+        measured = in_turns(group, config.rounds, trained, errors)
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
         else:
-            yield Outcome(row.name, [median(found[row.name], found.get("none") if row.name != "none" else None)])
+            yield Outcome(row.name, [median(measured[row.name], measured.get("none") if row.name != "none" else None)])
 
 
 def prepare(row: Row, folder: str, vocabulary: str) -> None:
     """Prepares the built-in corpus for a row; `vocabulary` is a flag."""
     most = row.settings["most"]
     packing = ["--packing=greedy", f"--max_sequences_per_pack={most}"] if most > 1 else []
-    given = [*PREPARE, vocabulary, *packing, f"--output_dir={folder}"]
-    run.launch(given, 1, run.LIMIT_SECONDS, module="tftrain.prepare")
+    arguments = [*PREPARE, vocabulary, *packing, f"--output_dir={folder}"]
+    run.launch(arguments, 1, run.LIMIT_SECONDS, module="tftrain.prepare")
 
 
 def train(row: Row, folder: str, config: BenchConfig) -> Record:
@@ -75,8 +75,8 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
     batch = max(1, round(ROWS * share / ranks))
     steps = run.WARM_UP + (config.steps or STEPS)
     data = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
-    given = [*FLAGS, *row.settings["flags"], *data, *config.run_flags()]
-    metrics, _ = run.train(given, ranks, steps, run.LIMIT_SECONDS + 60 * steps)
+    arguments = [*FLAGS, *row.settings["flags"], *data, *config.run_flags()]
+    metrics, _ = run.train(arguments, ranks, steps, run.LIMIT_SECONDS + 60 * steps)
     return record(metrics, row.settings["packing"], row.settings["most"])
 
 
@@ -117,13 +117,13 @@ def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
 
 def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
     """Returns the record of the median speed among the runs of a row, with its change against those of the base."""
-    found = sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2]
+    mid = sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2]
     if base:
         speeds = [record["real_samples_per_sec"] for record in base]
-        found["real_samples_change_pct"] = 100 * (found["real_samples_per_sec"] / statistics.median(speeds) - 1)
+        mid["real_samples_change_pct"] = 100 * (mid["real_samples_per_sec"] / statistics.median(speeds) - 1)
         if len(speeds) > 1:
-            found["base_spread_pct"] = range_pct(speeds)
-    return found
+            mid["base_spread_pct"] = range_pct(speeds)
+    return mid
 
 
 def draw(records: Sequence[Record]):
@@ -132,10 +132,10 @@ def draw(records: Sequence[Record]):
 
     figure = Figure(figsize=(11, 4.2))
     speed, loss = figure.subplots(1, 2, width_ratios=(1, 2))
-    for place, record in enumerate(records):
+    for number, record in enumerate(records):
         name, rate = label(record), record["real_samples_per_sec"]
-        speed.bar(place, rate, color=COLOURS[name])
-        speed.annotate(f"{rate:.1f}", (place, rate), (0, 2), textcoords="offset points", ha="center")
+        speed.bar(number, rate, color=COLOURS[name])
+        speed.annotate(f"{rate:.1f}", (number, rate), (0, 2), textcoords="offset points", ha="center")
         loss.plot(*curve(record), color=COLOURS[name], label=name)
     words = [label(record).replace(" in a row", "\nin a row") for record in records]
     speed.set_xticks(range(len(records)), words, fontsize=8)

@@ -35,8 +35,8 @@ def figures(table: Table, records: Sequence[Record]) -> str:
     for record in records:
         cells = ""
         for column in columns:
-            panel, each = series.get(column.name, (None, None))
-            kind = f"{_kind(column)} {panel.verdict(each, record) if panel else ''}".strip()
+            panel, name = series.get(column.name, (None, None))
+            kind = f"{_kind(column)} {panel.verdict(name, record) if panel else ''}".strip()
             cells += f'<td class="{kind}">{words(column.show(record))}</td>'
         base = ' class="base"' if table.base and record.get("row") == table.base else ""
         lines.append(f"<tr{base}>{cells}</tr>\n")

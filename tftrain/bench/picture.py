@@ -32,6 +32,6 @@ def png(draw: Callable[[Sequence[Mapping[str, Any]]], Any], records: Sequence[Ma
 
 def legend(figure) -> None:
     """Adds a legend below the axes of a figure, with one entry for each label."""
-    found = (axes.get_legend_handles_labels() for axes in figure.axes)
-    entries = {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
+    labelled = (axes.get_legend_handles_labels() for axes in figure.axes)
+    entries = {label: handle for handles, labels in labelled for handle, label in zip(handles, labels, strict=True)}
     figure.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries))

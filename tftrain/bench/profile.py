@@ -73,12 +73,12 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
         if task.TASKS[row.settings["task"]].of_text:
             settings |= stack.enter_context(text.prepared(row.settings["task"]))[text.PACKED]
         worker = stack.enter_context(Worker("tftrain.bench.profile", settings))
-        made = worker.ask(config.steps or STEPS)
-    for record in made:
+        rows = worker.ask(config.steps or STEPS)
+    for record in rows:
         kernels = ", ".join(f"{name} {ms:.0f}" for name, ms in record.get("kernels", {}).items())
         say(f"{record['kind']:32} {record['thread_ms']:8.1f} ms {record['share']:6.1%}  {kernels}")
-    say(f"{made[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
-    return made
+    say(f"{rows[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
+    return rows
 
 
 PROFILE = Table(
@@ -101,8 +101,8 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
 
     Returns a function that takes a number of steps and returns the records of `summary`.
     """
-    given = f"{settings.get('flags', '')} {settings['extra_flags']}"
-    config = training.configuration(settings["precision"], 1, given, task.size(settings))
+    flags = f"{settings.get('flags', '')} {settings['extra_flags']}"
+    config = training.configuration(settings["precision"], 1, flags, task.size(settings))
     update = training.make_step(config, inter_op_threads=1)
     batches = itertools.cycle(task.batches(settings, config.model.vocab_size))
 
@@ -153,9 +153,9 @@ def summary(events: list[tuple[str, float]], steps: int) -> list[dict[str, Any]]
     spent: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     largest: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for op, each in times.items():
-        kind, runs = kind_of(op, update), max(1, round(len(each) / steps))
-        milliseconds = min(each) * runs
+    for op, durations in times.items():
+        kind, runs = kind_of(op, update), max(1, round(len(durations) / steps))
+        milliseconds = min(durations) * runs
         spent[kind] += milliseconds
         counts[kind] += runs
         largest[kind][op.kernel] += milliseconds

@@ -120,8 +120,8 @@ def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
         with contextlib.suppress(psutil.Error):
             below = root.children(recursive=True)
             parents = {process.ppid() for process in below}
-            found = memory_of(process.pid for process in below if process.pid not in parents)
-            highest = Memory(*map(max, highest, found))
+            current = memory_of(process.pid for process in below if process.pid not in parents)
+            highest = Memory(*map(max, highest, current))
         pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
     return highest
 

@@ -35,8 +35,8 @@ class Store:
                     self._outcomes[outcome.row] = outcome
         others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
         if under and others:
-            given = f"{self.path} was measured with {', '.join(sorted(others))}, this run uses {under}"
-            raise ConfigError([Problem("resume", True, f"{given}: expected the same, or another --output_dir")])
+            difference = f"{self.path} was measured with {', '.join(sorted(others))}, this run uses {under}"
+            raise ConfigError([Problem("resume", True, f"{difference}: expected the same, or another --output_dir")])
         # Drop a line that an interruption cut off: the next line would be appended to it.
         self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))
 
@@ -49,8 +49,8 @@ class Store:
 
     def has(self, row: str) -> bool:
         """Whether the row has a final outcome without an error."""
-        found = self._outcomes.get(row)
-        return found is not None and found.final and found.error is None
+        outcome = self._outcomes.get(row)
+        return outcome is not None and outcome.final and outcome.error is None
 
     def outcomes(self) -> list[Outcome]:
         """Returns the stored outcomes in the table's order."""

@@ -53,8 +53,8 @@ def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[Row, ..
     """Returns a row for each tuple of values of the settings `names`; those with the same first ones are a group."""
     words = [(each, list(map(str, each))) for each in values]
     return tuple(
-        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), each, strict=True)))
-        for each, name in words
+        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))
+        for parts, name in words
     )
 
 
@@ -94,15 +94,15 @@ def in_turns(
     rows: list[Row], rounds: int, measure: Callable[[Row], Answer], errors: dict[str, str]
 ) -> dict[str, list[Answer]]:
     """Measures rows in turns and returns the answers of each; leaves out rows in `errors`, and adds those that fail."""
-    found: dict[str, list[Answer]] = {row.name: [] for row in rows}
+    answers: dict[str, list[Answer]] = {row.name: [] for row in rows}
     for _ in range(rounds):
         for row in rows:
             if row.name not in errors:
                 try:
-                    found[row.name].append(measure(row))
+                    answers[row.name].append(measure(row))
                 except MeasureError as error:
                     errors[row.name] = str(error)
-    return found
+    return answers
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Table:
 
 def groups(rows: list[Row]) -> list[list[Row]]:
     """Returns the rows by group, in the order in which the groups first occur."""
-    found: dict[str, list[Row]] = {}
+    rows_of_group: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.group, []).append(row)
-    return list(found.values())
+        rows_of_group.setdefault(row.group, []).append(row)
+    return list(rows_of_group.values())

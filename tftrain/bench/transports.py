@@ -39,11 +39,11 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
     for _ in range(config.rounds):
         for name in NAMES:
-            given = [*flags, f"--group_transport={name}"]
-            metrics, _ = train(given, ranks, WARM_UP + steps, forked_from=2)
+            arguments = [*flags, f"--group_transport={name}"]
+            metrics, _ = train(arguments, ranks, WARM_UP + steps, forked_from=2)
             seconds[name] += step_seconds(metrics, WARM_UP)
-    found = {f"{name}_ms": 1e3 * statistics.median(each) for name, each in seconds.items()}
-    return [{**row.settings, **found, "ratio": found["tensorflow_ms"] / found["horovod_ms"]}]
+    medians = {f"{name}_ms": 1e3 * statistics.median(each) for name, each in seconds.items()}
+    return [{**row.settings, **medians, "ratio": medians["tensorflow_ms"] / medians["horovod_ms"]}]
 
 
 TRANSPORTS = Table(

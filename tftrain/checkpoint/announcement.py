@@ -50,10 +50,10 @@ class Announced:
             CheckpointError: the rank has failed; the message is the rank's.
             ValueError: it is no announcement.
         """
-        found = self._decoder.decode(content)
-        if found.error:
-            raise CheckpointError(found.error)
-        for file in found.files:
+        announced = self._decoder.decode(content)
+        if announced.error:
+            raise CheckpointError(announced.error)
+        for file in announced.files:
             if not len(file.places) == len(file.starts) == len(file.stops):
                 raise ValueError(f"{file.name} has {len(file.places)} pieces, but another number of ranges")
             self._rows.add(len(self._files), file.places, file.starts, file.stops)

@@ -85,12 +85,12 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_ste
     Raises:
         OSError: a checkpoint can't be removed.
     """
-    found = find(output_dir)
-    newest = {order(path)[0]: path for path in found}
+    checkpoints = find(output_dir)
+    newest = {order(path)[0]: path for path in checkpoints}
     steps = sorted(newest)
     kept = {*steps[-keep_last:], keep_step, *(step for step in steps if keep_every and step % keep_every == 0)}
     remaining = {newest[step] for step in steps if step in kept}
-    for path in found:
+    for path in checkpoints:
         if path not in remaining:
             durable.remove(path, path.with_name(f".trash_{path.name}"))
 

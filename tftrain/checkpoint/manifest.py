@@ -141,12 +141,12 @@ def decode(content: bytes, path: str | Path) -> Manifest:
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        found = strict_json.parse(content)
-        version = found.get("format_version") if isinstance(found, dict) else None
+        parsed = strict_json.parse(content)
+        version = parsed.get("format_version") if isinstance(parsed, dict) else None
         if version != FORMAT_VERSION:
-            given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
-            raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
-        converted = strict_json.convert(found, _Content)
+            difference = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
+            raise ValueError(f"{difference}; resume with the version of tftrain that has written the checkpoint")
+        converted = strict_json.convert(parsed, _Content)
         placement = _placement(converted)
         _check(placement)
         return Manifest(converted.step, placement, converted.run)
@@ -187,16 +187,16 @@ def _check(placement: Placement) -> None:
             raise ValueError(f"{name} is in no file")
         if len(tensor.blocks) > MAX_BLOCKS:
             raise ValueError(f"{name} is cut into more than {MAX_BLOCKS} blocks")
-        stretches: dict[tuple, np.ndarray] = {}
+        ranges: dict[tuple, np.ndarray] = {}
         for block in tensor.blocks:
             _check_block(name, tensor, block, len(placement.files))
             left -= sum(series.count for series in block.series)
             if left < 0:
                 raise ValueError(f"it has more than {MAX_PIECES} pieces")
-            if (block.offset, block.shape) in stretches:
+            if (block.offset, block.shape) in ranges:
                 raise ValueError(f"{name}: a block occurs twice")
-            stretches[block.offset, block.shape] = block.stretches()
-        if reason := coverage_error(tensor.shape, stretches):
+            ranges[block.offset, block.shape] = block.ranges()
+        if reason := coverage_error(tensor.shape, ranges):
             raise ValueError(f"{name}: {reason}")
     for name, size in nbytes(placement).items():
         if placement.files[name].bytes < size:

@@ -1,9 +1,9 @@
 """A piece of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and overlaps of pieces.
 
 Ranks divide the state in two ways. Tensor parallel ranks hold rectangular blocks of a tensor. Data parallel ranks hold
-stretches of a block: contiguous ranges of its elements in row-major order. A piece has the block and the stretch. The
+ranges of a block's elements in row-major order. A piece has the block and the range. The
 elements of a piece form a few boxes, each contiguous in the piece: at most two for each dimension, at the beginning and
-the end of the stretch, and one in the middle. Pieces of different layouts are compared box by box.
+the end of the range, and one in the middle. Pieces of different layouts are compared box by box.
 """
 
 import math
@@ -23,7 +23,7 @@ MASTER = "master"
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a named tensor: the stretch [start, stop) of a block's elements in row-major order."""
+    """A piece of a named tensor: the range [start, stop) of a block's elements in row-major order."""
 
     name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
     whole: Shape  # of the whole tensor
@@ -43,14 +43,14 @@ class Piece:
         dtype: str,
         offset: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
-        stretch: tuple[int, int] | None = None,
+        elements: tuple[int, int] | None = None,
         replica_id: int = 0,
     ) -> "Piece":
-        """Returns a piece; by default offset, shape and stretch are those of the whole tensor."""
+        """Returns a piece; by default offset, shape and elements are those of the whole tensor."""
         whole = tuple(whole)
         offset = (0,) * len(whole) if offset is None else tuple(offset)
         shape = whole if shape is None else tuple(shape)
-        start, stop = (0, math.prod(shape)) if stretch is None else stretch
+        start, stop = (0, math.prod(shape)) if elements is None else elements
         return Piece(name, whole, dtype, offset, shape, start, stop, replica_id)
 
     @property
@@ -74,7 +74,7 @@ class Piece:
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
 
     def part(self, start: int, stop: int) -> "Piece":
-        """Returns a stretch of this piece; `start` and `stop` count from the beginning of the piece."""
+        """Returns a range of this piece; `start` and `stop` count from the beginning of the piece."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     def take_block(self, whole):
@@ -99,15 +99,15 @@ class Box(NamedTuple):
 
 def boxes(piece: Piece) -> list[Box]:
     """Returns the boxes that a piece consists of, in the order of its elements, without empty ones."""
-    found, position = [], 0
-    for offset, shape in _stretch(piece.shape, piece.start, piece.stop):
-        found.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
+    boxes, position = [], 0
+    for offset, shape in _range_boxes(piece.shape, piece.start, piece.stop):
+        boxes.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
         position += math.prod(shape)
-    return found
+    return boxes
 
 
-def _stretch(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yields offset and shape of the boxes of a stretch of a block of this shape."""
+def _range_boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape]]:
+    """Yields offset and shape of the boxes of a range of a block of this shape."""
     if start >= stop:
         return
     if not shape:
@@ -116,17 +116,17 @@ def _stretch(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape
     row = math.prod(shape[1:])
     first, last = start // row, (stop - 1) // row
     if first == last:
-        for offset, inner in _stretch(shape[1:], start - first * row, stop - first * row):
+        for offset, inner in _range_boxes(shape[1:], start - first * row, stop - first * row):
             yield (first, *offset), (1, *inner)
         return
     if start > first * row:
-        yield from _stretch(shape, start, (first + 1) * row)
+        yield from _range_boxes(shape, start, (first + 1) * row)
         first += 1
     rows = stop // row - first
     if rows:
         yield (first, *(0,) * (len(shape) - 1)), (rows, *shape[1:])
     if stop > (first + rows) * row:
-        yield from _stretch(shape, (first + rows) * row, stop)
+        yield from _range_boxes(shape, (first + rows) * row, stop)
 
 
 def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> int:
@@ -164,23 +164,23 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
 def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np.ndarray]) -> str | None:
     """Returns why pieces of a tensor do not hold each element exactly once; None if they do.
 
-    The blocks must not overlap, and the stretches of each block must follow one another without a gap.
+    The blocks must not overlap, and the ranges of each block must follow one another without a gap.
 
     Args:
         whole: the tensor's shape.
-        blocks: by offset and shape of a block within the tensor, start and stop of its stretches, int64 [stretches, 2];
-            a stretch is within its block and not empty.
+        blocks: by offset and shape of a block within the tensor, start and stop of its ranges, int64 [ranges, 2];
+            a range is within its block and not empty.
     """
-    for (offset, shape), stretches in blocks.items():
-        place, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
-        stretches = stretches[np.argsort(stretches[:, 0], kind="stable")]
-        # Where the next stretch should begin, and where it does; after the last one the block ends.
-        ends = np.append(0, stretches[:, 1])
-        begins = np.append(stretches[:, 0], size)
+    for (offset, shape), ranges in blocks.items():
+        where, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
+        ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+        # Where the next range should begin, and where it does; after the last one the block ends.
+        ends = np.append(0, ranges[:, 1])
+        begins = np.append(ranges[:, 0], size)
         for index in np.flatnonzero(begins != ends)[:1]:
             first, last = sorted((int(begins[index]), int(ends[index])))
             kind = "twice" if begins[index] < ends[index] else "nowhere"
-            return f"elements {first} to {last} {place} are {kind}"
+            return f"elements {first} to {last} {where} are {kind}"
     if _any_overlap([block for block in blocks if math.prod(block[1])]):
         return "blocks overlap"
     held, size = sum(math.prod(shape) for _, shape in blocks), math.prod(whole)
@@ -211,7 +211,7 @@ def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple
     position = 0
     for index, piece in enumerate(pieces):
         width = DTYPES[piece.dtype].itemsize
-        # The end of one rank's stretch and the beginning of the next one's are rounded alike.
+        # The end of one rank's range and the beginning of the next one's are rounded alike.
         start, stop = (min(max(bound - position, 0) // width, piece.size) for bound in (low, high))
         if start < stop:
             yield index, start, stop

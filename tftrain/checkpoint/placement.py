@@ -1,6 +1,6 @@
 """Where the pieces of tensors are: a few arithmetic series for each tensor, however many ranks have written it.
 
-Thousands of ranks divide a state into millions of pieces. The stretches of neighbouring ranks are equally long and
+Thousands of ranks divide a state into millions of pieces. The ranges of neighbouring ranks are equally long and
 follow one another, and so do the numbers of their files. So one series describes them all: a manifest grows by an entry
 for each file and each series, and a rank looks up only the pieces that it needs.
 """
@@ -21,7 +21,7 @@ from tftrain.checkpoint.shard import Written, in_file_order
 class Series(NamedTuple):
     """Pieces of one block of a tensor in equal distances.
 
-    Piece i, from 0 to count - 1, is the stretch [start + i * step, stop + i * step) of the block, and it is in file
+    Piece i, from 0 to count - 1, is the range [start + i * step, stop + i * step) of the block, and it is in file
     number file + i * file_step.
     """
 
@@ -42,13 +42,13 @@ class Block(NamedTuple):
 
     def expanded(self) -> np.ndarray:
         """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
-        found = []
-        for each in self.series:
-            steps = np.arange(each.count)[:, np.newaxis] * (each.file_step, each.step, each.step)
-            found.append(each[:3] + steps)
-        return np.concatenate(found)
+        rows = []
+        for series in self.series:
+            steps = np.arange(series.count)[:, np.newaxis] * (series.file_step, series.step, series.step)
+            rows.append(series[:3] + steps)
+        return np.concatenate(rows)
 
-    def stretches(self) -> np.ndarray:
+    def ranges(self) -> np.ndarray:
         """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
         end = 0
         for series in sorted(self.series, key=lambda series: series.start):
@@ -95,16 +95,16 @@ class Placement(Mapping[str, Written]):
 
     def holders(self, wanted: Piece) -> set[str]:
         """Returns the names of the files that have an element of a piece of one of the tensors."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         if not wanted.size:
             return set()
         for block in self.tensors[wanted.name].blocks:
             if (block.offset, block.shape) == (wanted.offset, wanted.shape):
                 rows = block.expanded()
-                found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
+                numbers.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
             else:
-                found.update(self._holders_in(block, wanted))
-        return {self._names[number] for number in found}
+                numbers.update(self._holders_in(block, wanted))
+        return {self._names[number] for number in numbers}
 
     def _holders_in(self, block: Block, wanted: Piece) -> Iterator[int]:
         """Yields the numbers of the files with elements of a piece of another block."""
@@ -113,8 +113,8 @@ class Placement(Mapping[str, Written]):
         first, last = _flat(wanted.whole, block.offset, block.shape, rows[:, 1:].T - [[0], [1]])
         low, high = _flat(wanted.whole, wanted.offset, wanted.shape, np.array([wanted.start, wanted.stop - 1]))
         for file, start, stop in rows[(first <= high) & (last >= low)].tolist():
-            each = Piece(wanted.name, wanted.whole, wanted.dtype, block.offset, block.shape, start, stop)
-            if piece.overlap(each, wanted):
+            stored = Piece(wanted.name, wanted.whole, wanted.dtype, block.offset, block.shape, start, stop)
+            if piece.overlap(stored, wanted):
                 yield file
 
     def _pieces_in(self, name: str) -> Iterator[Piece]:
@@ -168,7 +168,7 @@ class Rows:
         self._rows: list[np.ndarray] = []
 
     def add(self, file: int, places: Sequence[Place], starts: Sequence[int], stops: Sequence[int]) -> None:
-        """Adds pieces in a file of this number, of one block after the other, and start and stop of each stretch."""
+        """Adds pieces in a file of this number, of one block after the other, and start and stop of each range."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
         rows[:, 1], rows[:, 2], rows[:, 3] = file, starts, stops
@@ -188,15 +188,15 @@ class Rows:
             rows[:, 1] = numbers[rows[:, 1]]
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         bounds = np.searchsorted(rows[:, 0], np.arange(len(self._numbers) + 1)).tolist()
-        found: dict[str, Tensor] = {}
-        for place, number in self._numbers.items():
-            block = Block(place.offset, place.shape, tuple(series_of(rows[bounds[number] : bounds[number + 1], 1:])))
-            tensor = found.setdefault(place.name, Tensor(place.dtype, place.whole, ()))
-            if tensor[:2] != (place.dtype, place.whole):
-                given = f"{tensor.dtype} {list(tensor.shape)} on one rank, and {place.dtype} {list(place.whole)}"
-                raise ValueError(f"{place.name} is {given} on another")
-            found[place.name] = tensor._replace(blocks=(*tensor.blocks, block))
-        return found
+        tensors: dict[str, Tensor] = {}
+        for stored, number in self._numbers.items():
+            block = Block(stored.offset, stored.shape, tuple(series_of(rows[bounds[number] : bounds[number + 1], 1:])))
+            tensor = tensors.setdefault(stored.name, Tensor(stored.dtype, stored.whole, ()))
+            if tensor[:2] != (stored.dtype, stored.whole):
+                difference = f"{tensor.dtype} {list(tensor.shape)} on one rank, and {stored.dtype} {list(stored.whole)}"
+                raise ValueError(f"{stored.name} is {difference} on another")
+            tensors[stored.name] = tensor._replace(blocks=(*tensor.blocks, block))
+        return tensors
 
 
 def series_of(rows: np.ndarray) -> Iterator[Series]:

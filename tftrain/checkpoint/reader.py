@@ -70,9 +70,9 @@ class Reader:
         Raises:
             CheckpointError: the checkpoint has no such tensor, or a file with a piece of it is missing or damaged.
         """
-        expected, found = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
-        if found != expected:
-            state = "is missing" if found is None else f"is {_described(found)}"
+        expected, stored = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
+        if stored != expected:
+            state = "is missing" if stored is None else f"is {_described(stored)}"
             raise CheckpointError(f"{self.path}: {wanted.name} {state}, expected {_described(expected)}")
         flat = self._read_ahead.get(wanted)
         if flat is None:
@@ -93,8 +93,8 @@ class Reader:
         """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[Piece]] = defaultdict(list)
-        for each in known:
-            by_tensor[each.name].append(each)
+        for stored_piece in known:
+            by_tensor[stored_piece.name].append(stored_piece)
         files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
         # By file and stored piece, the wanted pieces that overlap it.
         targets = {

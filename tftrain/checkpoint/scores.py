@@ -41,8 +41,8 @@ def checkpoint(output_dir: str | Path) -> Path | None:
     """Returns the checkpoint of a run with the best score; None if there is none."""
     scores = read(output_dir)
     step = scores and scores.best and scores.best.step
-    found = [path for path in folder.find(output_dir) if folder.order(path)[0] == step]
-    return found[-1] if found else None
+    checkpoints = [path for path in folder.find(output_dir) if folder.order(path)[0] == step]
+    return checkpoints[-1] if checkpoints else None
 
 
 def write(output_dir: str | Path, scores: Scores) -> None:

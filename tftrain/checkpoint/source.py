@@ -53,10 +53,10 @@ class Source:
         """
         self.path, self._block, self._begin, self._end = path, block, 0, 0
         self._descriptor = open_file(path)
-        found = os.fstat(self._descriptor).st_size
-        if found != size:
+        actual = os.fstat(self._descriptor).st_size
+        if actual != size:
             self.close()
-            raise CheckpointError(f"{path}: damaged: it has {found} bytes, expected {size}")
+            raise CheckpointError(f"{path}: damaged: it has {actual} bytes, expected {size}")
         self.direct = alone and not self._cached(size) and self._set_direct(True)
         if not self.direct:
             # The kernel reads ahead while this thread hashes.

@@ -22,31 +22,31 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     Args:
         wrong: flags whose own values are refused.
     """
-    found = [*_of_model(config), *_of_data(config), *_of_schedule(config), *_of_ranks(config, ranks)]
-    found += _of_buckets(config)
+    problems = [*_of_model(config), *_of_data(config), *_of_schedule(config), *_of_ranks(config, ranks)]
+    problems += _of_buckets(config)
     if not config.compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
-        found.append(Problem("enable_resource_variables", False, expected))
+        problems.append(Problem("enable_resource_variables", False, expected))
     for name in config.log.reports:
         if name not in TRACKERS:
-            expected = f"expected some of {', '.join(TRACKERS)}, with commas between"
-            found.append(Problem("report_to", config.log.report_to, expected))
+            expected = f"expected some of {', '.join(TRACKERS)}, separated by commas"
+            problems.append(Problem("report_to", config.log.report_to, expected))
         elif TRACKERS[name] and importlib.util.find_spec(TRACKERS[name]) is None:
             expected = f"expected {TRACKERS[name]} to be installed: pip install 'tftrain[trackers]'"
-            found.append(Problem("report_to", config.log.report_to, expected))
+            problems.append(Problem("report_to", config.log.report_to, expected))
     for name in config.run.hooks:
         if not re.fullmatch(r"[\w.]+:\w+", name):
-            found.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
+            problems.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
     if not config.run.output_dir:
-        found.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
+        problems.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
     batch_flags = {field.name for field in dataclasses.fields(config.batch)}
     batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
-    if batch_flags.isdisjoint({*wrong, *(problem.flag for problem in found)}):
+    if batch_flags.isdisjoint({*wrong, *(problem.flag for problem in problems)}):
         try:
-            found += _of_pipeline(config, config.parallel.data_parallel_size(ranks))
+            problems += _of_pipeline(config, config.parallel.data_parallel_size(ranks))
         except ConfigError as error:
-            found += error.problems
-    return found
+            problems += error.problems
+    return problems
 
 
 def _of_model(config) -> Iterator[Problem]:
@@ -56,9 +56,9 @@ def _of_model(config) -> Iterator[Problem]:
         yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
     yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
-        expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
+        expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary rotates pairs"
         if model.attention_head_size:
-            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary turns pairs of them")
+            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary rotates pairs")
         else:
             yield Problem("position_embedding", positions, expected)
     if heads > 0 and heads % max(1, model.key_value_heads):
@@ -121,12 +121,12 @@ def _of_data(config) -> Iterator[Problem]:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
         yield from (Problem(name, getattr(data, name), expected) for name in sources)
     elif len(sources) != 1:
-        given = "none" if not sources else ", ".join(sources)
-        expected = f"expected exactly one of data_dir, mix, train_files and synthetic_data, given: {given}"
+        named = "none" if not sources else ", ".join(sources)
+        expected = f"expected exactly one of data_dir, mix, train_files and synthetic_data, given: {named}"
         yield Problem("data_dir", data.data_dir, expected)
     yield from mixture.problems(data)
     if data.document_mask and not (model.is_decoder and (data.data_dir or data.mix)):
-        expected = f"expected together with --model_family={listed('causal')} and data_dir, which names the end token"
+        expected = f"remove this flag, or use --model_family={listed('causal')} and data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:
         yield Problem("eval_files", data.eval_files, "remove this flag, or add train_files")
@@ -185,7 +185,7 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
     if config.has_deferred_collectives and compute.jit_compile == "true":
         expected = (
             "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
-            "backward share tensors, which XLA would hide in what it compiles"
+            "backward share tensors, which XLA keeps inside one compiled function"
         )
         yield Problem("jit_compile", "true", expected)
     if parallel.sequence_parallel and size < 2:
@@ -198,8 +198,8 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
 
 def _of_buckets(config) -> list[Problem]:
     """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
-    given, model, parallel = config.data.seq_length_buckets, config.model, config.parallel
-    if given == length_choice.NONE:
+    lengths, model, parallel = config.data.seq_length_buckets, config.model, config.parallel
+    if lengths == length_choice.NONE:
         return []
     reasons = {
         f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
@@ -210,9 +210,9 @@ def _of_buckets(config) -> list[Problem]:
     }
     for reason, holds in reasons.items():
         if holds:
-            return [Problem("seq_length_buckets", given, f"expected none: {reason}")]
+            return [Problem("seq_length_buckets", lengths, f"expected none: {reason}")]
     divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
-    return length_choice.problems(given, config.data.max_seq_length, divisor)
+    return length_choice.problems(lengths, config.data.max_seq_length, divisor)
 
 
 def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:
@@ -225,6 +225,6 @@ def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:
     for stage in batch.ramp.stages():
         count = stage.batch_size // (batch.micro_batch_size * data_parallel_size)
         sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
-        if found := schedule_problems(parallel.pipeline_schedule, *sizes):
-            return found
+        if problems := schedule_problems(parallel.pipeline_schedule, *sizes):
+            return problems
     return []

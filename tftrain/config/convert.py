@@ -31,12 +31,12 @@ def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
     Args:
         exists: whether something must be there already.
     """
-    place = parse_place(value or "")
-    if place is None:
+    model = parse_place(value or "")
+    if model is None:
         return [Problem(name, value, EXPECTED)]
-    if exists and not Path(place.path).is_dir():
-        return [Problem(name, value, f"no such folder; expected {FORMATS[place.format]}")]
-    return [] if exists else target_problems(name, value, place.path)
+    if exists and not Path(model.path).is_dir():
+        return [Problem(name, value, f"no such folder; expected {FORMATS[model.format]}")]
+    return [] if exists else target_problems(name, value, model.path)
 
 
 def target_problems(name: str, value: str | None, folder: str | None) -> list[Problem]:
@@ -88,7 +88,7 @@ class ConvertConfig:
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
         ends = place_problems("from", self.from_, exists=True) + place_problems("to", self.to, exists=False)
-        source, found = parse_place(self.from_ or ""), field_problems(self)
+        source, problems = parse_place(self.from_ or ""), field_problems(self)
         if self.average_last > 1 and source and source.format != "tftrain":
-            found.append(Problem("average_last", self.average_last, "expected 1: only runs have several checkpoints"))
-        return found + ends + tokenizer_problems(self.tokenizer_dir)
+            problems += [Problem("average_last", self.average_last, "expected 1: only runs have several checkpoints")]
+        return problems + ends + tokenizer_problems(self.tokenizer_dir)

@@ -22,8 +22,7 @@ class ExportFlags:
     """Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits with a
     scale for each channel, and the model computes in fp32."""
     text_file: str | None = flag(None)
-    """UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of
-    tftrain, in English."""
+    """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)
     """Give no answer if its score is higher than that of the best answer by more than this; by default every question
@@ -31,19 +30,19 @@ class ExportFlags:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""
-        found = field_problems(self)
-        found += target_problems("to", self.to, self.to)
+        problems = field_problems(self)
+        problems += target_problems("to", self.to, self.to)
         if self.text_file and not Path(self.text_file).is_file():
-            found.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
+            problems.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
         if self.format == "onnx":
             expected = "remove this flag: --format=onnx has no signature on text"
-            found += superfluous(self, ("null_score_threshold",), expected)
+            problems += superfluous(self, ("null_score_threshold",), expected)
             if self.variant in ("bf16", "int8"):
-                found.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))
+                problems.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))
             if missing := [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]:
                 expected = f"expected {' and '.join(missing)} to be installed: pip install {' '.join(missing)}"
-                found.append(Problem("format", self.format, expected))
-        return found
+                problems.append(Problem("format", self.format, expected))
+        return problems
 
 
 @dataclass(frozen=True)

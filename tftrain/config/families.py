@@ -111,6 +111,6 @@ def listed(objective: str) -> str:
 
 def taking(flag: str, value: Any, objective: str) -> str:
     """Returns the names of the families that take a value of a flag, if there are some those of an objective."""
-    found = [name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,))]
-    same = [name for name in found if FAMILIES[name].objective == objective]
-    return " or ".join(same or found)
+    families = [name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,))]
+    same = [name for name in families if FAMILIES[name].objective == objective]
+    return " or ".join(same or families)

@@ -30,8 +30,8 @@ ON_RESUME = {
 }
 _BOUNDS = {
     "minimum": ("at least", operator.ge),
-    "maximum": ("at most", operator.le),
     "above": ("above", operator.gt),
+    "maximum": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
 
@@ -50,8 +50,8 @@ class Problem(NamedTuple):
         elif isinstance(value, tuple):
             value = ",".join(value)
         value = one_line(str(value), _MAX_VALUE)
-        given = "" if self.value in (None, ()) else f"={value}"
-        return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
+        shown = "" if self.value in (None, ()) else f"={value}"
+        return one_line(f"--{self.flag}{shown}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 
 
 class ConfigError(ValueError):
@@ -113,11 +113,11 @@ def _strings_below(section_class: type) -> dict[str, str]:
 
 def on_resume(section: Any) -> dict[str, str | None]:
     """Returns for each flag of a dataclass one of ON_RESUME: its own, that of its kind, or the class attribute's."""
-    default, found = getattr(section, "ON_RESUME", None), {}
+    default, kinds = getattr(section, "ON_RESUME", None), {}
     for field in dataclasses.fields(section):
         is_free = field.metadata["path"] or field.metadata["implementation"] is not None
-        found[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
-    return found
+        kinds[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
+    return kinds
 
 
 def implementations(config: Any) -> dict[str, str]:
@@ -141,19 +141,19 @@ def flag_name(field: dataclasses.Field) -> str:
 
 def field_problems(config: Any) -> list[Problem]:
     """Returns the fields of one dataclass that violate their own choices or bounds."""
-    found = []
+    problems = []
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
             continue
         if limits["choices"] and value not in limits["choices"]:
-            found.append(Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}"))
+            problems += [Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}")]
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(Problem(flag_name(field), value, "expected a finite number"))
+            problems.append(Problem(flag_name(field), value, "expected a finite number"))
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
             within = bounds(field).replace("at least", "of at least", 1)
-            found.append(Problem(flag_name(field), value, f"expected a number {within}"))
-    return found
+            problems.append(Problem(flag_name(field), value, f"expected a number {within}"))
+    return problems
 
 
 def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Problem]:

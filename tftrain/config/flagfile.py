@@ -65,8 +65,8 @@ class _Reader:
         """Reads a file; `within` are the files that include it, the outermost first."""
         self._files += 1
         path = os.path.expanduser(name.strip())
-        place = os.path.realpath(path)
-        if place in within:
+        real_path = os.path.realpath(path)
+        if real_path in within:
             return self.refuse(name, f"the file includes itself, through {within[-1]}; remove that line")
         if self._files > MAX_FILES:
             return self.refuse(name, f"expected at most {MAX_FILES} flagfiles; a file counts each time it is included")
@@ -79,7 +79,7 @@ class _Reader:
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             if _CONTROL.search(line):
                 return self.refuse(name, f"line {number}: a control character; expected a text file")
-            self._take(name, number, line.strip(), (*within, place))
+            self._take(name, number, line.strip(), (*within, real_path))
             if len(self.found) > MAX_ARGUMENTS:
                 return self.refuse(name, f"line {number}: expected at most {MAX_ARGUMENTS} arguments in all")
         return None

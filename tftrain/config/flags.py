@@ -84,13 +84,13 @@ def read(
     if arguments is not None:
         stray = _without_arguments(stray, arguments)
     problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
-    given = frozenset(name for name in values if values[name].present)
-    filled = [_fill(section, values, given) for section in sections(defaults)]
+    named = frozenset(name for name in values if values[name].present)
+    filled = [_fill(section, values, named) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
-        return filled[0], problems, given
+        return filled[0], problems, named
     by_class = {part.__class__: part for part in filled}
     parts = {field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)}
-    return dataclasses.replace(defaults, **parts), problems, given
+    return dataclasses.replace(defaults, **parts), problems, named
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
@@ -136,14 +136,14 @@ def help_text(config_class: type, program: str) -> str:
 
 def described(section: Any) -> list[Described]:
     """Returns the flags of a dataclass in words."""
-    found = []
+    lines = []
     for field in dataclasses.fields(section):
         base, default = _base_type(section, field.name), getattr(section, field.name)
         shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
         choices = tuple(map(str, field.metadata["choices"] or ()))
         kind = "str" if base is tuple else base.__name__
-        found.append(Described(flag_name(field), shown, choices, kind, bounds(field), help_of(section, field)))
-    return found
+        lines.append(Described(flag_name(field), shown, choices, kind, bounds(field), help_of(section, field)))
+    return lines
 
 
 def _base_type(section: Any, name: str) -> type:
@@ -178,23 +178,23 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
             kind, default = _base_type(section, field.name), getattr(section, field.name)
             about = flag_name(field), default, ""  # The help is in `help_text`.
             if kind is bool:
-                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(*about)
+                definition = collecting(flags.BooleanFlag, _EXPECTED[bool])(*about)
             elif kind is tuple:  # Every occurrence of the flag adds a value; the values stay as they were typed.
-                made = flags.MultiFlag(_PARSERS[str], flags.ArgumentSerializer(), about[0], list(default), "")
+                definition = flags.MultiFlag(_PARSERS[str], flags.ArgumentSerializer(), about[0], list(default), "")
             else:
                 base = collecting(flags.Flag, _EXPECTED.get(kind, ""))
-                made = base(_PARSERS[kind], flags.ArgumentSerializer(), *about)
-            flags.DEFINE_flag(made, flag_values=values)
+                definition = base(_PARSERS[kind], flags.ArgumentSerializer(), *about)
+            flags.DEFINE_flag(definition, flag_values=values)
     return values
 
 
-def _fill(section: Any, values: flags.FlagValues, given: Collection[str]) -> Any:
+def _fill(section: Any, values: flags.FlagValues, named: Collection[str]) -> Any:
     """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
-    found = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
+    read_values = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
     filled = dataclasses.replace(
-        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in read_values.items()}
     )
-    return filled.with_family_defaults(given) if hasattr(filled, "with_family_defaults") else filled
+    return filled.with_family_defaults(named) if hasattr(filled, "with_family_defaults") else filled
 
 
 def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:

@@ -44,9 +44,9 @@ def most_segments(layers: int, weights: float) -> int:
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:
     """Returns equal numbers; the remainder goes to inner parts, the later ones first, which hold fewer activations."""
-    each, left = divmod(layers, parts)
+    least, left = divmod(layers, parts)
     more = [*range(parts - 2, 0, -1), 0, parts - 1][:left]
-    return tuple(each + (part in more) for part in range(parts))
+    return tuple(least + (part in more) for part in range(parts))
 
 
 def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
@@ -59,12 +59,12 @@ def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
         sizes = f"pipeline_parallel_size={stages} x virtual_pipeline_size={chunks}"
         wrong = f"expected {parts} numbers for {sizes}, not {len(numbers)}"
     elif min(numbers) < 1:
-        wrong = "expected at least one layer for each part"
+        wrong = "expected at least one layer for each model chunk"
     elif sum(numbers) != layers:
         wrong = f"expected a sum of num_hidden_layers={layers}, not {sum(numbers)}"
     if wrong:
         even = ",".join(map(str, _even(layers, parts)))
-        raise ConfigError([Problem("pipeline_split", how, f"{wrong}; an even division is {even}")])
+        raise ConfigError([Problem("pipeline_split", how, f"{wrong}; equal numbers are {even}")])
     return numbers
 
 
@@ -74,9 +74,9 @@ def _by_cost(layers: int, parts: int, head: float) -> tuple[int, ...]:
         return (layers,)
 
     def division(last: int) -> tuple[int, ...]:
-        each, left = divmod(layers - last, parts - 1)
+        least, left = divmod(layers - last, parts - 1)
         # The later of the other parts get the remainder: they hold fewer activations.
-        return (*(each + (part >= parts - 1 - left) for part in range(parts - 1)), last)
+        return (*(least + (part >= parts - 1 - left) for part in range(parts - 1)), last)
 
-    found = [division(last) for last in range(1, layers - parts + 2)]
-    return min(found, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))
+    divisions = [division(last) for last in range(1, layers - parts + 2)]
+    return min(divisions, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))

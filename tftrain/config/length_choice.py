@@ -15,8 +15,8 @@ def read(text: str, longest: int) -> tuple[int, ...]:
     Args:
         longest: max_seq_length, which is always one of the lengths.
     """
-    given = () if text == NONE else tuple(map(int, text.split(",")))
-    return (*(length for length in given if length < longest), longest)
+    lengths = () if text == NONE else tuple(map(int, text.split(",")))
+    return (*(length for length in lengths if length < longest), longest)
 
 
 def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
@@ -33,12 +33,12 @@ def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
     if text == NONE:
         return []
     if not _FORMAT.fullmatch(text):
-        return problem("expected none, or lengths with commas between, such as 128,256,512")
-    given = [int(length) for length in text.split(",")]
-    if any(before >= after for before, after in itertools.pairwise(given)):
+        return problem("expected none, or lengths separated by commas, such as 128,256,512")
+    lengths = [int(length) for length in text.split(",")]
+    if any(before >= after for before, after in itertools.pairwise(lengths)):
         return problem("expected lengths in ascending order")
-    if longest is not None and given[-1] > longest:
+    if longest is not None and lengths[-1] > longest:
         return problem(f"expected lengths of at most max_seq_length={longest}")
-    if any(length % divisor for length in given):
+    if any(length % divisor for length in lengths):
         return problem(f"expected multiples of tensor_parallel_size={divisor} with sequence_parallel")
     return []

@@ -11,7 +11,7 @@ from tftrain.host.files import read_small, reason
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
 PERIOD = 832040
 _ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*([^,]+)")
-_FORM = "expected NAME=SHARE:FOLDER, several with commas between them, or a file with one on each line"
+_FORM = "expected NAME=SHARE:FOLDER, several separated by commas, or a file with one on each line"
 _MAX_BYTES = 4 << 20
 
 
@@ -31,7 +31,7 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
     Raises:
         ValueError: the value can't be read, or a source has no share or occurs twice; the message says why.
     """
-    found: dict[str, Source] = {}
+    named: dict[str, Source] = {}
     folders: dict[str, str] = {}
     for entry in _entries(value):
         match = _ENTRY.fullmatch(entry)
@@ -41,19 +41,19 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
         name, _, folder = match.groups()
         if not 0 < share < math.inf:
             raise ValueError(f"{entry}: expected a share above 0; leave a source without a share out")
-        if name in found:
+        if name in named:
             raise ValueError(f"{entry}: the name {name} is there twice; expected one for each source")
         other = folders.setdefault(os.path.realpath(folder), name)
         if other != name:
             raise ValueError(f"{entry}: {name} and {other} are the same folder; add their shares up")
-        found[name] = Source(name, share, folder)
-    if not found:
+        named[name] = Source(name, share, folder)
+    if not named:
         raise ValueError(_FORM)
-    largest = max(source.share for source in found.values())
+    largest = max(source.share for source in named.values())
     exponent = 1 / temperature if temperature > 0 else 1  # Another temperature is refused as a flag.
-    weights = [(source.share / largest) ** exponent for source in found.values()]
+    weights = [(source.share / largest) ** exponent for source in named.values()]
     total = math.fsum(weights)
-    sources = [each._replace(share=weight / total) for each, weight in zip(found.values(), weights, strict=True)]
+    sources = [each._replace(share=weight / total) for each, weight in zip(named.values(), weights, strict=True)]
     smallest = min(sources, key=lambda source: source.share)
     if smallest.share * PERIOD < 1:
         raise ValueError(f"{smallest.name} has {smallest.share:.1e} of the samples; expected at least {1 / PERIOD:.1e}")

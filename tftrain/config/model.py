@@ -38,8 +38,8 @@ class ModelConfig:
     """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
     others fine-tune an encoder on labelled examples, see docs/finetuning.md."""
     labels: tuple[str, ...] = flag(())
-    """A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file,
-    sorted."""
+    """Name of a class; repeat the flag for each class, in the order of the outputs. By default the sorted labels of
+    train_file."""
     vocab_size: int | None = flag(None, minimum=6)
     """Rows of the token embedding; by default the size of the data's vocabulary."""
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
@@ -99,7 +99,7 @@ class ModelConfig:
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
     use_bias_in_keys: bool = flag(True)
-    """Add a bias in the key projection; it cancels in the softmax and costs a little."""
+    """Bias in the key projection; it costs a little and has no effect, because the softmax cancels it."""
     hidden_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
     """Dropout after the embeddings and after each sub-layer."""
     attention_probs_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
@@ -110,9 +110,9 @@ class ModelConfig:
     tie_output: bool = flag(True)
     """Use the token embedding as output layer too; false: the output layer has its own table."""
 
-    def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
+    def with_family_defaults(self, named: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags."""
-        return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in given})
+        return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in named})
 
     @property
     def family(self) -> Family:

@@ -28,11 +28,11 @@ class ModelSource:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if bool(self.output_dir) == bool(self.init_checkpoint):
-            found.append(Problem("output_dir", self.output_dir, "expected either output_dir or init_checkpoint"))
+            problems.append(Problem("output_dir", self.output_dir, "expected either output_dir or init_checkpoint"))
         elif self.init_checkpoint:
-            found += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
+            problems += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
         elif not Path(self.output_dir).is_dir():
-            found.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
-        return found + tokenizer_problems(self.tokenizer_dir)
+            problems.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
+        return problems + tokenizer_problems(self.tokenizer_dir)

@@ -54,12 +54,12 @@ class BatchConfig:
             ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
         """
         try:
-            sized, found = self._with_sizes(data_parallel_size), []
+            sized, wrong = self._with_sizes(data_parallel_size), []
         except ConfigError as error:
-            sized, found = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
-        found += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
-        if found:
-            raise ConfigError(found)
+            sized, wrong = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
+        wrong += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
+        if wrong:
+            raise ConfigError(wrong)
         return sized
 
     def _with_sizes(self, data_parallel_size):
@@ -134,9 +134,9 @@ class ParallelConfig:
     over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. auto: tensorflow on
     CPUs, but horovod under MPI."""
     backward_segments: int | None = flag(None, minimum=1)
-    """Parts of the model whose backward passes run one after the other, so that the gradients of one are summed over
-    the ranks while the next ones are computed. By default one for every 32 MB of gradients, at most 8, if XLA compiles
-    the step of several data parallel ranks; else 1: without XLA, the sums of a micro-batch begin as it is computed."""
+    """Number of segments of the model whose backward passes run one after the other: the gradients of one are summed
+    over the ranks while the next one is computed. By default one for every 32 MB of gradients, at most 8, if XLA
+    compiles the step of several data parallel ranks; else 1, because without XLA sums begin during backward anyway."""
     split_opt_state: bool = flag(False)
     """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
     split_grad_accum: bool = flag(False)
@@ -173,44 +173,44 @@ class ParallelConfig:
         Args:
             widths: the widths of the layers that tensor parallel ranks split, by their flag.
         """
-        found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
+        problems, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
             expected = f"expected a divisor of the {ranks} ranks, such as {_nearest_divisors(ranks, size)}"
-            found.append(Problem("tensor_parallel_size", size, expected))
+            problems.append(Problem("tensor_parallel_size", size, expected))
         elif size > 0 and stages > 0 and ranks % (size * stages):
             nearest = _nearest_divisors(ranks // size, stages)
             shared = f"{ranks // size}, which is {ranks} ranks / tensor_parallel_size={size}"
             expected = f"expected a divisor of {shared}, such as {nearest}"
-            found.append(Problem("pipeline_parallel_size", stages, expected))
+            problems.append(Problem("pipeline_parallel_size", stages, expected))
         if self.split_grad_accum and stages > 1:
             expected = (
                 "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
                 "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
-            found.append(Problem("split_grad_accum", True, expected))
+            problems.append(Problem("split_grad_accum", True, expected))
         if self.split_weights and stages > 1:
             expected = (
                 "expected split_opt_state instead with pipeline_parallel_size > 1: every stage would gather its "
                 "weights again for each micro-batch"
             )
-            found.append(Problem("split_weights", True, expected))
+            problems.append(Problem("split_weights", True, expected))
         if not self.split_weights:
-            found += superfluous(self, ("prefetch_blocks", "split_group"), "remove this flag, or add split_weights")
+            problems += superfluous(self, ("prefetch_blocks", "split_group"), "remove this flag, or add split_weights")
         if self.group_transport == "tensorflow" and size == stages == 1:
             expected = "remove this flag, or add tensor_parallel_size or pipeline_parallel_size"
-            found.append(Problem("group_transport", "tensorflow", expected))
+            problems.append(Problem("group_transport", "tensorflow", expected))
         for name, width in widths.items():
             if size > 0 and width % size:
-                found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
+                problems.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
         if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
             expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
-            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and not self.splits_state:
             expected = "remove this flag, or add split_opt_state or split_grad_accum"
-            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and self.split_group != "all":
             expected = f"expected even with split_group={self.split_group}"
-            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
             owners, data_ranks = (
                 int(self.state_split_strategy.partition(":")[2]),
@@ -218,8 +218,8 @@ class ParallelConfig:
             )
             if owners > data_ranks:
                 expected = f"expected at most the {data_ranks} data parallel ranks"
-                found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        return found
+                problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        return problems
 
 
 def _nearest_divisors(number: int, size: int) -> str:
@@ -238,13 +238,13 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
     if schedule not in PIPELINE_SCHEDULES:
         return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]
     sizes = {"pipeline_parallel_size": stages, "virtual_pipeline_size": chunks, "micro-batches": micro_batches}
-    found = [
+    problems = [
         Problem(name if "_" in name else "", size, f"expected at least 1{'' if '_' in name else ' micro-batch'}")
         for name, size in sizes.items()
         if size < 1
     ]
-    if found:
-        return found
+    if problems:
+        return problems
     if chunks > 1 and schedule != "interleaved":
         expected = f"expected 1 with pipeline_schedule={schedule}, or pipeline_schedule=interleaved"
         return [Problem("virtual_pipeline_size", chunks, expected)]

@@ -35,10 +35,9 @@ class PredictFlags:
     """With temperature: draw from the fewest most probable tokens that together have this probability."""
     seed: int = flag(0, "Seed of drawn tokens; those of a text depend on it and on the text's number.", minimum=0)
     stop: tuple[str, ...] = flag(())
-    """A string that ends what a decoder appends and is left out of it; repeat the flag for several."""
+    """A string before which a decoder's continuation ends; repeat the flag for several."""
     chat: bool = flag(False)
-    """Each text is a user's message, of which the model's chat template makes the prompt; what a decoder appends ends
-    where the template ends an answer."""
+    """Each text is a user's message: the model's chat template makes it a prompt, and says where the answer ends."""
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)
@@ -56,23 +55,23 @@ class PredictFlags:
         Args:
             texts: number of texts among the arguments.
         """
-        found = field_problems(self)
+        problems = field_problems(self)
         path = self.input_file
         if not self.max_new_tokens:
-            found += superfluous(self, ("temperature", "stop", "chat"), "expected together with max_new_tokens")
+            problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add max_new_tokens")
         if not self.temperature:
-            found += superfluous(self, ("top_p", "seed"), "expected together with temperature")
+            problems += superfluous(self, ("top_p", "seed"), "remove this flag, or add temperature")
         if "" in self.stop:
-            found.append(Problem("stop", "", "expected at least one character"))
+            problems.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:
-            found.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
+            problems.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
         elif path and texts:
-            found.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
+            problems.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
         elif path and path != STANDARD_INPUT and not Path(path).exists():
-            found.append(Problem("input_file", path, "no such file; expected one with one text a line"))
+            problems.append(Problem("input_file", path, "no such file; expected one with one text a line"))
         elif path and Path(path).is_dir():
-            found.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
-        return found
+            problems.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
+        return problems
 
 
 @dataclass(frozen=True)

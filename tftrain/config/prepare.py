@@ -31,7 +31,7 @@ class PrepareConfig:
     text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
     text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
     id_column: str | None = flag(None)
-    """Column of tables with a document's id. The id decides whether a document is held out, not its number."""
+    """Column of tables with a document's id. The id, instead of its number, decides whether it is held out."""
     skip_bad_rows: bool = flag(False)
     """Leave out rows of tables that have no text or can't be read, and count them in the manifest."""
     skip_unreadable: bool = flag(False)
@@ -81,8 +81,8 @@ class PrepareConfig:
     """How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static,
     else 1."""
     packing: str = flag("none", choices=("none", "greedy"))
-    """greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is
-    padding. none: one example a row."""
+    """greedy: several examples share a row of max_seq_length tokens and do not attend to each other, so hardly any
+    position is padding. none: one example a row."""
     max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64)
     """Most examples of a row with packing=greedy; by default 3."""
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
@@ -122,63 +122,63 @@ class PrepareConfig:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if bool(self.input_files) == self.builtin_corpus:
-            found.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
+            problems.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
         if not self.output_dir:
-            found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
+            problems.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
-            found.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
-        found += self._tokenizer_problems()
-        return found + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
+            problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
+        problems += self._tokenizer_problems()
+        return problems + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
 
     def _tokenizer_problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
             expected = "remove this flag with tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
-            found.append(Problem("normalization", self.normalization, expected))
+            problems.append(Problem("normalization", self.normalization, expected))
         if self.strip_accents != "auto":
             if self.tokenizer_type != "wordpiece":
                 expected = f"remove this flag: tokenizer_type={self.tokenizer_type} strips no accents"
-                found.append(Problem("strip_accents", self.strip_accents, expected))
+                problems.append(Problem("strip_accents", self.strip_accents, expected))
             elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
                 expected = f"expected {str(self.resolved_lower_case).lower()}: normalization=nfkc strips accents if it "
                 expected += "lower-cases; or remove this flag, or use normalization=bert"
-                found.append(Problem("strip_accents", self.strip_accents, expected))
+                problems.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
-            return found
+            return problems
         if self.normalization:
             expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
-            found.append(Problem("normalization", self.normalization, expected))
+            problems.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
             expected = "remove this flag with tokenizer_type=bpe, which leaves the text as it is"
-            found.append(Problem("lower_case", True, expected))
+            problems.append(Problem("lower_case", True, expected))
         if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
             expected = f"expected at least {least} with tokenizer_type=bpe: all bytes and the special tokens"
-            found.append(Problem("vocab_size", self.vocab_size, expected))
-        return found
+            problems.append(Problem("vocab_size", self.vocab_size, expected))
+        return problems
 
     def _causal_problems(self) -> list[Problem]:
         expected = "remove this flag with objective=causal, whose sequences have every token once and no mask"
         return superfluous(self, _ONLY_MASKED, expected)
 
     def _mask_problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.packing == "none" and self.max_sequences_per_pack:
             expected = "remove this flag, or add packing=greedy"
-            found.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
+            problems.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
         if self.packing == "greedy" and self.masking == "static":
             expected = "expected none with masking=static: records in the standard BERT format have one example each"
-            found.append(Problem("packing", "greedy", expected))
+            problems.append(Problem("packing", "greedy", expected))
         if self.masking == "dynamic":
             expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
-            found += superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
+            problems += superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
-            found.append(
+            problems.append(
                 Problem(
                     "max_predictions_per_seq",
                     self.max_predictions_per_seq,
                     f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
                 )
             )
-        return found
+        return problems

@@ -52,15 +52,15 @@ class Ramp:
 
         A steep ramp skips some sizes.
         """
-        found = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
-        while found[-1].batch_size < self.full:
-            size, step, sample = found[-1]
+        stages = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
+        while stages[-1].batch_size < self.full:
+            size, step, sample = stages[-1]
             number = (size - self.start) // self.increment + 1
             due = -(-number * self.samples // self.increments)
             steps = -(-(due - sample) // size)
             sample += steps * size
-            found.append(Stage(self.batch_size(sample), step + steps, sample))
-        return found
+            stages.append(Stage(self.batch_size(sample), step + steps, sample))
+        return stages
 
     def samples_after(self, steps: int) -> int:
         """Returns the number of samples that the first `steps` updates of a run consume."""
@@ -93,15 +93,15 @@ def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | 
     if not match:
         expected = "expected none, or start:increment:samples, whole numbers above 0, such as 32:32:1000000"
         return [Problem("batch_rampup", batch_rampup, expected)]
-    start, increment, found = int(match[1]), int(match[2]), []
+    start, increment, wrong = int(match[1]), int(match[2]), []
     if start > global_batch_size:
-        found.append(f"expected a start of at most global_batch_size={global_batch_size}")
+        wrong.append(f"expected a start of at most global_batch_size={global_batch_size}")
     elif (global_batch_size - start) % increment:
         grown = f"global_batch_size={global_batch_size} minus the start, {global_batch_size - start}"
-        found.append(f"expected an increment that divides {grown}")
+        wrong.append(f"expected an increment that divides {grown}")
     if micro_batch_size:
         odd = [size for size in range(start, global_batch_size, increment) if size % (micro_batch_size * ranks)]
         if odd:
             unit = f"micro_batch_size={micro_batch_size} x data_parallel_size={ranks}"
-            found.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
-    return [Problem("batch_rampup", batch_rampup, expected) for expected in found]
+            wrong.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
+    return [Problem("batch_rampup", batch_rampup, expected) for expected in wrong]

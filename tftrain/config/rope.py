@@ -36,7 +36,7 @@ def parse(text: str) -> RopeScaling | None:
     if not (match := _LLAMA3.fullmatch(text)):
         raise ValueError(EXPECTED)
     factor, low, high = (float(group) for group in match.groups()[:3])
-    found = RopeScaling(factor, low, high, int(match[4]))
-    if factor < 1 or not low < high or not found.length or not math.isfinite(high):
+    scaling = RopeScaling(factor, low, high, int(match[4]))
+    if factor < 1 or not low < high or not scaling.length or not math.isfinite(high):
         raise ValueError(EXPECTED)
-    return found
+    return scaling

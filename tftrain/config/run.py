@@ -20,7 +20,7 @@ class LogConfig:
     """One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written to
     OUTPUT_DIR/log.txt."""
     report_to: str = flag("tensorboard", on_resume="local")
-    """Where the rows of metrics.jsonl go as well: some of tensorboard, csv, wandb and mlflow, with commas between."""
+    """Where the rows of metrics.jsonl go as well: some of tensorboard, csv, wandb and mlflow, separated by commas."""
     trace_pipeline: bool = flag(False)
     """Draw what each pipeline stage computed at which time, and below it the plan of the schedule:
     OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing."""

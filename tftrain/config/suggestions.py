@@ -87,23 +87,23 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
         name: as given, without leading dashes.
     """
     by_letters = {_letters(flag): flag for flag in known}
-    given = _letters(name)
-    if habit := [flag for flag in HABITS.get(given, ()) if flag.partition("=")[0] in known]:
+    letters = _letters(name)
+    if habit := [flag for flag in HABITS.get(letters, ()) if flag.partition("=")[0] in known]:
         return habit
-    negated = given.removeprefix("no")
-    found = [(*_nearest(given, by_letters), "")] + (
-        [(*_nearest(negated, by_letters), "no")] if negated != given else []
+    negated = letters.removeprefix("no")
+    likest = [(*_nearest(letters, by_letters), "")] + (
+        [(*_nearest(negated, by_letters), "no")] if negated != letters else []
     )
-    likeness, flag, prefix = max(found)
+    likeness, flag, prefix = max(likest)
     return [prefix + flag] if likeness >= _ALIKE else []
 
 
-def _nearest(given: str, by_letters: Mapping[str, str]) -> tuple[float, str]:
+def _nearest(name: str, by_letters: Mapping[str, str]) -> tuple[float, str]:
     """Returns the flag that is spelled most alike, and how much alike it is, from 0 to 1."""
-    if given in by_letters:
-        return 1.0, by_letters[given]
-    near = difflib.get_close_matches(given, list(by_letters), n=1, cutoff=_ALIKE) if len(given) >= _LONG_ENOUGH else []
-    return (difflib.SequenceMatcher(None, near[0], given).ratio(), by_letters[near[0]]) if near else (0.0, "")
+    if name in by_letters:
+        return 1.0, by_letters[name]
+    near = difflib.get_close_matches(name, list(by_letters), n=1, cutoff=_ALIKE) if len(name) >= _LONG_ENOUGH else []
+    return (difflib.SequenceMatcher(None, near[0], name).ratio(), by_letters[near[0]]) if near else (0.0, "")
 
 
 def _letters(name: str) -> str:

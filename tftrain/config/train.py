@@ -1,6 +1,6 @@
 """The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
 
-`tftrain.config.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this room
+`tftrain.config.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this package
 imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
@@ -76,8 +76,8 @@ class OptimizerConfig:
     learning_rate: float = flag(1e-3, above=0)
     """Peak learning rate for the global batch; the number of ranks does not scale it."""
     schedule: str = flag("polynomial", choices=("polynomial", "cosine", "constant", "wsd", "inverse_sqrt"))
-    """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: not; wsd: it is
-    constant, and falls as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
+    """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: it stays; wsd:
+    as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
     end_learning_rate: float = flag(0.0, minimum=0)
     """Learning rate at max_steps; with inverse_sqrt, what it falls towards."""
     warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")
@@ -148,8 +148,8 @@ class TrainConfig:
 
     def problems(self, ranks: int) -> list[Problem]:
         """Returns every reason to refuse this configuration on this number of ranks."""
-        found = [problem for section in sections(self) for problem in field_problems(section)]
-        return found + combinations.problems(self, ranks, {problem.flag for problem in found})
+        problems = [problem for section in sections(self) for problem in field_problems(section)]
+        return problems + combinations.problems(self, ranks, {problem.flag for problem in problems})
 
     @property
     def has_tf32(self) -> bool:
@@ -183,9 +183,9 @@ class TrainConfig:
         Raises:
             ConfigError: with all problems.
         """
-        found = self.problems(ranks)
-        if found:
-            raise ConfigError(found)
+        problems = self.problems(ranks)
+        if problems:
+            raise ConfigError(problems)
         warmup = self.optimizer.warmup_steps
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         decay = self.optimizer.decay_steps

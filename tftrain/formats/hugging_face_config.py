@@ -58,17 +58,17 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
 
 def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
     """Returns the flags of a Llama's heads, biases and positions."""
-    heads, found = values["num_attention_heads"], hugging_face_rope.flags(config, path)
+    heads, values_of_rope = values["num_attention_heads"], hugging_face_rope.flags(config, path)
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
         raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
     biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
     if len(biases) > 1:
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
-    found["num_key_value_heads"] = None if shared == heads else shared
+    values_of_rope["num_key_value_heads"] = None if shared == heads else shared
     if values.get("attention_head_size", 0) * heads == values["hidden_size"]:
-        found["attention_head_size"] = None
-    return {**found, "bias": "all"} if True in biases else found
+        values_of_rope["attention_head_size"] = None
+    return {**values_of_rope, "bias": "all"} if True in biases else values_of_rope
 
 
 def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) 
     types, every = config.get("layer_types"), values["global_attn_every"]
     if types is not None:
         is_global = [each == "full_attention" for each in types] if isinstance(types, list) else []
-        found = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
-        every = every if "global_attn_every_n_layers" in config else max(1, found)
+        first_global = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
+        every = every if "global_attn_every_n_layers" in config else max(1, first_global)
         if is_global != [layer % every == 0 for layer in range(values["num_hidden_layers"])]:
             raise FormatError(
                 f"{path}: layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
@@ -108,15 +108,15 @@ def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
     labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
     if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
         raise FormatError(f"{path}: id2label is not an object with the keys 0 to the number of labels")
-    found = tuple(str(labels[str(number)]) for number in range(len(labels)))
+    label_names = tuple(str(labels[str(number)]) for number in range(len(labels)))
     if architecture.endswith("ForTokenClassification"):
-        return {"task": "token_classification", "labels": found}
+        return {"task": "token_classification", "labels": label_names}
     by_type = {name: task for task, name in PROBLEM_TYPES.items()}
-    default = "regression" if len(found) == 1 else "classification"  # as in transformers
+    default = "regression" if len(label_names) == 1 else "classification"  # as in transformers
     task = by_type.get(config.get("problem_type"), default)
-    if task == "regression" and len(found) != 1:
-        raise FormatError(f"{path}: a regression with {len(found)} outputs; this project has only one")
-    return {"task": task, "labels": () if task == "regression" else found}
+    if task == "regression" and len(label_names) != 1:
+        raise FormatError(f"{path}: a regression with {len(label_names)} outputs; this project has only one")
+    return {"task": task, "labels": () if task == "regression" else label_names}
 
 
 def _number(name: str, value: Any, kind: type, path: str) -> int | float:

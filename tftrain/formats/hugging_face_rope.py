@@ -15,20 +15,20 @@ def flags(config: dict[str, Any], path: str) -> dict[str, Any]:
     Raises:
         FormatError: the scaling is another one than Llama 3's, or a number is missing.
     """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise FormatError(f"{path}: rope_parameters is {given!r}; expected an object")
-    theta = given.get("rope_theta", config.get("rope_theta", ModelConfig.rope_theta))
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(parameters, dict):
+        raise FormatError(f"{path}: rope_parameters is {parameters!r}; expected an object")
+    theta = parameters.get("rope_theta", config.get("rope_theta", ModelConfig.rope_theta))
     if not _is_number(theta) or theta <= 1:
         raise FormatError(f"{path}: rope_theta is {theta!r}; expected a number above 1")
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind == "default":
         return {"rope_theta": float(theta), "rope_scaling": rope.NONE}
     if kind != "llama3":
         raise FormatError(f"{path}: rope_type is {kind!r}; this project has only 'default' and 'llama3'")
-    if missing := [name for name in _SCALING if not _is_number(given.get(name))]:
-        raise FormatError(f"{path}: {missing[0]} is {given.get(missing[0])!r}; expected a number")
-    scaling = str(rope.RopeScaling(*(given[name] for name in _SCALING)))
+    if missing := [name for name in _SCALING if not _is_number(parameters.get(name))]:
+        raise FormatError(f"{path}: {missing[0]} is {parameters.get(missing[0])!r}; expected a number")
+    scaling = str(rope.RopeScaling(*(parameters[name] for name in _SCALING)))
     try:
         rope.parse(scaling)
     except ValueError as error:
@@ -42,20 +42,20 @@ def local_and_global(config: dict[str, Any], path: str) -> dict[str, Any]:
     Raises:
         FormatError: a base is no number above 1, or there is a scaling.
     """
-    given, found = config.get("rope_parameters") or {}, {}
+    parameters, bases = config.get("rope_parameters") or {}, {}
     for flag, kind, field in (
         ("rope_theta", "full_attention", "global_rope_theta"),
         ("local_rope_theta", "sliding_attention", "local_rope_theta"),
     ):
-        of_kind = given.get(kind, {}) if isinstance(given, dict) else given
+        of_kind = parameters.get(kind, {}) if isinstance(parameters, dict) else parameters
         default = ModelConfig.local_rope_theta if flag == "local_rope_theta" else 160_000.0
         of_kind = of_kind if of_kind else {"rope_theta": config.get(field, default)}
         if not isinstance(of_kind, dict) or of_kind.get("rope_type", "default") != "default":
             raise FormatError(
                 f"{path}: rope_parameters of {kind} is {of_kind!r}; this project has only rope_type 'default'"
             )
-        found[flag] = flags(of_kind, path)["rope_theta"]
-    return found
+        bases[flag] = flags(of_kind, path)["rope_theta"]
+    return bases
 
 
 def fields(model: ModelConfig) -> dict[str, Any]:

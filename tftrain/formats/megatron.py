@@ -104,10 +104,10 @@ def read(folder: Path) -> Weights:
             )
     links = links_of(model, arguments["padded_vocab_size"])
     there = check_tensors(str(path), links, {name: tensor.shape for name, tensor in tensors.items()})
-    found = LinkedWeights(str(folder), model, there, lambda name: content.read(tensors[name]), tokenizer.read(folder))
-    if model.gelu_form == "tanh" and "masked_lm" not in found.missing and not arguments.get("openai_gelu"):
-        found.notes = (_NOTE,)
-    return found
+    weights = LinkedWeights(str(folder), model, there, lambda name: content.read(tensors[name]), tokenizer.read(folder))
+    if model.gelu_form == "tanh" and "masked_lm" not in weights.missing and not arguments.get("openai_gelu"):
+        weights.notes = (_NOTE,)
+    return weights
 
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
@@ -125,7 +125,7 @@ def _file(folder: Path) -> Path:
     ranks = sorted(path.name for path in folder.glob("mp_rank_*"))
     if len(ranks) > 1:
         raise FormatError(
-            f"{folder}: it is divided among {len(ranks)} model parallel ranks; expected one: convert it with "
+            f"{folder}: it is sharded over {len(ranks)} model parallel ranks; expected one: convert it with "
             "Megatron-LM's tools/checkpoint first"
         )
     path = folder / "mp_rank_00" / FILE
@@ -158,14 +158,14 @@ def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     """Returns the tensors of the model under the names of Megatron core."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
 
     def add(prefix: str, value: Any) -> None:
         if isinstance(value, Tensor):
             name = prefix
             for pattern, replacement in _RENAMED:
                 name = pattern.sub(replacement, name)
-            found[name] = value
+            tensors[name] = value
         elif isinstance(value, Mapping):
             for key, inner in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), inner)
@@ -174,26 +174,26 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     if not isinstance(model, Mapping):
         raise FormatError(f"{path}: it has no model; expected a checkpoint of one pipeline stage")
     add("", model)
-    return {name: tensor for name, tensor in found.items() if not name.endswith("_extra_state")}
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
 
 
 def links_of(model: ModelConfig, rows: int) -> list[Link]:
     """Returns the link of every tensor of a model; the token embedding and its bias have so many rows."""
     links, waiting = [], {}
-    for each in describe(model).variables():
-        scope, _, leaf = each.name.rpartition("/")
-        if each.name == "embeddings/word":
-            links.append(_padded("embedding.word_embeddings.weight", each, rows))
-        elif each.name == "masked_lm/bias":
-            links.append(_padded("output_layer.bias", each, rows))
+    for variable in describe(model).variables():
+        scope, _, leaf = variable.name.rpartition("/")
+        if variable.name == "embeddings/word":
+            links.append(_padded("embedding.word_embeddings.weight", variable, rows))
+        elif variable.name == "masked_lm/bias":
+            links.append(_padded("output_layer.bias", variable, rows))
         elif scope.endswith(("/query", "/key", "/value")):
-            waiting.setdefault(leaf, []).append(each)
+            waiting.setdefault(leaf, []).append(variable)
             if len(waiting[leaf]) == 3:
-                layer = int(each.name[len("layer_") :].partition("/")[0])
+                layer = int(variable.name[len("layer_") :].partition("/")[0])
                 name = f"encoder.layers.{layer}.self_attention.linear_qkv{_NAMES.leaves[leaf]}"
                 links.append(by_heads(name, waiting.pop(leaf), model.num_attention_heads))
         else:
-            links.append(_NAMES.link(each))
+            links.append(_NAMES.link(variable))
     return links
 
 

@@ -46,17 +46,17 @@ def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[L
     In variables of the attention each head has an axis of its own.
     """
     links, heads = [], (model.num_attention_heads, model.head_size)
-    for each in describe(model).variables():
-        scope, _, leaf = each.name.rpartition("/")
+    for variable in describe(model).variables():
+        scope, _, leaf = variable.name.rpartition("/")
         if scope == "pooler":
             layer = library.names.first_layer + model.num_hidden_layers
-            links += [same(pooler.format(layer=layer) + LEAVES[leaf], each) for pooler in library.poolers]
+            links += [same(pooler.format(layer=layer) + LEAVES[leaf], variable) for pooler in library.poolers]
             continue
-        link = library.names.link(each)
+        link = library.names.link(variable)
         if scope.endswith(("attention/query", "attention/key", "attention/value")):
-            link = reshaped(link.theirs, each, (model.hidden_size, *heads) if leaf == "kernel" else heads)
+            link = reshaped(link.theirs, variable, (model.hidden_size, *heads) if leaf == "kernel" else heads)
         elif scope.endswith("attention/output") and leaf == "kernel":
-            link = reshaped(link.theirs, each, (*heads, model.hidden_size))
+            link = reshaped(link.theirs, variable, (*heads, model.hidden_size))
         links.append(link)
     return [link for link in links if link.theirs.partition("/")[0] in parts]
 
@@ -84,21 +84,21 @@ def read(library: Library, folder: Path) -> Weights:
     twice = [link.theirs for link in every if links[link.ours] is not link]
     shapes = {name: checkpoint.shapes[theirs] for name, theirs in holders.items()}
     there = check_tensors(str(checkpoint.path), links.values(), shapes, twice)
-    found = LinkedWeights(str(folder), model, there, lambda name: checkpoint.read(holders[name]), own_tokenizer)
-    if library.note and "masked_lm" not in found.missing:
-        found.notes = (library.note,)
-    return found
+    weights = LinkedWeights(str(folder), model, there, lambda name: checkpoint.read(holders[name]), own_tokenizer)
+    if library.note and "masked_lm" not in weights.missing:
+        weights.notes = (library.note,)
+    return weights
 
 
 def _prefix(folder: Path) -> Path:
     """Returns the path of the only checkpoint of a folder, without `.index`."""
-    found = sorted(folder.glob("*.index"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    indexes = sorted(folder.glob("*.index"))
+    if len(indexes) != 1:
+        names = ", ".join(path.name for path in indexes) or "none"
         raise FormatError(
             f"{folder}: expected one checkpoint of TensorFlow, such as {tf1.CHECKPOINT}.index; found {names}"
         )
-    return found[0].with_suffix("")
+    return indexes[0].with_suffix("")
 
 
 def _own_name(name: str, roots: Mapping[str, str]) -> str:

@@ -48,11 +48,11 @@ class OwnWeights(Weights):
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         every = {each.name: each.shape for each in describe(self.model).variables()}
         masters = ((name.partition("/"), each[1]) for name, each in self._reader.tensors.items())
-        found = {name: shape for (kind, _, name), shape in masters if kind == MASTER}
-        for name, shape in found.items():
+        weights = {name: shape for (kind, _, name), shape in masters if kind == MASTER}
+        for name, shape in weights.items():
             if every.get(name) != shape:
                 raise FormatError(f"{path}: {name} is {list(shape)}; its own configuration has another model")
-        self.shapes = {name: shape for name, shape in every.items() if name in found}
+        self.shapes = {name: shape for name, shape in every.items() if name in weights}
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
@@ -102,8 +102,8 @@ def find(path: Path) -> Path:
         return path
     if best := scores.checkpoint(path):
         return best
-    if found := folder.find(path):
-        return found[-1]
+    if checkpoints := folder.find(path):
+        return checkpoints[-1]
     raise MissingFileError(
         f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one"
     )

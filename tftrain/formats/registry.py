@@ -23,32 +23,32 @@ WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
 _WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have several classes for a model
 
 
-def open_weights(place: Place, allow_pickle: bool = False) -> Weights:
+def open_weights(source: Place, allow_pickle: bool = False) -> Weights:
     """Opens the model at a place; of hf with `allow_pickle` also one without a safetensors file.
 
     Raises:
         FormatError, CheckpointError: it can't be read; the message names the file.
     """
-    options = {"allow_pickle": allow_pickle} if place.format == "hf" else {}
-    return _module(place.format).read(Path(place.path), **options)
+    options = {"allow_pickle": allow_pickle} if source.format == "hf" else {}
+    return _module(source.format).read(Path(source.path), **options)
 
 
-def model_of(place: Place) -> tuple[ModelConfig, Tokenizer | None]:
+def model_of(source: Place) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer at a place. It reads no tensor and loads no TensorFlow.
 
     Raises:
         FormatError, CheckpointError: they can't be read; the message names the file.
     """
-    return _module(place.format).read_model(Path(place.path))
+    return _module(source.format).read_model(Path(source.path))
 
 
-def tokenizer_folders(place: Place) -> list[str]:
+def tokenizer_folders(source: Place) -> list[str]:
     """Returns the folders in which the tokenizer of a model is looked for, for messages."""
-    return _module("tftrain").tokenizer_folders(Path(place.path)) if place.format == "tftrain" else [place.path]
+    return _module("tftrain").tokenizer_folders(Path(source.path)) if source.format == "tftrain" else [source.path]
 
 
 def write_weights(
-    place: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
+    target: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> list[str]:
     """Writes a model and its tokenizer into an empty folder.
 
@@ -62,18 +62,18 @@ def write_weights(
     Raises:
         FormatError: the format can't hold the model.
     """
-    if weights.model.is_fine_tuned and place.format not in WITH_TASKS:
+    if weights.model.is_fine_tuned and target.format not in WITH_TASKS:
         raise FormatError(
-            f"{weights.path}: --task={weights.model.task}: {place.format} has no fine-tuned models; expected --to with "
-            f"{' or '.join(WITH_TASKS)}"
+            f"{weights.path}: --task={weights.model.task}: {target.format} has no fine-tuned models; expected --to "
+            f"with {' or '.join(WITH_TASKS)}"
         )
-    if architecture and place.format not in _WITH_CLASSES:
-        raise FormatError(f"--architecture={architecture}: the format {place.format} has only one; remove this flag")
-    options = {"architecture": architecture} if place.format in _WITH_CLASSES else {}
-    options |= {"max_shard_bytes": max_shard_bytes} if place.format == "hf" else {}
-    written = set(_module(place.format).write(Path(place.path), weights, **options))
+    if architecture and target.format not in _WITH_CLASSES:
+        raise FormatError(f"--architecture={architecture}: the format {target.format} has only one; remove this flag")
+    options = {"architecture": architecture} if target.format in _WITH_CLASSES else {}
+    options |= {"max_shard_bytes": max_shard_bytes} if target.format == "hf" else {}
+    written = set(_module(target.format).write(Path(target.path), weights, **options))
     if weights.tokenizer:
-        tokenizer.write(Path(place.path), weights.tokenizer)
+        tokenizer.write(Path(target.path), weights.tokenizer)
     return [name for name in weights.shapes if name not in written]
 
 

@@ -72,8 +72,8 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     act = config.get("hidden_act", "gelu")
     if act != "gelu":
         raise FormatError(f"{path}: hidden_act is {act!r}; expected 'gelu'")
-    found = hugging_face_config.model_config({"model_type": "bert", "type_vocab_size": _TOKEN_TYPES, **config}, path)
-    return dataclasses.replace(found, gelu_form="tanh", layer_norm_epsilon=_EPSILON)
+    model = hugging_face_config.model_config({"model_type": "bert", "type_vocab_size": _TOKEN_TYPES, **config}, path)
+    return dataclasses.replace(model, gelu_form="tanh", layer_norm_epsilon=_EPSILON)
 
 
 def links_of(model: ModelConfig) -> list[Link]:

@@ -42,8 +42,8 @@ _POOLER = {f"next_sentence..pooler_dense/{leaf}{VALUE}": f"encoder/_pooler_layer
 
 
 def _roots_in(names: list[str]) -> dict[str, str]:
-    found = {part: object_based.begins(names, anchor) for part, anchor in _ANCHORS.items()}
-    return {part: root for part, root in found.items() if root is not None}
+    roots = {part: object_based.begins(names, anchor) for part, anchor in _ANCHORS.items()}
+    return {part: root for part, root in roots.items() if root is not None}
 
 
 _LIBRARY = Library(

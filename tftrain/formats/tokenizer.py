@@ -61,8 +61,8 @@ def read(folder: Path) -> Tokenizer | None:
 
             file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
             vocabulary, model = read_byte_pairs(str(file))
-            found = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
-            return found if vocabulary.is_for_encoders else found._replace(special=_special(found, settings))
+            own = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
+            return own if vocabulary.is_for_encoders else own._replace(special=_special(own, settings))
         if (folder / VOCAB).is_file():
             vocabulary = read_vocabulary(str(folder / VOCAB), kind)
         else:
@@ -86,23 +86,23 @@ def read(folder: Path) -> Tokenizer | None:
 
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings."""
-    found = settings.get("chat_template")
+    template = settings.get("chat_template")
     if (folder / CHAT_TEMPLATE).is_file():
-        found = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
-    if isinstance(found, list):  # of names with templates
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+        template = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
+    if isinstance(template, list):  # of names with templates
+        template = next((each.get("template") for each in template if each.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
 
 
 def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """Returns the special tokens that the settings name, other than the defaults."""
-    defaults, found = tokenizer.named_tokens, []
+    defaults, tokens = tokenizer.named_tokens, []
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = settings.get(name)
         token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str) and token in tokenizer.vocabulary.tokens and token != defaults.get(name):
-            found.append((name, token))
-    return tuple(found)
+            tokens.append((name, token))
+    return tuple(tokens)
 
 
 def _kind(folder: Path) -> str | None:
@@ -144,12 +144,12 @@ def read_json(path: Path) -> dict[str, Any]:
         FormatError: it can't be read, or is not an object.
     """
     try:
-        found = strict_json.parse(_bytes(path))
+        content = strict_json.parse(_bytes(path))
     except ValueError as error:
         raise FormatError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise FormatError(f"{path}: expected a JSON object")
-    return found
+    return content
 
 
 def _bytes(path: Path) -> bytes:

@@ -206,18 +206,18 @@ class _Pickler(pickle._Pickler):
         self.save(dict(space.attributes))
         self.write(pickle.BUILD)
 
-    def _save_tensor(self, place: Placeholder) -> None:
-        key = self.keys.setdefault(place.name, len(self.keys))
-        size = math.prod(place.shape)
-        strides = tuple(math.prod(place.shape[axis + 1 :]) for axis in range(len(place.shape)))
+    def _save_tensor(self, tensor: Placeholder) -> None:
+        key = self.keys.setdefault(tensor.name, len(self.keys))
+        size = math.prod(tensor.shape)
+        strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
         self.save(Global("torch._utils", "_rebuild_tensor_v2"))
         self.write(pickle.MARK)
         self.write(pickle.MARK)
-        for each in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
-            self.save(each)
+        for part in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
+            self.save(part)
         self.write(pickle.TUPLE + pickle.BINPERSID)
-        for each in (0, tuple(place.shape), strides, False):
-            self.save(each)
+        for part in (0, tuple(tensor.shape), strides, False):
+            self.save(part)
         self.save(Global("collections", "OrderedDict"))
         self.save(())
         self.write(pickle.REDUCE + pickle.TUPLE + pickle.REDUCE)

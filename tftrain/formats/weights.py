@@ -195,13 +195,13 @@ def require_heads(weights: Weights, heads: Iterable[str], name: str) -> None:
 
 
 def check_tensors(
-    path: str, links: Iterable[Link], found: Mapping[str, tuple[int, ...]], ignored: Collection[str] = ()
+    path: str, links: Iterable[Link], shapes: Mapping[str, tuple[int, ...]], ignored: Collection[str] = ()
 ) -> list[Link]:
     """Compares the tensors of a file with those that a model has.
 
     Args:
         links: of all tensors of the model.
-        found: the shape of each tensor in the file by name.
+        shapes: the shape of each tensor in the file by name.
         ignored: names of tensors that may be there and hold nothing of the model.
 
     Returns:
@@ -211,17 +211,17 @@ def check_tensors(
         FormatError: a tensor is unknown, missing, or has another shape.
     """
     links = list(links)
-    there = [link for link in links if link.theirs in found]
+    there = [link for link in links if link.theirs in shapes]
     parts = {"", *(part_of(name) for link in there for name in link.ours)}
-    absent = [link for link in links if link.theirs not in found]
+    absent = [link for link in links if link.theirs not in shapes]
     if missing := [link.theirs for link in absent if any(part_of(name) in parts for name in link.ours)]:
         raise FormatError(f"{path}: {listed(missing)} missing; expected every tensor of the model that config states")
-    if unknown := sorted(set(found) - {link.theirs for link in links} - set(ignored)):
+    if unknown := sorted(set(shapes) - {link.theirs for link in links} - set(ignored)):
         raise FormatError(f"{path}: {listed(unknown)} unknown: not a tensor of this model")
     for link in there:
-        if tuple(found[link.theirs]) != link.shape:
-            given, expected = list(found[link.theirs]), list(link.shape)
-            raise FormatError(f"{path}: {link.theirs} is {given}, expected {expected} by the sizes of the model")
+        if tuple(shapes[link.theirs]) != link.shape:
+            actual, expected = list(shapes[link.theirs]), list(link.shape)
+            raise FormatError(f"{path}: {link.theirs} is {actual}, expected {expected} by the sizes of the model")
     return there
 
 

@@ -106,12 +106,12 @@ def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
 def _list_files(address: str) -> list[str]:
     system, path = _system(address)
     if has_magic(path):
-        found = [name for name, info in system.glob(path, detail=True).items() if info["type"] == "file"]
+        names = [name for name, info in system.glob(path, detail=True).items() if info["type"] == "file"]
     elif path.endswith("/") if "http" in system.protocol else system.info(path)["type"] == "directory":
-        found = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
+        names = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
     else:
-        found = [system.info(path)["name"]]
-    return found if "file" in system.protocol else [system.unstrip_protocol(name) for name in found]
+        names = [system.info(path)["name"]]
+    return names if "file" in system.protocol else [system.unstrip_protocol(name) for name in names]
 
 
 def _retried(address: str, action: Callable[[str], Result]) -> Result:

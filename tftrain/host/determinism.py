@@ -1,6 +1,6 @@
 """`--deterministic`: what makes a run repeat bit for bit on GPUs too, on equal devices and as many ranks.
 
-Four things change from run to run without it:
+Five things change from run to run without it:
 
 - TensorFlow's ops that add by atomic operations on a GPU: the gradients of biases and of looked-up rows. With op
   determinism, TensorFlow takes a deterministic form, or raises an error if an op has none.
@@ -8,8 +8,10 @@ Four things change from run to run without it:
 - Horovod sums the tensors that happen to be ready at the same time in one buffer. A ring divides that buffer among the
   ranks, and each part is added in an order of its own: with three ranks or more, an element's place decides its bits.
 - NCCL may choose an algorithm in which a switch adds.
+- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU; with op determinism it does
+  not.
 
-The fused ops of this project have no atomic operations, and its random numbers depend on seed, step and sample alone.
+The other fused ops have no atomic operations, and random numbers depend on seed, step and sample alone.
 """
 
 from collections.abc import Mapping
@@ -24,12 +26,12 @@ XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 
 def conflict(environ: Mapping[str, str]) -> str:
     """Returns why the environment allows no deterministic run: it sets other values of these variables; "" if not."""
-    found = {name: environ[name] for name, value in ENVIRONMENT.items() if environ.get(name, value) != value}
-    if not found:
+    conflicting = {name: environ[name] for name, value in ENVIRONMENT.items() if environ.get(name, value) != value}
+    if not conflicting:
         return ""
-    given = ", ".join(f"{name}={value}" for name, value in found.items())
-    wanted = ", ".join(f"{name}={ENVIRONMENT[name]}" for name in found)
-    return f"expected {wanted} in the environment, given {given}; unset it"
+    values = ", ".join(f"{name}={value}" for name, value in conflicting.items())
+    wanted = ", ".join(f"{name}={ENVIRONMENT[name]}" for name in conflicting)
+    return f"expected {wanted} in the environment, given {values}; unset it"
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,11 +13,11 @@ def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """
     if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or gpus():
         return ""
-    found = [*sorted(root.glob("dev/nvidia[0-9]*")), *sorted(root.glob("proc/driver/nvidia/gpus/*"))]
-    if not found:
+    device_files = [*sorted(root.glob("dev/nvidia[0-9]*")), *sorted(root.glob("proc/driver/nvidia/gpus/*"))]
+    if not device_files:
         return ""
     return (
-        f"this host has an NVIDIA GPU ({found[0]}) that TensorFlow does not find: the run is on the CPU; "
+        f"this host has an NVIDIA GPU ({device_files[0]}) that TensorFlow does not find: the run is on the CPU; "
         "`make setup GPU=1` installs what the GPU needs, CUDA_VISIBLE_DEVICES=-1 hides it"
     )
 

@@ -13,13 +13,13 @@ PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "sa
 
 def versions() -> dict[str, str | None]:
     """Returns the version of Python and of each of `PACKAGES`; None for a package that is not installed."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def project(package: Path = Path(__file__).parents[1]) -> str:
@@ -50,8 +50,8 @@ def route_to(address: str, port: int, seconds: float) -> tuple[str, dict[str, li
 
     with socket.create_connection((address, port), seconds) as connection:
         source = connection.getsockname()[0]
-    found = {
+    addresses_by_name = {
         name: [entry.address for entry in entries if entry.family == socket.AF_INET]
         for name, entries in psutil.net_if_addrs().items()
     }
-    return source, {name: addresses for name, addresses in found.items() if addresses}
+    return source, {name: addresses for name, addresses in addresses_by_name.items() if addresses}

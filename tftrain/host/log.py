@@ -84,8 +84,8 @@ def configure(
     # TensorFlow and absl may give the root logger a handler of their own, which would repeat every line.
     root.propagate = False
     root.setLevel(level.upper())
-    place = "" if rank is None else f" rank {rank}{host and f' on {host}'}:"
-    warnings = _Handler("stderr", f"{program}:{place} %(message)s")
+    origin = "" if rank is None else f" rank {rank}{host and f' on {host}'}:"
+    warnings = _Handler("stderr", f"{program}:{origin} %(message)s")
     warnings.setLevel(logging.WARNING)
     root.handlers = [warnings] if rank else [warnings, _Lines(stream)]
     if "stdout" in closed and not rank:

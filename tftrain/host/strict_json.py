@@ -58,10 +58,10 @@ def shown(value: Any) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a name occurs twice in an object")
-    return found
+    return fields
 
 
 def _constant(word: str):
@@ -70,11 +70,11 @@ def _constant(word: str):
 
 def _message(reason: str, value: Any, name: str) -> str:
     """Returns msgspec's message with the name of the field and its value in front."""
-    found = _PLACE.search(reason)
-    place, reason = (found[1], reason[: found.start()]) if found else ("", reason)
-    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+    match = _PLACE.search(reason)
+    path, reason = (match[1], reason[: match.start()]) if match else ("", reason)
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         value = value[key] if key else value[int(index)]
-    field, reason = one_line((name + place).removeprefix("."), 2 * MAX_SHOWN), one_line(reason, 4 * MAX_SHOWN)
+    field, reason = one_line((name + path).removeprefix("."), 2 * MAX_SHOWN), one_line(reason, 4 * MAX_SHOWN)
     if reason.startswith("Object "):  # A field is missing or unknown: the object itself says nothing.
         return f"{field}: {reason}" if field else reason
     return f"{field or 'it'} is {shown(value)}: {reason}"

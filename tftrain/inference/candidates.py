@@ -55,8 +55,8 @@ class MaskedTokens:
             return [[] for _ in samples]
         hidden = self._encode(ids, lengths)
         parts = (tf.constant(rows[begin : begin + _ROWS], tf.int32) for begin in range(0, len(rows), _ROWS))
-        found = (each for part in parts for each in named(self._vocabulary, *self._predict(hidden, part)))
-        return [[next(found) for _ in sample.masks] for sample in samples]
+        candidates = (each for part in parts for each in named(self._vocabulary, *self._predict(hidden, part)))
+        return [[next(candidates) for _ in sample.masks] for sample in samples]
 
 
 class NextTokens:

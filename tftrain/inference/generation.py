@@ -48,7 +48,7 @@ class Generator:
     def __init__(self, model: TrainedModel, most: int, sampling: Sampling):
         self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
         self._longest, self._most, self._sampling, self._texts = model.longest, most, sampling, 0
-        self._tokens, self._room = len(self._vocabulary), 0
+        self._tokens, self._capacity = len(self._vocabulary), 0
         temperature, top_k, top_p = sampling[:3]
 
         @tf.function(autograph=False, reduce_retracing=True)
@@ -91,16 +91,16 @@ class Generator:
         """Reads the ends of texts, as much of each as the model reads."""
         texts = [text[int(max(len(text) - self._longest, 0)) :] for text in texts]
         ids, lengths = padded(texts)
-        self._room = int(min(ids.shape[1] + self._most, self._longest))
-        return self._decoder.read(ids, lengths, self._room)[:, : self._tokens]
+        self._capacity = int(min(ids.shape[1] + self._most, self._longest))
+        return self._decoder.read(ids, lengths, self._capacity)[:, : self._tokens]
 
     def _read_more(self, texts):
         """Reads the last token of each text; when a text is longer than the model reads, its end from the beginning."""
         lengths = np.array([len(text) for text in texts], np.int32)
-        if lengths.max() > self._room:
+        if lengths.max() > self._capacity:
             return self._read(texts)
         last = np.array([text[-1] for text in texts], np.int32)
-        return self._decoder.read_more(last, lengths - 1, self._room)[:, : self._tokens]
+        return self._decoder.read_more(last, lengths - 1, self._capacity)[:, : self._tokens]
 
 
 class _Continuation:

@@ -7,43 +7,43 @@ from typing import Any
 from tftrain.host.files import listed, one_line
 
 
-def as_text(text: str, sample, found, streamed: bool = False) -> str:
+def as_text(text: str, sample, value, streamed: bool = False) -> str:
     """Returns the lines that are printed for a text; if it and its continuation are there already, the others."""
     lines = [] if streamed else [one_line(text, len(text))]
-    if not isinstance(found, list):
-        lines.append(f"  next: {_listed(found.candidates, quote=True)}")
-        lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text and not streamed else []
-    elif not found:
+    if not isinstance(value, list):
+        lines.append(f"  next: {_listed(value.candidates, quote=True)}")
+        lines += [f"  continued: {json.dumps(value.text, ensure_ascii=False)}"] if value.text and not streamed else []
+    elif not value:
         lines.append("  no [MASK]")
     else:
-        lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, found, strict=True)]
+        lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, value, strict=True)]
     return "\n".join(lines)
 
 
-def of_task(text: str, task: str, found: Mapping[str, Any], top_k: int) -> str:
+def of_task(text: str, task: str, item: Mapping[str, Any], top_k: int) -> str:
     """Returns the lines that are printed for a text, given its object from `task_predictions.TaskPredictions`.
 
     At most `top_k` classes, answers or numbers of a vector are printed.
     """
-    return f"{one_line(text, len(text))}\n  {_predicted(task, found, top_k)}"
+    return f"{one_line(text, len(text))}\n  {_predicted(task, item, top_k)}"
 
 
-def _predicted(task: str, found: Mapping[str, Any], top_k: int) -> str:
-    if "probabilities" in found:
-        ranked = sorted(found["probabilities"].items(), key=lambda each: -each[1])
+def _predicted(task: str, item: Mapping[str, Any], top_k: int) -> str:
+    if "probabilities" in item:
+        ranked = sorted(item["probabilities"].items(), key=lambda each: -each[1])
         if task == "classification":
             return f"class: {_scored(ranked[:top_k])}"
-        chosen = [each for each in ranked if each[0] in found["prediction"]]
+        chosen = [each for each in ranked if each[0] in item["prediction"]]
         return f"classes: {_scored(chosen)}" if chosen else f"no class; the best: {_scored(ranked[:1])}"
-    if "n_best" in found:
-        best = [(json.dumps(each["text"], ensure_ascii=False), each["score"]) for each in found["n_best"]]
+    if "n_best" in item:
+        best = [(json.dumps(each["text"], ensure_ascii=False), each["score"]) for each in item["n_best"]]
         return f"answer: {_scored(best[:top_k])}"
-    if "words" in found:
-        pairs = zip(found["words"], found["prediction"], strict=True)
+    if "words" in item:
+        pairs = zip(item["words"], item["prediction"], strict=True)
         return f"words: {', '.join(f'{word} {name}' for word, name in pairs)}"
-    if "embedding" in found:
-        return f"embedding: {listed([f'{each:.4f}' for each in found['embedding']], top_k)}"
-    return f"{'cosine' if task == 'embedding' else 'number'}: {found['prediction']:.4f}"
+    if "embedding" in item:
+        return f"embedding: {listed([f'{each:.4f}' for each in item['embedding']], top_k)}"
+    return f"{'cosine' if task == 'embedding' else 'number'}: {item['prediction']:.4f}"
 
 
 def _scored(pairs) -> str:
@@ -55,13 +55,13 @@ def _listed(candidates, quote: bool = False) -> str:
     return ", ".join(f"{token} {each.probability:.4f}" for token, each in zip(shown, candidates, strict=True))
 
 
-def as_json(text: str, sample, found) -> str:
+def as_json(text: str, sample, value) -> str:
     """Returns the JSON object of a text, in one line."""
-    if isinstance(found, list):
-        masks = zip(sample.masks.tolist(), found, strict=True)
+    if isinstance(value, list):
+        masks = zip(sample.masks.tolist(), value, strict=True)
         values = {"masks": [{"position": place, "candidates": _objects(each)} for place, each in masks]}
     else:
-        values = {"candidates": _objects(found.candidates), "continuation": found.text}
+        values = {"candidates": _objects(value.candidates), "continuation": value.text}
     return json.dumps({"text": text, **values}, ensure_ascii=False)
 
 

@@ -127,15 +127,15 @@ class WordReader(Reader):
         sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
         parts, encoded = conll.divide(sentences, self._encoder, self._vocabulary.unknown_id)
         ids = [[np.zeros([0], np.int32)] for _ in examples]
-        for part, each in zip(parts, encoded, strict=True):
-            ids[part.number].append(each.ids)
+        for part, rows in zip(parts, encoded, strict=True):
+            ids[part.number].append(rows.ids)
         return (words, parts), encoded, [self._sample(np.concatenate(each), 0) for each in ids]
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Returns the objects of logits, [tokens, classes]."""
         words, parts = read
-        found = EntityScorer(parts, self._config.labels).predictions([each.argmax(-1) for each in outputs])
-        return [next(found) if each else {"words": [], "prediction": []} for each in words]
+        predictions = EntityScorer(parts, self._config.labels).predictions([each.argmax(-1) for each in outputs])
+        return [next(predictions) if each else {"words": [], "prediction": []} for each in words]
 
 
 class QuestionReader(Reader):
@@ -153,8 +153,8 @@ class QuestionReader(Reader):
         windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
         asked = self._encoder.tokenize([question for question, _ in examples])
         ids = [[query[:kept]] for query in asked]
-        for window, each in zip(windows, encoded, strict=True):
-            ids[window.question].append(each.ids[window.first : -1][window.is_best])
+        for window, encoding in zip(windows, encoded, strict=True):
+            ids[window.question].append(encoding.ids[window.first : -1][window.is_best])
         cut = [max(len(query) - kept, 0) for query in asked]
         samples = [self._sample(np.concatenate(parts), lost) for parts, lost in zip(ids, cut, strict=True)]
         return [(questions[window.question], window) for window in windows], encoded, samples
@@ -190,8 +190,8 @@ class TaskPredictions:
         self._reader, self._batch_size = reader, batch_size
 
         @tf.function(input_signature=[_IDS] * 3, autograph=False)
-        def run(ids, mask, segments):
-            outputs = network.task_outputs(encoder_batch(ids, mask, segments))
+        def run(ids, mask, token_types):
+            outputs = network.task_outputs(encoder_batch(ids, mask, token_types))
             return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
 
         self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")
@@ -204,7 +204,7 @@ class TaskPredictions:
             part = encoded[begin : begin + self._batch_size]
             lengths = [len(each.ids) for each in part]
             rows = Sequences(part).rows(np.arange(len(part)), max(lengths))
-            found = self._run(*rows).numpy()
-            outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(found, lengths, strict=True)]
+            array = self._run(*rows).numpy()
+            outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(array, lengths, strict=True)]
         objects = self._reader.objects(read, outputs)
         return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]

@@ -148,11 +148,11 @@ class TextEncoder:
 
     def _sentence(self, parts: list[np.ndarray]) -> Sample:
         with_masks = [ids for part in parts for ids in ([self._mask], part)][1:]
-        whole, room = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
-        ids = np.concatenate([[self._cls], whole[:room], [self._sep]]).astype(np.int32)
+        whole, capacity = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
+        ids = np.concatenate([[self._cls], whole[:capacity], [self._sep]]).astype(np.int32)
         masks = np.flatnonzero(ids == self._mask)
         unknown = count_unknown(ids, self._vocabulary)
-        return Sample(ids, masks, max(len(whole) - room, 0), len(parts) - 1 - len(masks), unknown)
+        return Sample(ids, masks, max(len(whole) - capacity, 0), len(parts) - 1 - len(masks), unknown)
 
     def _prompt(self, parts: list[np.ndarray]) -> Sample:
         (whole,) = parts
@@ -170,8 +170,8 @@ def padded(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Returns sequences as one array with zeros after each, int32 [b, S], and their lengths, int32 [b]."""
     lengths = np.array([len(each) for each in ids], np.int32)
     batch = np.zeros([len(ids), lengths.max()], np.int32)
-    for row, each in zip(batch, ids, strict=True):
-        row[: len(each)] = each
+    for row, tokens in zip(batch, ids, strict=True):
+        row[: len(tokens)] = tokens
     return batch, lengths
 
 

@@ -94,8 +94,8 @@ class RecordSource(ExampleSource):
     def _check(self, good: tf.Tensor, where: tf.Tensor, expected: str) -> tf.Operation:
         """Asserts that all records are `good`, bool [n, ...]. The message names the place of the first that is not."""
         good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
-        place = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
-        return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", place, ": ", expected, "\n"])])
+        first = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
+        return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", first, ": ", expected, "\n"])])
 
     def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
         """Checks token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""

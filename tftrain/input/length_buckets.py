@@ -65,20 +65,20 @@ class LengthBuckets:
         """
         number = tf.ensure_shape(tf.numpy_function(self.bucket, [first_sample], tf.int64), [])
         widths = [self._source.widths_at(int(length)) for length in self._lengths]
-        found = dict(batch)
+        shortened = dict(batch)
         for name, whole in self._source.widths.items():
             of_lengths = [width[name] for width in widths]
             if whole is not None and min(of_lengths) < whole:
-                found[name] = batch[name][:, : tf.gather(tf.constant(of_lengths), number)]
-        return found
+                shortened[name] = batch[name][:, : tf.gather(tf.constant(of_lengths), number)]
+        return shortened
 
     def _of(self, begin: int, end: int) -> list[_Window]:
         """Returns the windows that have samples from `begin` to `end`, in order."""
-        found = []
+        positions = []
         while begin < end:
-            found.append(self._window(begin))
-            begin = found[-1].begin + len(found[-1].examples)
-        return found
+            positions.append(self._window(begin))
+            begin = positions[-1].begin + len(positions[-1].examples)
+        return positions
 
     def _window(self, sample: int) -> _Window:
         """Returns the window of a sample, arranged once for all threads."""

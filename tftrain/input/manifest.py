@@ -222,8 +222,8 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
     file_format = content.pop("format")
     if isinstance(file_format, bool) or file_format not in _READABLE_FORMATS:
-        found = f"its format is {strict_json.shown(file_format)}, this version reads {FORMAT}"
-        raise DataError(f"{path}: {found}; prepare the data again")
+        difference = f"its format is {strict_json.shown(file_format)}, this version reads {FORMAT}"
+        raise DataError(f"{path}: {difference}; prepare the data again")
     if file_format == 1 and "tokens" in content:
         content |= {"tokens_read": content.pop("tokens")}
         content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}

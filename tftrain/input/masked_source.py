@@ -2,7 +2,7 @@
 
 A batch of n examples of S tokens, P of them masked at most, has the features input_ids, input_mask and segment_ids,
 int32 [n, S]; masked_lm_positions and masked_lm_ids, int32 [n, P]; masked_lm_weights, float32 [n, P]; and
-next_sentence_labels, int32 [n] (1: the second segment is random).
+next_sentence_labels, int32 [n] (1: the second text is random).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from tftrain.config.data_sizes import predictions
 from tftrain.input.example import decode
 from tftrain.input.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.input.masking import Masking, random_block, stream_key
-from tftrain.input.preflight import SEGMENTS
+from tftrain.input.preflight import TOKEN_TYPES
 from tftrain.input.records import RecordSet
 
 _WEIGHTS = ("masked_lm_weights",)
@@ -152,14 +152,14 @@ class PackedSource(PairRecords):
             ]
         with tf.control_dependencies(checks):
             flat = tf.cast(tokens.flat_values, tf.int32)
-        found = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
-        return found | {
+        features = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
+        return features | {
             "sequence_weights": tf.cast(lengths > 0, tf.float32),
             "next_sentence_labels": tf.cast(labels, tf.int32),
         }
 
     def _places(self, lengths, seconds):
-        """Returns the features that follow from the lengths of the examples and of their first segments, [n, E]."""
+        """Returns the features that follow from the lengths of the examples and of their first texts, [n, E]."""
         starts, ends = tf.cumsum(lengths, axis=1, exclusive=True), tf.cumsum(lengths, axis=1)
         position = tf.range(self.max_seq_length, dtype=tf.int64)[tf.newaxis, :]  # [1, S]
         within = position < ends[:, -1:]  # [n, S]
@@ -168,14 +168,14 @@ class PackedSource(PairRecords):
         in_example = position - tf.gather(starts, number, batch_dims=1)
         second = in_example >= tf.gather(seconds, number, batch_dims=1)
         none = tf.zeros([], tf.int64)
-        found = {
+        positions = {
             "input_mask": within,
             "segment_ids": within & second,
             "sequence_ids": tf.where(within, number + 1, none),
             "position_ids": tf.where(within, in_example, none),
             "sequence_starts": tf.where(lengths > 0, starts, none),
         }
-        return {name: tf.cast(value, tf.int32) for name, value in found.items()}
+        return {name: tf.cast(value, tf.int32) for name, value in positions.items()}
 
 
 class StaticSource(PairRecords):
@@ -193,7 +193,7 @@ class StaticSource(PairRecords):
         }
         parsed = tf.io.parse_example(serialized, features, example_names=where)
         positions, weights = parsed["masked_lm_positions"], parsed["masked_lm_weights"]
-        segments, mask = parsed["segment_ids"], parsed["input_mask"]
+        token_types, mask = parsed["segment_ids"], parsed["input_mask"]
         checks = [
             self._check(
                 (positions >= 0) & (positions < length),
@@ -203,9 +203,9 @@ class StaticSource(PairRecords):
             self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
             self._labels_fit(where, parsed["next_sentence_labels"][:, 0]),
             self._check(
-                (segments >= 0) & (segments < SEGMENTS),
+                (token_types >= 0) & (token_types < TOKEN_TYPES),
                 where,
-                f"a segment id is negative or too large; expected ids below {SEGMENTS}",
+                f"a token type is negative or too large; expected token types below {TOKEN_TYPES}",
             ),
             self._check((mask == 0) | (mask == 1), where, "input_mask is neither 0 nor 1 somewhere"),
             # The comparison is false for NaN too.

@@ -62,12 +62,12 @@ class Mixture:
         periods, places = np.divmod(samples, PERIOD)
         of_samples = self._source[places]
         numbers = periods * self._counts[of_samples] + self._before[places]
-        found = np.empty_like(numbers)
+        chosen = np.empty_like(numbers)
         for source in np.unique(of_samples):
             own = of_samples == source
             key = int(derive_key(seed, zlib.crc32(self.sources[source].name.encode()))) >> 1
-            found[own] = self._begins[source] + example_ids(numbers[own], self.sizes[source], key)
-        return found
+            chosen[own] = self._begins[source] + example_ids(numbers[own], self.sizes[source], key)
+        return chosen
 
     def rows(self, source: int) -> range:
         """Returns the numbers of the examples of a source."""
@@ -81,11 +81,11 @@ class Mixture:
     def words(self, samples: int) -> str:
         """Returns share, size and epochs of each source, after so many samples of the run, for the log."""
         counts = self.consumed(samples).tolist()
-        found = [
+        words_of = [
             f"{source.name} {source.share:.2%} of the samples, {count / size:.2f} epochs of {size}"
             for source, size, count in zip(self.sources, self.sizes, counts, strict=True)
         ]
-        return listed(found, _SHOWN)
+        return listed(words_of, _SHOWN)
 
 
 def read_prepared(data: DataConfig) -> Manifest:

@@ -45,8 +45,8 @@ def train_batches(
     def batch(number: tf.Tensor) -> Batch:
         first = first_sample + number * global_batch_size
         features = source.batch(first + start, stop - start, buckets.examples if buckets else order)
-        found = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
-        return buckets.cut(found, first) if buckets else found
+        features_of_batch = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
+        return buckets.cut(features_of_batch, first) if buckets else features_of_batch
 
     return _dataset(tf.data.Dataset.counter(), batch, data)
 

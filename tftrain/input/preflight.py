@@ -14,8 +14,8 @@ from tftrain.input.manifest import NAME, Manifest, file_sha256
 from tftrain.input.mixture import read_prepared
 from tftrain.input.records import RecordSet, match_files
 
-# An example has two segments. Their ids are the token types.
-SEGMENTS = 2
+# The token types of an example: of its first and its second text.
+TOKEN_TYPES = 2
 STANDARD_FEATURES = (
     *("input_ids", "input_mask", "segment_ids"),
     *("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
@@ -54,10 +54,10 @@ def identity(data: DataConfig) -> dict[str, str]:
     """
     if data.data_dir or data.mix:
         manifest = read_prepared(data)
-        found = {"the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}"}
+        identity = {"the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}"}
         if not data.mix:
-            return found | {f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}"}
-        return found | {
+            return identity | {f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}"}
+        return identity | {
             f"the source {source.name}": f"{source.share:.6f}, SHA-256 {file_sha256(own.path(NAME))[:16]}"
             for source, own in manifest.sources
         }
@@ -71,11 +71,11 @@ def identity(data: DataConfig) -> dict[str, str]:
     return properties
 
 
-def other_objective(wanted: str, found: str) -> str:
+def other_objective(wanted: str, prepared: str) -> str:
     """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
     return (
-        f"the data was prepared with --objective={found}, but --model_family={families.listed(wanted)} trains on "
-        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(found)}"
+        f"the data was prepared with --objective={prepared}, but --model_family={families.listed(wanted)} trains on "
+        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(prepared)}"
     )
 
 
@@ -87,8 +87,8 @@ def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
     length, most = manifest.max_seq_length, manifest.max_sequences_per_pack
     if manifest.objective == "causal":
         return length
-    if given := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
-        return given
+    if limit := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
+        return limit
     return packed_predictions(length, data.masked_lm_prob, most) if most else predictions(length, data.masked_lm_prob)
 
 
@@ -108,9 +108,9 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     if objective == "causal":
         length = len(features.get("input_ids", ())) - 1
         if length < 1 or "masked_lm_positions" in features:
-            found = f"masked_lm_positions, as for --model_family={masked_family}" if length >= 1 else "no two input_ids"
+            other = f"masked_lm_positions, as for --model_family={masked_family}" if length >= 1 else "no two input_ids"
             raise DataError(
-                f"{where}: the record has {found}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
+                f"{where}: the record has {other}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
                 f"for --model_family={families.listed('causal')}"
             )
         return length, length
@@ -135,8 +135,8 @@ def problems(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
     if config.model.objective == "causal":
         faults += _mask_problems(data)
-    elif config.model.type_vocab_size < SEGMENTS:
-        expected = f"expected at least {SEGMENTS}, the token types of an example"
+    elif config.model.type_vocab_size < TOKEN_TYPES:
+        expected = f"expected at least {TOKEN_TYPES}, the token types of an example"
         faults.append(_problem(config.model, "type_vocab_size", expected))
     if len(data.sources) != 1 or mixture.problems(data):
         return faults

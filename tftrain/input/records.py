@@ -132,7 +132,7 @@ class RecordSet:
         # Checked first, because the length in the index may be wrong.
         if _payload_length(file, offset) != size - FRAME_BYTES:
             fault = f"the record has another length than {file.path}.index says"
-            raise DataError(f"{file.path}: byte {offset}: {fault}; remove that index, it is made anew")
+            raise DataError(f"{file.path}: byte {offset}: {fault}; remove that index: it is written again")
         record = file.pread(size, offset)
         payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
         if masked_crc(payload) != crc:

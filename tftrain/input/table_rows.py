@@ -24,15 +24,15 @@ class Row(NamedTuple):
 def json_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
     """Yields the rows of JSON Lines: each line is an object. Empty lines are no rows."""
     for number, line in enumerate(_lines(stream.readline, name), 1):
-        place = f"{name}, line {number}"
+        where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
             continue
         try:
             values = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            yield Row(place, {}, f"not JSON: {error}")
+            yield Row(where, {}, f"not JSON: {error}")
         else:
-            yield Row(place, values) if isinstance(values, dict) else Row(place, {}, "expected a JSON object")
+            yield Row(where, values) if isinstance(values, dict) else Row(where, {}, "expected a JSON object")
 
 
 def separated_rows(
@@ -48,9 +48,9 @@ def separated_rows(
     """
     names = None
     for number, fields, fault in _records(stream, name, delimiter):
-        place = f"{name}, line {number}"
+        where = f"{name}, line {number}"
         if fault:
-            yield Row(place, {}, fault)
+            yield Row(where, {}, fault)
             continue
         if names is None:
             names = fields if header else [str(column) for column in range(len(fields))]
@@ -58,9 +58,9 @@ def separated_rows(
             if header:
                 continue
         if len(fields) == len(names):
-            yield Row(place, dict(zip(names, fields, strict=True)))
+            yield Row(where, dict(zip(names, fields, strict=True)))
         else:
-            yield Row(place, {}, f"{len(fields)} fields; expected {len(names)}, as in the first line")
+            yield Row(where, {}, f"{len(fields)} fields; expected {len(names)}, as in the first line")
 
 
 def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int, list[str], str | None]]:

@@ -94,8 +94,8 @@ class TextTokenizer:
         ids: list[np.ndarray] = []
         for part in _parts(sentences):
             if self._whole is not None:
-                found = self._whole.tokenize(tf.constant(part))
-                ids += np.split(found.flat_values.numpy(), found.row_splits.numpy()[1:-1])
+                tokens = self._whole.tokenize(tf.constant(part))
+                ids += np.split(tokens.flat_values.numpy(), tokens.row_splits.numpy()[1:-1])
                 continue
             words = self._split(part)
             self._add(set(itertools.chain.from_iterable(words)))
@@ -111,8 +111,8 @@ class TextTokenizer:
         new = words.difference(self._ids_of)
         short = [word for word in new if len(word) <= LONGEST_WORD]
         if short:
-            found = self._pieces.tokenize(tf.constant(short))
-            ids, ends = found.flat_values.numpy().tolist(), found.row_splits.numpy().tolist()
+            tokens = self._pieces.tokenize(tf.constant(short))
+            ids, ends = tokens.flat_values.numpy().tolist(), tokens.row_splits.numpy().tolist()
             self._ids_of.update((word, tuple(ids[ends[row] : ends[row + 1]])) for row, word in enumerate(short))
         self._ids_of.update((word, self._unknown) for word in new if len(word) > LONGEST_WORD)
 

@@ -95,14 +95,14 @@ def compiled_template(tokenizer: Tokenizer) -> Template:
     )
     environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
     try:
-        found = environment.from_string(tokenizer.chat_template)
+        template = environment.from_string(tokenizer.chat_template)
     except TemplateError as error:
         raise DataError(f"the chat template is not one of Jinja: {error}") from error
 
     def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
         try:
-            given = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
-            return found.render(**given, **tokenizer.named_tokens)
+            variables = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
+            return template.render(**variables, **tokenizer.named_tokens)
         except Exception as error:  # A template can fail in any way.
             raise DataError(f"the chat template can't make a text of the messages: {error}") from error
 
@@ -124,7 +124,7 @@ def end_of_answer(template: Template) -> str:
 def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
     messages = row.values.get(_MESSAGES)
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise DataError(f"{row.place}: messages is no list of objects with the texts role and content")
+        raise DataError(f"{row.place}: messages is not a list of objects with the strings role and content")
     parts, written = [], ""
     try:
         for end, message in enumerate(messages, start=1):
@@ -154,7 +154,7 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
     """Returns the tokens of examples; an end token, which is learned, follows a completion."""
     tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
     pieces = iter(tokenize([text for example in examples for text, _ in example.parts]))
-    end, found = np.array([tokenizer.vocabulary.end_id], np.int32), []
+    end, encoded = np.array([tokenizer.vocabulary.end_id], np.int32), []
     for example in examples:
         parts = [(next(pieces), is_learned) for _, is_learned in example.parts]
         if not example.is_chat:
@@ -162,8 +162,8 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
             if not len(parts[0][0]):  # A prompt without tokens begins as a document does.
                 parts[0] = (end, False)
         ids = np.concatenate([part for part, _ in parts])
-        found.append(Encoded(ids, np.repeat([learned for _, learned in parts], [len(part) for part, _ in parts])))
-    return found
+        encoded.append(Encoded(ids, np.repeat([learned for _, learned in parts], [len(part) for part, _ in parts])))
+    return encoded
 
 
 class Rows:
@@ -191,11 +191,11 @@ class Rows:
         for number, row in enumerate(rows):
             self.examples.append([])
             begin = 0
-            for place, chosen in enumerate(row[row >= 0].tolist()):
+            for position, chosen in enumerate(row[row >= 0].tolist()):
                 example, (ids, is_learned) = kept[chosen], encoded[kept[chosen]]
                 part = slice(begin, begin + sizes[chosen])
                 labels = np.where(is_learned[1:], ids[1:], -1)[: sizes[chosen]]
-                values = (ids[: sizes[chosen]], 1, place + 1, np.arange(sizes[chosen]), labels)
+                values = (ids[: sizes[chosen]], 1, position + 1, np.arange(sizes[chosen]), labels)
                 for name, value in zip(names, values, strict=True):
                     self.features[name][number, part] = value
                 whole = examples[example]._replace(is_cut=len(ids) > length + 1)

@@ -28,23 +28,23 @@ def read_sentences(path: str) -> list[Sentence]:
     Raises:
         DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
     """
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     words: list[tuple[str, str]] = []
     begin = 1
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
         columns = line.split()
         if not columns or columns[0] == DOCUMENT_START:
             if words:
-                found.append(Sentence(f"{path}, line {begin}", len(found), *zip(*words, strict=True)))
+                sentences.append(Sentence(f"{path}, line {begin}", len(sentences), *zip(*words, strict=True)))
                 words.clear()
             continue
         if len(columns) < 2:
             raise DataError(f"{path}, line {number}: {line.strip()[:50]!r}; expected a word and its class")
         begin = begin if words else number
         words.append((columns[0], columns[-1]))
-    if not found:
+    if not sentences:
         raise DataError(f"{path}: no examples in it")
-    return found
+    return sentences
 
 
 def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> tuple[list[Sentence], list[Encoded]]:

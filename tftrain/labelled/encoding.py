@@ -82,10 +82,10 @@ class Sequences:
     def rows(self, numbers: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding is 0."""
         ids = np.zeros([len(numbers), length], np.int32)
-        mask, segments = np.zeros_like(ids), np.zeros_like(ids)
+        mask, token_types = np.zeros_like(ids), np.zeros_like(ids)
         for row, number in enumerate(numbers):
             begin, end = (self.ends[number - 1] if number else 0), self.ends[number]
             ids[row, : end - begin] = self.ids[begin:end]
             mask[row, : end - begin] = 1
-            segments[row, self.firsts[number] : end - begin] = 1
-        return ids, mask, segments
+            token_types[row, self.firsts[number] : end - begin] = 1
+        return ids, mask, token_types

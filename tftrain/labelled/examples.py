@@ -69,8 +69,8 @@ def path_of(settings: FineTuningConfig, split: str) -> str:
 def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
     value = row.values.get(column)
     if task == "multi_label":
-        found = value if isinstance(value, list) else str(value or "").split(settings.label_separator)
-        return tuple(str(each) for each in found if each != "")
+        labels = value if isinstance(value, list) else str(value or "").split(settings.label_separator)
+        return tuple(str(each) for each in labels if each != "")
     if task in ("regression", "embedding"):
         return number(value, f"{row.place}: {column}")
     if value is None or value == "" or isinstance(value, list | dict):
@@ -81,12 +81,12 @@ def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
 def number(value: Any, what: str) -> float:
     """Returns a finite number, or raises a DataError whose message begins with `what`."""
     try:
-        found = math.nan if isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise DataError(f"{what} is {value!r}; expected a number")
-    return found
+    return number
 
 
 def classes_of(example: Any, task: str) -> Sequence[str]:
@@ -102,10 +102,10 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
     Raises:
         DataError: there are too few, or far too many.
     """
-    found = {label for example in examples for label in classes_of(example, task)}
+    labels = {label for example in examples for label in classes_of(example, task)}
     least = 1 if task == "multi_label" else 2
-    if not least <= len(found) <= MAX_LABELS:
+    if not least <= len(labels) <= MAX_LABELS:
         file = examples[0].place.rpartition(", line")[0]
-        raise DataError(f"{file}: {len(found)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
-    are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in found)
-    return tuple(sorted(found, key=int) if are_whole else sorted(found))
+        raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
+    are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in labels)
+    return tuple(sorted(labels, key=int) if are_whole else sorted(labels))

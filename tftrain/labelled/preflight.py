@@ -40,8 +40,8 @@ def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = No
     return examples.read_examples(settings, task, split)
 
 
-def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, ...]:
-    """Returns the classes of the training examples `found`, by default those in the file; none for other tasks.
+def labels_of(config: TrainConfig, rows: Sequence | None = None) -> tuple[str, ...]:
+    """Returns the classes of the training examples `rows`, by default those in the file; none for other tasks.
 
     Raises:
         DataError: see `read_split`; there are too few classes, or far too many.
@@ -51,13 +51,13 @@ def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, 
         return ()
     if settings.glue_task:
         return glue.TASKS[settings.glue_task].labels
-    return examples.labels_of(read_split(config, "train") if found is None else found, task)
+    return examples.labels_of(read_split(config, "train") if rows is None else rows, task)
 
 
-def check_labels(found: Sequence, task: str, labels: Sequence[str]) -> None:
+def check_labels(rows: Sequence, task: str, labels: Sequence[str]) -> None:
     """Raises a DataError that names the line if a label of an example is not one of the model's."""
     known = set(labels)
-    for example in found if task in WITH_CLASSES else ():
+    for example in rows if task in WITH_CLASSES else ():
         if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
             raise DataError(
                 f"{example.place}: the label {unknown[0]!r} is not one of the model's: {listed(labels, 10)}"
@@ -77,28 +77,28 @@ def with_glue(config: TrainConfig) -> TrainConfig:
 
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns all conflicts between a configuration of fine-tuning, valid or not, and its labelled files."""
-    settings, model, found = config.fine_tuning, config.model, []
+    settings, model, problems = config.fine_tuning, config.model, []
     metrics = METRICS[model.task]
     if settings.best_metric not in (None, *metrics):
-        found.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
+        problems.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
     if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
         expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
-        return [*found, Problem("task", model.task, expected)]
+        return [*problems, Problem("task", model.task, expected)]
     tokenizer = None
     try:
         tokenizer = tokenizer_of(config)
     except DataError as error:
-        found.append(_problem(error, config, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
+        problems.append(_problem(error, config, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
         if model.task == "completion":  # Its files can't be read without.
-            return found
+            return problems
     labels = model.labels
     for split in ("train", "eval"):
         flag = "glue_dir" if settings.glue_task else f"{split}_file"
-        if flag in {problem.flag for problem in found}:
+        if flag in {problem.flag for problem in problems}:
             continue
         if getattr(settings, flag) is None:
             if split == "eval" and config.run.mode == "evaluate":
-                found.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
+                problems.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
             continue
         try:
             rows = read_split(config, split, tokenizer)
@@ -106,11 +106,11 @@ def problems(config: TrainConfig) -> list[Problem]:
             if labels:
                 check_labels(rows, model.task, labels)
         except DataError as error:
-            found.append(_problem(error, config, flag))
+            problems.append(_problem(error, config, flag))
     every = config.evaluation.eval_every
     if every > 0 and not (settings.glue_task or settings.eval_file):
-        found.append(Problem("eval_every", every, "expected 0, or eval_file: nothing is held out"))
-    return found
+        problems.append(Problem("eval_every", every, "expected 0, or eval_file: nothing is held out"))
+    return problems
 
 
 def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
@@ -123,8 +123,8 @@ def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
         name, _, rest = message.removeprefix("--").partition(" is not given; ")
         if rest:
             return Problem(name, None, rest)
-        given, _, message = message.removeprefix("--").partition(": ")
-        flag, _, value = given.partition("=")
+        flag_text, _, message = message.removeprefix("--").partition(": ")
+        flag, _, value = flag_text.partition("=")
     return Problem(flag, value, message)
 
 
@@ -153,9 +153,9 @@ def identity(config: TrainConfig) -> dict[str, str]:
     settings, tokenizer = config.fine_tuning, tokenizer_of(config)
     vocabulary = tokenizer.vocabulary
     digest = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()
-    found = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
+    identity = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
     if config.model.task == "completion" and tokenizer.chat_template:
-        found["the chat template"] = f"SHA-256 {hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:16]}"
+        identity["the chat template"] = f"SHA-256 {hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:16]}"
     for split in ("train", "eval"):
         if settings.glue_task or getattr(settings, f"{split}_file"):
             path = examples.path_of(settings, split)
@@ -163,5 +163,5 @@ def identity(config: TrainConfig) -> dict[str, str]:
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
             except OSError as error:
                 raise DataError(f"{path}: {error.strerror}") from error
-            found[f"the labelled {split} file"] = f"SHA-256 {digest[:16]}"
-    return found
+            identity[f"the labelled {split} file"] = f"SHA-256 {digest[:16]}"
+    return identity

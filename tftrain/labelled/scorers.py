@@ -63,20 +63,20 @@ class ClassScorer(Scorer):
         """Returns accuracy, F1 and Matthews' correlation of logits, [n, classes]."""
         from sklearn import metrics
 
-        true, found = self._numbers(outputs), outputs.argmax(-1)
+        true, predicted = self._numbers(outputs), outputs.argmax(-1)
         average = "binary" if len(self._labels) == 2 else "macro"
         return {
-            "accuracy": float(metrics.accuracy_score(true, found)),
-            "f1": float(metrics.f1_score(true, found, average=average, zero_division=0)),
-            "matthews": float(metrics.matthews_corrcoef(true, found)),
+            "accuracy": float(metrics.accuracy_score(true, predicted)),
+            "f1": float(metrics.f1_score(true, predicted, average=average, zero_division=0)),
+            "matthews": float(metrics.matthews_corrcoef(true, predicted)),
         }
 
     def confusion(self, outputs: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
         """Returns the classes and the counts of logits, [n, classes]."""
         from sklearn import metrics
 
-        found, numbers = outputs.argmax(-1), range(len(self._labels))
-        return self._labels, metrics.confusion_matrix(self._numbers(outputs), found, labels=numbers)
+        predicted, numbers = outputs.argmax(-1), range(len(self._labels))
+        return self._labels, metrics.confusion_matrix(self._numbers(outputs), predicted, labels=numbers)
 
     def _numbers(self, outputs: np.ndarray) -> np.ndarray:
         numbers = {label: number for number, label in enumerate(self._labels)}
@@ -96,17 +96,17 @@ class MultiLabelScorer(Scorer):
         """Returns F1 over all decisions and over classes, and the share of exact matches, of logits [n, classes]."""
         from sklearn import metrics
 
-        examples, found = self._examples[: len(outputs)], outputs > 0
+        examples, predicted = self._examples[: len(outputs)], outputs > 0
         true = np.array([[label in example.label for label in self._labels] for example in examples])
         return {
-            "f1_micro": float(metrics.f1_score(true, found, average="micro", zero_division=0)),
-            "f1_macro": float(metrics.f1_score(true, found, average="macro", zero_division=0)),
-            "exact_match": float(metrics.accuracy_score(true, found)),
+            "f1_micro": float(metrics.f1_score(true, predicted, average="micro", zero_division=0)),
+            "f1_macro": float(metrics.f1_score(true, predicted, average="macro", zero_division=0)),
+            "exact_match": float(metrics.accuracy_score(true, predicted)),
         }
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
-        found = [label for label, logit in zip(self._labels, output, strict=True) if logit > 0]
-        return {"prediction": found, "probabilities": self._named(1 / (1 + np.exp(-output.astype(np.float64))))}
+        predicted = [label for label, logit in zip(self._labels, output, strict=True) if logit > 0]
+        return {"prediction": predicted, "probabilities": self._named(1 / (1 + np.exp(-output.astype(np.float64))))}
 
 
 class NumberScorer(Scorer):
@@ -114,9 +114,9 @@ class NumberScorer(Scorer):
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns Spearman's and Pearson's correlation and the negative root of the mean squared error, of [n, 1]."""
-        true, found = np.array([example.label for example in self._examples[: len(outputs)]]), outputs[:, 0]
-        rmse = math.sqrt(float(np.mean((true - found) ** 2)))
-        correlations = {name: _correlation(f"{name}r", true, found) for name in ("spearman", "pearson")}
+        true, predicted = np.array([example.label for example in self._examples[: len(outputs)]]), outputs[:, 0]
+        rmse = math.sqrt(float(np.mean((true - predicted) ** 2)))
+        correlations = {name: _correlation(f"{name}r", true, predicted) for name in ("spearman", "pearson")}
         return {**correlations, "negative_rmse": -rmse}
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
@@ -134,24 +134,24 @@ class EntityScorer(Scorer):
         from seqeval import metrics
 
         sentences = list(self.predictions(outputs))
-        true, found = ([each[name] for each in sentences] for name in ("label", "prediction"))
-        given = {"y_true": true, "y_pred": found, "zero_division": 0}
+        true, predicted = ([each[name] for each in sentences] for name in ("label", "prediction"))
+        arguments = {"y_true": true, "y_pred": predicted, "zero_division": 0}
         return {
-            "f1": float(metrics.f1_score(**given)),
-            "precision": float(metrics.precision_score(**given)),
-            "recall": float(metrics.recall_score(**given)),
+            "f1": float(metrics.f1_score(**arguments)),
+            "precision": float(metrics.precision_score(**arguments)),
+            "recall": float(metrics.recall_score(**arguments)),
         }
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields words, labels and predictions of each sentence, whose parts follow each other."""
         parts = zip(self._examples, outputs, strict=False)
         for _, group in itertools.groupby(parts, key=lambda part: part[0].number):
-            words, tags, found = [], [], []
+            words, tags, predicted = [], [], []
             for sentence, classes in group:
                 words += sentence.words
                 tags += sentence.tags
-                found += [self._labels[int(classes[place])] for place in sentence.places]
-            yield {"words": words, "label": tags, "prediction": found}
+                predicted += [self._labels[int(classes[place])] for place in sentence.places]
+            yield {"words": words, "label": tags, "prediction": predicted}
 
 
 class PairScorer(Scorer):
@@ -173,11 +173,11 @@ class PairScorer(Scorer):
             rows = np.arange(len(cosines))
             own = cosines[rows, begin + rows]
             ranks[begin + rows] = 1 + (cosines > own[:, None]).sum(-1)
-        found = {"recall_at_1": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
+        scores = {"recall_at_1": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
         labels = [example.label for example in self._examples[: len(outputs)]]
         if None not in labels:
-            found["spearman"] = _correlation("spearmanr", np.array(labels), (first * second).sum(-1))
-        return found
+            scores["spearman"] = _correlation("spearmanr", np.array(labels), (first * second).sum(-1))
+        return scores
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
         return {"prediction": _rounded(output[0] @ output[1])}
@@ -192,11 +192,11 @@ class CompletionScorer(Scorer):
         negative_perplexity: -exp of the mean cross-entropy of the completions' tokens; exact_match: the share of
         completions of which every token is the best one, so that greedy generation gives just them.
         """
-        found = list(self._completions(outputs))
-        entropy = np.concatenate([tokens for _, tokens in found])[:, 0]
+        completions = list(self._completions(outputs))
+        entropy = np.concatenate([tokens for _, tokens in completions])[:, 0]
         return {
             "negative_perplexity": -_perplexity(entropy),
-            "exact_match": float(np.mean([_is_exact(*each) for each in found])),
+            "exact_match": float(np.mean([_is_exact(*each) for each in completions])),
         }
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:

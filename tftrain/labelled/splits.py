@@ -50,48 +50,48 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     """
     task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
     tokenizer = tokenizer_of(config)
-    found = read_split(config, split, tokenizer)
-    check_labels(found, task, labels)
+    examples = read_split(config, split, tokenizer)
+    check_labels(examples, task, labels)
     if task == "completion":
-        return _of_completions(found, tokenizer, length, split)
+        return _of_completions(examples, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
     if task == "token_classification":
-        made = _of_sentences(found, encoder, labels, tokenizer.vocabulary.unknown_id)
+        source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
         settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
-        windows, encoded = squad.divide(found, encoder, kind, settings.doc_stride, settings.max_query_length)
+        windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
-        pairs = [(found[window.question], window) for window in windows]
-        made = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
+        pairs = [(examples[window.question], window) for window in windows]
+        source = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        sides = [Sequences(encoder([(example.texts[side],) for example in found])) for side in (0, 1)]
-        made = _of_sequences(found, sides, length)
+        sides = [Sequences(encoder([(example.texts[side],) for example in examples])) for side in (0, 1)]
+        source = _of_sequences(examples, sides, length)
     else:
-        made = _of_texts(found, encoder, task, labels)
+        source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
-        words = f"{encoder.cut} of {len(found)} examples"
+        words = f"{encoder.cut} of {len(examples)} examples"
         logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
-    return made
+    return source
 
 
-def _of_completions(found, tokenizer, length, split) -> MemorySource:
+def _of_completions(examples, tokenizer, length, split) -> MemorySource:
     try:
-        packed = completions.Rows(found, completions.encode(found, tokenizer), length)
+        packed = completions.Rows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
-        raise DataError(f"{found[0].place.rpartition(', line')[0]}: {error}") from error
+        raise DataError(f"{examples[0].place.rpartition(', line')[0]}: {error}") from error
     if packed.cut or packed.left_out:
         logger.info(
-            f"{split}: of {len(found)} examples {packed.cut} are cut at --max_seq_length={length}, and "
+            f"{split}: of {len(examples)} examples {packed.cut} are cut at --max_seq_length={length}, and "
             f"{packed.left_out} are left out, since nothing of their completion fits"
         )
-    logger.info(f"{split}: {len(found) - packed.left_out} examples are packed into {len(packed.examples)} rows")
+    logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
     def rows(numbers):
         return {name: values[numbers] for name, values in packed.features.items()}
 
-    made = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
-    made.real_examples = sum(map(len, packed.examples))
-    return made
+    source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
+    source.real_examples = sum(map(len, packed.examples))
+    return source
 
 
 def _of_sequences(
@@ -115,23 +115,23 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(found, encoder, task, labels) -> MemorySource:
+def _of_texts(examples, encoder, task, labels) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
-        values = np.array([[label in example.label for label in labels] for example in found], np.float32)
+        values = np.array([[label in example.label for label in labels] for example in examples], np.float32)
     elif task == "regression":
-        values = np.array([example.label for example in found], np.float32)
+        values = np.array([example.label for example in examples], np.float32)
     else:
         ids = {label: number for number, label in enumerate(labels)}
-        values = np.array([ids[example.label] for example in found], np.int32)
-    sequences = Sequences(encoder([example.texts for example in found]))
-    return _of_sequences(found, [sequences], encoder.max_seq_length, values.__getitem__, width)
+        values = np.array([ids[example.label] for example in examples], np.int32)
+    sequences = Sequences(encoder([example.texts for example in examples]))
+    return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(found, encoder, labels, unknown_id) -> MemorySource:
+def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
-    parts, encoded = conll.divide(found, encoder, unknown_id)
+    parts, encoded = conll.divide(sentences, encoder, unknown_id)
 
     def values(numbers):
         rows = np.full([len(numbers), length], -1, np.int32)

@@ -60,7 +60,7 @@ def read_questions(path: str) -> list[Question]:
         content = strict_json.parse(read_text(path).encode())
     except ValueError as error:
         raise DataError(f"{path}: not JSON: {error}") from error
-    found, seen = [], set()
+    questions, seen = [], set()
     for article in _field(content, "data", list, path):
         for paragraph in _field(article, "paragraphs", list, path):
             context = _field(paragraph, "context", str, path)
@@ -69,33 +69,33 @@ def read_questions(path: str) -> list[Question]:
                 if question.id in seen:
                     raise DataError(f"{question.place}: the id occurs for the second time")
                 seen.add(question.id)
-                found.append(question)
-    if not found:
+                questions.append(question)
+    if not questions:
         raise DataError(f"{path}: no questions in it")
-    return found
+    return questions
 
 
-def _field(value: Any, name: str, kind: type, place: str) -> Any:
-    found = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(found, kind):
+def _field(value: Any, name: str, kind: type, where: str) -> Any:
+    field = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(field, kind):
         expected = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
-        raise DataError(f"{place}: no {name}; {expected}")
-    return found
+        raise DataError(f"{where}: no {name}; {expected}")
+    return field
 
 
 def _question(entry: Any, context: str, path: str) -> Question:
-    place = f"{path}, question {_field(entry, 'id', str, path)}"
-    answers = _field(entry, "answers", list, place)
+    where = f"{path}, question {_field(entry, 'id', str, path)}"
+    answers = _field(entry, "answers", list, where)
     if entry.get("is_impossible") is True:
         answers = []
-    texts = tuple(_field(answer, "text", str, place) for answer in answers)
-    starts = tuple(_field(answer, "answer_start", int, place) for answer in answers)
+    texts = tuple(_field(answer, "text", str, where) for answer in answers)
+    starts = tuple(_field(answer, "answer_start", int, where) for answer in answers)
     for text, start in zip(texts, starts, strict=True):
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             there = context[max(start, 0) : max(start, 0) + len(text)]
-            found = f"the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
-            raise DataError(f"{place}: {found}")
-    return Question(place, entry["id"], _field(entry, "question", str, place), context, texts, starts)
+            difference = f"the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
+            raise DataError(f"{where}: {difference}")
+    return Question(where, entry["id"], _field(entry, "question", str, where), context, texts, starts)
 
 
 def longest_query(max_query_length: int, max_seq_length: int) -> int:
@@ -130,21 +130,21 @@ def divide(
             tokens_of[question.context] = _tokens(question.context, encoder, tokenizer_type)
         spans, ids, words = tokens_of[question.context]
         query = query[:max_query_length]
-        room = encoder.max_seq_length - len(query) - 3
-        if room < 1:
+        capacity = encoder.max_seq_length - len(query) - 3
+        if capacity < 1:
             remedy = "give a larger --max_seq_length or a smaller --max_query_length"
             raise DataError(
-                f"{question.place}: {len(query)} tokens of the question leave no room for the context; {remedy}"
+                f"{question.place}: {len(query)} tokens of the question leave no tokens for the context; {remedy}"
             )
-        step = min(stride, room)
-        begins = [0, *range(step, len(ids) - room + step, step)]
-        best = _best_windows(len(ids), begins, room)
+        step = min(stride, capacity)
+        begins = [0, *range(step, len(ids) - capacity + step, step)]
+        best = _best_windows(len(ids), begins, capacity)
         answer = _answer_tokens(question, spans, words)
         for index, begin in enumerate(begins):
-            end, first = min(begin + room, len(ids)), len(query) + 2
+            end, first = min(begin + capacity, len(ids)), len(query) + 2
             inside = answer is not None and begin <= answer[0] and answer[1] < end
-            place = (answer[0] - begin + first, answer[1] - begin + first) if inside else (0, 0)
-            windows.append(Window(number, first, words[begin:end], spans, best[begin:end] == index, place))
+            labels = (answer[0] - begin + first, answer[1] - begin + first) if inside else (0, 0)
+            windows.append(Window(number, first, words[begin:end], spans, best[begin:end] == index, labels))
             encoded.append(encoder.join([query, ids[begin:end]]))
     return windows, encoded
 
@@ -158,7 +158,7 @@ def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
     return spans, np.concatenate([np.zeros([0], np.int32), *pieces]), words
 
 
-def _best_windows(tokens: int, begins: Sequence[int], room: int) -> np.ndarray:
+def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarray:
     """Returns for each token the window in which it has the most context: int [tokens].
 
     As in the original BERT, that is the smaller of both sides, and a hundredth of the window's length.
@@ -166,7 +166,7 @@ def _best_windows(tokens: int, begins: Sequence[int], room: int) -> np.ndarray:
     places = np.arange(tokens)
     scores = []
     for begin in begins:
-        end = min(begin + room, tokens)
+        end = min(begin + capacity, tokens)
         score = np.minimum(places - begin, end - 1 - places) + 0.01 * (end - begin)
         scores.append(np.where((places >= begin) & (places < end), score, -np.inf))
     return np.argmax(scores, axis=0)

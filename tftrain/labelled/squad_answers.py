@@ -27,14 +27,14 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(found: str, correct: str) -> float:
+def exact_match(predicted: str, correct: str) -> float:
     """Returns 1 if two answers are equal but for what `normalized` takes away, else 0."""
-    return float(normalized(found) == normalized(correct))
+    return float(normalized(predicted) == normalized(correct))
 
 
-def f1(found: str, correct: str) -> float:
+def f1(predicted: str, correct: str) -> float:
     """Returns the harmonic mean of precision and recall over words; if one answer is empty, 1 if both are."""
-    ours, theirs = normalized(found).split(), normalized(correct).split()
+    ours, theirs = normalized(predicted).split(), normalized(correct).split()
     if not ours or not theirs:
         return float(ours == theirs)
     same = sum((Counter(ours) & Counter(theirs)).values())
@@ -44,8 +44,8 @@ def f1(found: str, correct: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> dict[str, float]:
-    """Returns "f1" and "exact_match", in percent, over questions; `found` has an answer by id, "" for none.
+def score_answers(questions: Sequence[Question], predicted: Mapping[str, str]) -> dict[str, float]:
+    """Returns "f1" and "exact_match", in percent, over questions; `predicted` has an answer by id, "" for none.
 
     If some questions have no answer, the result has the same of both kinds: "has_answer_f1", "no_answer_f1" and so on.
     """
@@ -53,7 +53,7 @@ def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> di
     some_have_none = any(not question.answers for question in questions)
     for question in questions:
         correct = [answer for answer in question.answers if normalized(answer)] or [""]
-        answer = found[question.id]
+        answer = predicted[question.id]
         pair = max(f1(answer, each) for each in correct), max(exact_match(answer, each) for each in correct)
         sums[""].append(pair)
         if some_have_none:
@@ -91,9 +91,9 @@ class AnswerScorer(Scorer):
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns F1 and exact match in percent, given the logits of both ends of each window, [n, S, 2]."""
-        found = {question.id: (question, answers[0].text) for question, answers in self._answers(outputs)}
-        questions = [question for question, _ in found.values()]
-        return score_answers(questions, {key: text for key, (_, text) in found.items()})
+        answers_by_id = {question.id: (question, answers[0].text) for question, answers in self._answers(outputs)}
+        questions = [question for question, _ in answers_by_id.values()]
+        return score_answers(questions, {key: text for key, (_, text) in answers_by_id.items()})
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields id, question, correct answers, prediction and the best candidates of each question."""
@@ -120,11 +120,11 @@ class AnswerScorer(Scorer):
         for question, window, logits in group:
             null = min(null, float(logits[0].sum()))
             for begin, end, score in self._spans(window, logits):
-                place = window.spans[begin][0], window.spans[end][1]
-                text = question.context[slice(*place)]
+                ends = window.spans[begin][0], window.spans[end][1]
+                text = question.context[slice(*ends)]
                 if text not in best or score > best[text].score:
                     best.pop(text, None)  # Of equal scores, the one that was found first is the better one.
-                    best[text] = Answer(text, score, *place)
+                    best[text] = Answer(text, score, *ends)
         ranked = sorted(best.values(), key=lambda answer: -answer.score)[: settings.n_best]
         nothing = Answer("", null, 0, 0)
         if not ranked or (self._has_null and null - ranked[0].score > settings.null_score_threshold):

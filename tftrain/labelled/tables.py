@@ -43,11 +43,11 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
     text = read_text(path)
     stream = io.BytesIO(text.encode())
     if kind == ".jsonl":
-        found = json_rows(stream, path)
+        table_rows = json_rows(stream, path)
     else:
-        found = separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header)
+        table_rows = separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header)
     rows = []
-    for row in found:
+    for row in table_rows:
         if not row.fault:
             rows.append(row)
         elif not skips_damaged:
@@ -76,8 +76,8 @@ def column_of(row: Row, name: str | None, defaults: tuple[str, ...], flag: str) 
     Raises:
         DataError: the table has no such column.
     """
-    for each in (name,) if name else defaults:
-        if each in row.values:
-            return each
-    given = f"--{flag}={name}" if name else f"--{flag} is not given"
-    raise DataError(f"{row.place}: {given}; expected one of its columns {', '.join(map(str, row.values))}")
+    for column in (name,) if name else defaults:
+        if column in row.values:
+            return column
+    wanted = f"--{flag}={name}" if name else f"--{flag} is not given"
+    raise DataError(f"{row.place}: {wanted}; expected one of its columns {', '.join(map(str, row.values))}")

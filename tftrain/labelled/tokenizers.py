@@ -56,20 +56,20 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
     folder, weights = config.fine_tuning.tokenizer_dir, config.run.init_checkpoint
     try:
         if folder:
-            found, origin = own.tokenizer_of(folder), f"--tokenizer_dir={folder}"
+            own_tokenizer, origin = own.tokenizer_of(folder), f"--tokenizer_dir={folder}"
         elif weights:
-            found, origin = registry.model_of(parse_place(weights))[1], f"--init_checkpoint={weights}"
+            own_tokenizer, origin = registry.model_of(parse_place(weights))[1], f"--init_checkpoint={weights}"
         elif (own_folder := written_folder(config)).is_dir():
-            found, origin = tokenizer.read(own_folder), str(own_folder)
+            own_tokenizer, origin = tokenizer.read(own_folder), str(own_folder)
         else:
             raise DataError(
                 "--tokenizer_dir is not given; expected the folder of a tokenizer, or --init_checkpoint with one in it"
             )
     except FormatError as error:
         raise DataError(str(error)) from error
-    if found is None:
+    if own_tokenizer is None:
         raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
-    if not (config.model.is_decoder or found.vocabulary.is_for_encoders):
+    if not (config.model.is_decoder or own_tokenizer.vocabulary.is_for_encoders):
         raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
     path = config.fine_tuning.chat_template
-    return found._replace(chat_template=read_text(path)) if path else found
+    return own_tokenizer._replace(chat_template=read_text(path)) if path else own_tokenizer

@@ -237,13 +237,13 @@ def interface(address: str, port: int, allowed: Sequence[str]) -> str:
             f"can't connect to the launcher at {address}:{port}: {error.strerror or error}; expected a network without "
             "a firewall between the hosts; --network-interfaces chooses another one"
         ) from error
-    found = [name for name, addresses in present.items() if source in addresses]
-    if allowed and not (found := [name for name in allowed if name in present]):
+    names = [name for name, addresses in present.items() if source in addresses]
+    if allowed and not (names := [name for name in allowed if name in present]):
         raise LookupError(
             f"no interface of --network-interfaces={','.join(allowed)} has an IPv4 address here; this host has "
             f"{', '.join(present)}"
         )
-    return found[0]
+    return names[0]
 
 
 def main() -> None:

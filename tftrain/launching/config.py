@@ -20,8 +20,8 @@ class LaunchConfig:
     hostfile: str | None = flag(None, "File with a host on each line, such as `node1 slots=16`.")
     network_interfaces: str | None = flag(
         None,
-        "Network interfaces for the ranks, with commas between; of these, each host uses the first that it has. By "
-        "default the interface by which a host reaches this one.",
+        "Network interfaces for the ranks, separated by commas; each host uses the first one that it has. By default "
+        "the interface by which a host reaches this one.",
     )
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.")
@@ -32,8 +32,8 @@ class LaunchConfig:
         "the memory of its modules.",
     )
     layout: str = flag("given", choices=("given", "auto"))
-    """given: the layout of the flags. auto: the planner chooses the fastest that fits the memory, with all flags of a
-    layout that are given; see docs/planner.md."""
+    """given: the layout of the flags. auto: the planner chooses the fastest layout that fits the memory and has all
+    flags that are given; see docs/planner.md."""
     cluster: str | None = flag(None)
     """With layout=auto, the machine: a name that tftrain.plan --list prints, or FILE.json; by default this host, which
     is measured once (--machine_file)."""
@@ -41,16 +41,16 @@ class LaunchConfig:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these options by themselves."""
-        found = field_problems(self)
+        problems = field_problems(self)
         if self.hosts is not None and self.hostfile is not None:
-            found.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
+            problems.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
         if self.num_proc is None and self.hosts is None and self.hostfile is None:
-            found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
+            problems.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
-            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key"))
+            problems += [Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key")]
         if self.cluster is not None and self.layout != "auto":
-            found.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
-        return found
+            problems.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
+        return problems
 
 
 _SHORT = {"-np": "num_proc", "-H": "hosts", "-hostfile": "hostfile", "-p": "ssh_port", "-i": "ssh_identity_file"}
@@ -71,13 +71,13 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
     waiting = list(args)
     while waiting:
         arg = waiting.pop(0)
-        spelling, given, value = arg.partition("=")
+        spelling, separator, value = arg.partition("=")
         if spelling == "--":
             flags += [arg, *waiting]
             break
         if spelling in _ELASTIC:
             problems.append(Problem(spelling[2:], None, "elastic runs are started by horovodrun, see docs/elastic.md"))
-            if not given and waiting:
+            if not separator and waiting:
                 waiting.pop(0)
         elif arg == "-m" and waiting[:1] == ["tftrain.run"]:
             waiting.pop(0)
@@ -86,8 +86,8 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
             problems.append(Problem("", "python -m tftrain.run", "leave this out; expected only the flags of the run"))
         elif spelling not in _FIELDS:
             flags.append(arg)
-        elif given or _FIELDS[spelling] in _SWITCHES:
-            options.append(f"--{_FIELDS[spelling]}{given}{value}")
+        elif separator or _FIELDS[spelling] in _SWITCHES:
+            options.append(f"--{_FIELDS[spelling]}{separator}{value}")
         elif waiting:
             options.append(f"--{_FIELDS[spelling]}={waiting.pop(0)}")
         else:

@@ -170,8 +170,8 @@ def become(environ: Mapping[str, str], stdout: int, stderr: int) -> None:
 
 
 def _open_gpus() -> list[str]:
-    found = set()
+    files = set()
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # That of this very listing.
-            found.add(os.readlink(file))
-    return sorted(name for name in found if name.startswith(GPU_FILES))
+            files.add(os.readlink(file))
+    return sorted(name for name in files if name.startswith(GPU_FILES))

@@ -32,13 +32,13 @@ class Host:
 
 def assign(config: LaunchConfig) -> list[Host]:
     """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they are wrong or too few."""
-    given = _given(config)
-    slots = sum(host.slots for host in given)
+    slots_of_hosts = _given(config)
+    slots = sum(host.slots for host in slots_of_hosts)
     size = config.num_proc or slots
     if size > slots:
         raise ConfigError([Problem("num_proc", size, f"expected at most {slots}, the slots of all hosts")])
     by_host: dict[str, list[SlotInfo]] = {}
-    for slot in get_host_assignments(given, size, size):
+    for slot in get_host_assignments(slots_of_hosts, size, size):
         by_host.setdefault(slot.hostname, []).append(slot)
     # The own name of a host is often an address of loopback, such as 127.0.1.1.
     elsewhere = network.filter_local_addresses(list(by_host))

@@ -65,14 +65,14 @@ class Layouts:
         """Takes the next layout after a job that ended with an exit code; returns whether there is one."""
         if code == ExitCode.STOPPED and self._next is not self.plan:
             self.plan = self._next
-            logger.warning(f"layout: going on with {choice.words(self.plan.work)}")
+            logger.warning(f"layout: continuing with {choice.words(self.plan.work)}")
             return True
         if code not in OUT_OF_MEMORY:
             return False
         reserve = self._request.constants.reserve_gb
         limit = (reserve + LESS * (self.memory_gb - reserve)) / (1 - self._request.config.plan.memory_margin)
         smaller = dataclasses.replace(self._request.cluster, memory_gb=limit)
-        logger.warning(f"layout: out of memory with a plan of {self.memory_gb:.2f} GB for a rank; taking one with less")
+        logger.warning(f"layout: out of memory with a plan of {self.memory_gb:.2f} GB for a rank; trying one with less")
         try:
             self._take(choice.choose(self._request._replace(cluster=smaller)))
         except ConfigError as error:
@@ -80,10 +80,10 @@ class Layouts:
             return False
         return True
 
-    def _take(self, found: SearchResult) -> None:
-        self._found = found
+    def _take(self, result: SearchResult) -> None:
+        self._found = result
         self.plan = self._next = self._best()
-        logger.info("\n".join(choice.lines(found)))
+        logger.info("\n".join(choice.lines(result)))
 
     def _best(self) -> Forecast:
         """Returns the layout that is the fastest as measured; one that was not measured may be slower than planned."""

@@ -32,37 +32,37 @@ def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -
     """
     ranks, path = len(hosts[0].slots), Path(machine_file)
     if config.cluster is not None:
-        found = machine.named(config.cluster, path)
+        cluster = machine.named(config.cluster, path)
     else:
-        found = _of_gpus() if hardware.has_driver() else _measured(path)
-    if found.name == machine.NAME:
-        shared = machine.shared(found, ranks)
+        cluster = _of_gpus() if hardware.has_driver() else _measured(path)
+    if cluster.name == machine.NAME:
+        shared = machine.shared(cluster, ranks)
         if len(hosts) == 1 or config.cluster is not None:
             return shared
-        return dataclasses.replace(shared, network_gbs=min(found.network_gbs, link_gbs(config, hosts[1])))
-    if ranks > 1 and not found.link_gbs:
+        return dataclasses.replace(shared, network_gbs=min(cluster.network_gbs, link_gbs(config, hosts[1])))
+    if ranks > 1 and not cluster.link_gbs:
         expected = f"its link_gbs is 0; expected one rank on each host, or FILE.json with link_gbs for {ranks} ranks"
         raise _problem("cluster", config.cluster, expected)
-    return dataclasses.replace(found, per_node=ranks)
+    return dataclasses.replace(cluster, per_node=ranks)
 
 
 def _of_gpus() -> Cluster:
     """Returns the listed cluster of this host's GPUs, with no more memory than the smallest of them has."""
     names = hardware.gpu_names() or ["a GPU that nvidia-smi does not name"]
     try:
-        found = of_device(names[0])
+        cluster = of_device(names[0])
     except ConfigError:
         expected = f"the planner does not know {names[0]}; expected one of {', '.join(CLUSTERS)}, or FILE.json with it"
         raise _problem("cluster", None, expected) from None
-    return dataclasses.replace(found, memory_gb=min([found.memory_gb, *hardware.gpu_memory_gb("total")]))
+    return dataclasses.replace(cluster, memory_gb=min([cluster.memory_gb, *hardware.gpu_memory_gb("total")]))
 
 
 def _measured(path: Path) -> Cluster:
     if not path.exists():
         logger.info(f"layout: measuring this host for about 5 seconds; {path} keeps the result")
         machine.measure(path)
-    found = machine.read(path)
-    return dataclasses.replace(found, memory_gb=min(found.memory_gb, hardware.host_memory_gb()))
+    cluster = machine.read(path)
+    return dataclasses.replace(cluster, memory_gb=min(cluster.memory_gb, hardware.host_memory_gb()))
 
 
 def link_gbs(config: LaunchConfig, other: Host) -> float:

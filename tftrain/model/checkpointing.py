@@ -74,9 +74,9 @@ def recompute(
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*inputs_again, *variables])
                 output = function(*inputs_again, *context_again)
-            found = tape.gradient(output, [*inputs_again, *variables], output_gradients=upstream)
+            gradients = tape.gradient(output, [*inputs_again, *variables], output_gradients=upstream)
             # custom_gradient expects a second list if and only if the function reads variables.
-            return (found[: len(inputs)], found[len(inputs) :]) if variables else found
+            return (gradients[: len(inputs)], gradients[len(inputs) :]) if variables else gradients
 
         return function(*inputs, *context), gradient
 

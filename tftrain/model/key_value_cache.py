@@ -14,17 +14,17 @@ _TEXTS, _NUMBERS, _NUMBER = (tf.TensorSpec(shape, tf.int32) for shape in ([None,
 
 
 class LayerCache:
-    """The keys and values of a layer, [texts, heads, room, head_size] each; those of future tokens are zeros."""
+    """The keys and values of a layer, [texts, heads, capacity, head_size] each; those of future tokens are zeros."""
 
     def __init__(self, heads: int, head_size: int, dtype: str):
         """Has room for no token."""
         empty, shape = tf.zeros([0, heads, 0, head_size], dtype), [None, heads, None, head_size]
         self._key, self._value = (tf.Variable(empty, trainable=False, shape=shape) for _ in range(2))
 
-    def reserve(self, texts: int, room: int) -> None:
-        """Forgets everything, and makes room."""
+    def reserve(self, texts: int, capacity: int) -> None:
+        """Forgets everything, and takes memory for `capacity` tokens of each text."""
         for held in (self._key, self._value):
-            held.assign(tf.zeros([texts, held.shape[1], room, held.shape[3]], held.dtype), read_value=False)
+            held.assign(tf.zeros([texts, held.shape[1], capacity, held.shape[3]], held.dtype), read_value=False)
 
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes the keys and values of tokens.
@@ -34,7 +34,7 @@ class LayerCache:
             positions: int32 [texts, S]; None: these are the first tokens.
 
         Returns:
-            Those that the tokens attend to: of the first tokens, their own; else all that there is room for.
+            Those that the tokens attend to: of the first tokens, their own; else all up to the capacity.
         """
         if positions is None:
             for held, new in ((self._key, key), (self._value, value)):
@@ -48,14 +48,14 @@ class LayerCache:
 class LoopCache:
     """A `LayerCache` of tensors, which a loop hands on: calls of a graph that run at once share nothing."""
 
-    def __init__(self, room: tf.Tensor, held: tuple[tf.Tensor, tf.Tensor] | None = None):
+    def __init__(self, capacity: tf.Tensor, held: tuple[tf.Tensor, tf.Tensor] | None = None):
         """Has room for so many tokens of each text, and the keys and values of those before, if there are any."""
-        self._room, self.held = room, held
+        self._capacity, self.held = capacity, held
 
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """See `LayerCache.extended`."""
         if positions is None:
-            paddings = [[0, 0], [0, 0], [0, self._room - tf.shape(key)[2]], [0, 0]]
+            paddings = [[0, 0], [0, 0], [0, self._capacity - tf.shape(key)[2]], [0, 0]]
             self.held = tf.pad(key, paddings), tf.pad(value, paddings)
             return key, value
         pairs, places = zip(self.held, (key, value), strict=True), _places(positions, key.shape[1])
@@ -83,34 +83,34 @@ class CachedDecoder:
         ]
 
     @tf.function(input_signature=[_TEXTS, _NUMBERS, _NUMBER], autograph=False)
-    def read(self, ids: tf.Tensor, lengths: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
+    def read(self, ids: tf.Tensor, lengths: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
         """Reads texts from their beginning.
 
         Args:
             ids: int32 [texts, S], each with any tokens after its last one.
             lengths: int32 [texts].
-            room: most tokens of a text, with those that will follow; at least S.
+            capacity: most tokens of a text, with those that will follow; at least S.
 
         Returns:
             The logits of the token after each text, [texts, vocabulary], fp32.
         """
         for layer in self._layers:
-            layer.reserve(tf.shape(ids)[0], room)
+            layer.reserve(tf.shape(ids)[0], capacity)
         return _read(self._network, self._layers, ids, lengths)
 
     @tf.function(input_signature=[_NUMBERS, _NUMBERS, _NUMBER], autograph=False)
-    def read_more(self, ids: tf.Tensor, positions: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
+    def read_more(self, ids: tf.Tensor, positions: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
         """Reads the next token of each text.
 
         Args:
             ids: int32 [texts].
-            positions: int32 [texts], of these tokens, below `room`.
-            room: as in `read`.
+            positions: int32 [texts], of these tokens, below `capacity`.
+            capacity: as in `read`.
 
         Returns:
             The logits of the token after it, [texts, vocabulary], fp32.
         """
-        return _read_more(self._network, self._layers, ids, positions, room)
+        return _read_more(self._network, self._layers, ids, positions, capacity)
 
 
 # Chooses a token of each row of logits, [texts, vocabulary]: int32 [texts]; the second argument counts the tokens.
@@ -131,8 +131,8 @@ def generate(
         choose: the next token of each text.
         end_id: of the end token; negative: there is none.
     """
-    room = tf.shape(ids)[1] + most
-    layers = [LoopCache(room) for _ in network.blocks]
+    capacity = tf.shape(ids)[1] + most
+    layers = [LoopCache(capacity) for _ in network.blocks]
     logits = _read(network, layers, ids, lengths)
     tokens = tf.fill([tf.shape(ids)[0], most], end_id)
 
@@ -142,8 +142,8 @@ def generate(
     def append(step, logits, held, tokens, ended):
         chosen = tf.where(ended, end_id, choose(logits, step))
         tokens = tf.where(tf.range(most) == step, chosen[:, tf.newaxis], tokens)
-        layers = [LoopCache(room, pair) for pair in held]
-        logits = _read_more(network, layers, tf.maximum(chosen, 0), lengths + step, room)
+        layers = [LoopCache(capacity, pair) for pair in held]
+        logits = _read_more(network, layers, tf.maximum(chosen, 0), lengths + step, capacity)
         return step + 1, logits, [layer.held for layer in layers], tokens, ended | (chosen == end_id)
 
     start = (tf.constant(0), logits, [layer.held for layer in layers], tokens, tf.zeros_like(lengths, tf.bool))
@@ -155,8 +155,8 @@ def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, lengt
     return _logits(network, layers, {"input_ids": ids}, mask, lengths - 1)
 
 
-def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, positions, room):
-    keys = tf.sequence_mask(positions + 1, room, tf.int32)
+def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, positions, capacity):
+    keys = tf.sequence_mask(positions + 1, capacity, tf.int32)
     ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
     mask = AttentionMask(keys=keys, positions=positions)
     return _logits(network, layers, {"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))

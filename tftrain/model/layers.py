@@ -81,20 +81,20 @@ class Entered(NamedTuple):
         return [layer.with_bias(y) for layer, y in zip(layers, self.products, strict=True)]
 
 
-def enter_dense(x: tf.Tensor, layers: Sequence[Dense], place: str, deferred: Deferred | None) -> Entered:
+def enter_dense(x: tf.Tensor, layers: Sequence[Dense], name: str, deferred: Deferred | None) -> Entered:
     """Brings the residual stream into dense layers; under sequence parallelism backward gathers it again.
 
     Args:
         x: [b, S, H], or this rank's tokens of it.
         layers: divided by their outputs.
-        place: of the layers, for the collectives.
+        name: of the layers, for the collectives.
         deferred: see `Dense.call`.
     """
     ranks = layers[0].ranks
     kernels = [layer.kernel for layer in layers]
     if ranks.divide_sequence and not isinstance(deferred, Deferred):
-        return Entered(None, tuple(ranks.entered_products(x, kernels, place, keep=deferred is None)))
-    return Entered(ranks.enter(x, place))
+        return Entered(None, tuple(ranks.entered_products(x, kernels, name, keep=deferred is None)))
+    return Entered(ranks.enter(x, name))
 
 
 def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:

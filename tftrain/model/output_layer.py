@@ -33,7 +33,7 @@ def output_cross_entropy(
     labels: tf.Tensor,
     first: int,
     group: Group,
-    place: str,
+    name: str,
     rows: int | None = None,
     bias: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -45,7 +45,7 @@ def output_cross_entropy(
         labels: int32, classes of the whole vocabulary, in any shape of n elements.
         first: class of this rank's first row of `table`.
         group: the ranks that divide the vocabulary.
-        place: name of the layer, for the collectives.
+        name: name of the layer, for the collectives.
         rows: of a chunk; by default those of `rows_of_chunk`.
         bias: [words of this rank], of x's dtype; None: no bias.
 
@@ -60,10 +60,10 @@ def output_cross_entropy(
 
     @tf.custom_gradient
     def compared(x, table, *biases):
-        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, place)
+        return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, name)
 
-    found = compared(x, table, *([] if bias is None else [bias]))
-    return tuple(tf.reshape(each, tf.shape(labels)) for each in found)
+    losses = compared(x, table, *([] if bias is None else [bias]))
+    return tuple(tf.reshape(each, tf.shape(labels)) for each in losses)
 
 
 def _cross_entropy(chunks, labels, _first, _group, _place):
@@ -87,7 +87,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
 
 
-def _cross_entropy_over_ranks(chunks, labels, first, group, place):
+def _cross_entropy_over_ranks(chunks, labels, first, group, name):
     """Returns the results of `output_cross_entropy` and their gradient where ranks divide the words."""
     words, wide = chunks.words, chunks.wide
 
@@ -106,10 +106,10 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, place):
         return (probabilities - chosen) * upstream[:, tf.newaxis]
 
     own_best, winner, powers, label = chunks.map(row_sums, (wide, tf.int64, wide, wide))
-    best = collectives.all_reduce(group, own_best, f"{place}/best", "max")
+    best = collectives.all_reduce(group, own_best, f"{name}/best", "max")
     lower_wins = tf.cast((own_best == best) & (first + winner < tf.cast(labels, tf.int64)), wide)
     local = tf.stack([powers * tf.exp(own_best - best), label, lower_wins])
-    powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
+    powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{name}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
 
     def gradient(upstream, _correct):
@@ -146,8 +146,8 @@ class _Chunks:
             return list(function(self.saved, self.labels))
 
         def body(index, *arrays):
-            found = function(self._logits(index), self._chunk(self.labels, index))
-            return [array.write(index, value) for array, value in zip(arrays, found, strict=True)]
+            values_of_chunk = function(self._logits(index), self._chunk(self.labels, index))
+            return [array.write(index, value) for array, value in zip(arrays, values_of_chunk, strict=True)]
 
         arrays = self._loop(body, [tf.TensorArray(dtype, self.count, element_shape=[self.rows]) for dtype in dtypes])
         return [tf.reshape(array.stack(), [-1])[: self.total] for array in arrays]
@@ -168,17 +168,17 @@ class _Chunks:
             return self._products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
 
         def body(index, dx, *sums):
-            made, *found = part(index)
-            sums = [total + tf.cast(each, self.wide) for total, each in zip(sums, found, strict=True)]
-            return dx.write(index, made), *sums
+            dx_chunk, *gradients_of_chunk = part(index)
+            sums = [total + tf.cast(each, self.wide) for total, each in zip(sums, gradients_of_chunk, strict=True)]
+            return dx.write(index, dx_chunk), *sums
 
-        made, *found = part(0)
+        dx_chunk, *gradients_of_chunk = part(0)
         if self.is_one:
-            return [made, *found]
+            return [dx_chunk, *gradients_of_chunk]
         # The sums begin with the first chunk: zeros would be one more tensor as large as the table, and stay.
         dtype, width = self.x.dtype, self.x.shape[1]
-        arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width]).write(0, made)
-        dx, *sums = self._loop(body, (arrays, *(tf.cast(each, self.wide) for each in found)), first=1)
+        arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width]).write(0, dx_chunk)
+        dx, *sums = self._loop(body, (arrays, *(tf.cast(each, self.wide) for each in gradients_of_chunk)), first=1)
         dx = tf.reshape(dx.stack(), [-1, width])[: self.total]
         return [dx, *(tf.cast(each, dtype) for each in sums)]
 

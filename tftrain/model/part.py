@@ -42,6 +42,6 @@ def parts_of_stage(division: Sequence[int], stage: int, stages: int) -> list[Mod
     """
     ends = list(itertools.accumulate(division))
     return [
-        ModelPart(tuple(range(ends[place] - division[place], ends[place])), place == 0, place == len(division) - 1)
-        for place in range(stage, len(division), stages)
+        ModelPart(tuple(range(ends[number] - division[number], ends[number])), number == 0, number == len(division) - 1)
+        for number in range(stage, len(division), stages)
     ]

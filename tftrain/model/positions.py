@@ -19,12 +19,12 @@ def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> 
         theta: base of the wavelengths.
         scaling: see `RopeScaling`; None: none.
     """
-    found = theta ** (-np.arange(size // 2) / (size / 2))
+    frequencies = theta ** (-np.arange(size // 2) / (size / 2))
     if scaling is None:
-        return found
-    waves = scaling.length * found / (2 * math.pi)  # of each pair in the sequences before the scaling
+        return frequencies
+    waves = scaling.length * frequencies / (2 * math.pi)  # of each pair in the sequences before the scaling
     as_before = np.clip((waves - scaling.low) / (scaling.high - scaling.low), 0, 1)
-    return found * (as_before + (1 - as_before) / scaling.factor)
+    return frequencies * (as_before + (1 - as_before) / scaling.factor)
 
 
 def rotate(

@@ -34,7 +34,7 @@ def attention(
     Args:
         query, key, values: [b, heads, queries or keys, head_size], fp32, fp16 or bf16, of one dtype; several heads of
             queries may share a head of keys and values, see `grouped_heads`.
-        mask: which keys a query attends to; `bias` has what its slopes add. The softmax does not read the scores behind
+        mask: which keys a query attends to; `bias` has what its slopes add. The softmax does not read the scores after
             a causal query. Those of other sequences and beyond the window are computed, and then made so small that
             their probability is 0.
         scale: factor of the scores; the softmax is computed in fp32. The number of heads must be static.
@@ -59,26 +59,26 @@ def attention(
             attended = mask._replace(keys=keys, causal=False).attended(dimension(query, 2))
             masked = tf.constant(max(MASKED, float(scores.dtype.min) / 2), scores.dtype)
             scores += tf.where(attended, tf.zeros([], scores.dtype), masked)
-        made, backward = _context_and_gradient(scores, keys, values, position, attributes)
+        result, backward = _context_and_gradient(scores, keys, values, position, attributes)
 
         def gradient(dcontext):
             dscores, dvalues = backward(dcontext)
             return grouped_product(dscores, key), grouped_sum(dscores, query, key.shape[1]), dvalues
 
-        return made, gradient
+        return result, gradient
 
-    made = context(query, key, values)
+    result = context(query, key, values)
     if mask.sequences is not None:  # Every token attends to itself, and padding to nothing.
-        return made * tf.cast(mask.sequences > 0, made.dtype)[:, tf.newaxis, :, tf.newaxis]
+        return result * tf.cast(mask.sequences > 0, result.dtype)[:, tf.newaxis, :, tf.newaxis]
     if mask.window is not None:  # Padding may have keys in its window.
-        return made * _any_key(mask.attended(dimension(query, 2)), made.dtype)
-    return made
+        return result * _any_key(mask.attended(dimension(query, 2)), result.dtype)
+    return result
 
 
 def _context_and_gradient(scores, key_mask, values, position, attributes):
     """Returns the context and the function that maps its gradient to those of scores and values."""
-    made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
-    probabilities = made.probabilities
+    dropped = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
+    probabilities = dropped.probabilities
 
     def gradient(dcontext):
         ddropped = grouped_product(dcontext, values, transpose_b=True)
@@ -87,7 +87,7 @@ def _context_and_gradient(scores, key_mask, values, position, attributes):
         )
         return again.dscores, grouped_sum(_dropped(again, probabilities), dcontext, values.shape[1])
 
-    return grouped_product(_dropped(made, probabilities), values), gradient
+    return grouped_product(_dropped(dropped, probabilities), values), gradient
 
 
 def _checked(scores, key_mask):
@@ -97,8 +97,8 @@ def _checked(scores, key_mask):
     return scores, key_mask
 
 
-def _dropped(made, probabilities):
-    return made.dropped[0] if made.dropped else probabilities
+def _dropped(outputs, probabilities):
+    return outputs.dropped[0] if outputs.dropped else probabilities
 
 
 def _op_arguments(scores, dropout):

@@ -6,6 +6,7 @@ again. Tensors are [b, S, heads, head_size], as the projections leave them, so n
 """
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import reference_attention_context
@@ -76,7 +77,11 @@ def flash_attention(
 
 @tf.RegisterGradient("TftrainFlashAttention")
 def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
-    """Returns the gradients of query, key and value."""
+    """Returns the gradients of query, key and value.
+
+    On a GPU, those of 16-bit queries are added up atomically, in any order: 5 products instead of 7. With op
+    determinism they are not.
+    """
     query, key, value, key_mask, position, *lists = op.inputs
     context, log_sum_exp = op.outputs
     count = op.get_attr("sequence_id_lists")
@@ -91,6 +96,7 @@ def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
         position=position,
         sequence_ids=lists[:count],
         slopes=lists[count:],
+        atomic=query.dtype != tf.float32 and not is_op_determinism_enabled(),
         **{name: op.get_attr(name) for name in _ATTRIBUTES},
     )
     return *gradients, None, None, *([None] * len(lists))

@@ -84,8 +84,8 @@ def _gated_inputs(
     check_dtype("up", up, gate.dtype, "as gate")
     biases = [tf.convert_to_tensor(bias) for bias in (gate_bias, up_bias) if bias is not None]
     if len(biases) == 1:
-        given, missing = ("gate_bias", "up_bias") if up_bias is None else ("up_bias", "gate_bias")
-        raise tf.errors.InvalidArgumentError(None, None, f"{missing} is None and {given} is not: give both, or neither")
+        other, missing = ("gate_bias", "up_bias") if up_bias is None else ("up_bias", "gate_bias")
+        raise tf.errors.InvalidArgumentError(None, None, f"{missing} is None and {other} is not: give both, or neither")
     if biases:
         check_storage("gate_bias", biases[0])
         check_dtype("up_bias", biases[1], biases[0].dtype, "as gate_bias")
@@ -102,24 +102,24 @@ def _approximate(form):
 def _gelu_gradient(op, dy):
     """Returns the gradients of x and, if there is one, the bias."""
     x, *bias = op.inputs
-    made = library().tftrain_gelu_grad(dy=dy, x=x, bias=bias, approximate=op.get_attr("approximate"))
-    return [made.dx, *made.dbias]
+    gradients = library().tftrain_gelu_grad(dy=dy, x=x, bias=bias, approximate=op.get_attr("approximate"))
+    return [gradients.dx, *gradients.dbias]
 
 
 @tf.RegisterGradient("TftrainGeglu")
 def _geglu_gradient(op, dy):
     """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
-    made = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
-    return [made.dgate, made.dup, *made.dbias]
+    gradients = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
+    return [gradients.dgate, gradients.dup, *gradients.dbias]
 
 
 @tf.RegisterGradient("TftrainSwiglu")
 def _swiglu_gradient(op, dy):
     """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
-    made = library().tftrain_swiglu_grad(dy=dy, gate=gate, up=up, bias=bias)
-    return [made.dgate, made.dup, *made.dbias]
+    gradients = library().tftrain_swiglu_grad(dy=dy, gate=gate, up=up, bias=bias)
+    return [gradients.dgate, gradients.dup, *gradients.dbias]
 
 
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:

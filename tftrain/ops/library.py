@@ -50,8 +50,8 @@ def unavailable_reason(gpu: bool) -> str | None:
     try:
         library()
     except MissingLibraryError:
-        found = any(path.exists() for path in candidates())
-        return "TensorFlow cannot load the library of fused ops" if found else "the fused ops are not built"
+        is_built = any(path.exists() for path in candidates())
+        return "TensorFlow cannot load the library of fused ops" if is_built else "the fused ops are not built"
     devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op("TftrainLayerNorm").kernel}
     if gpu and "GPU" not in devices:
         return "the fused ops were built without CUDA kernels"

@@ -18,11 +18,11 @@ from tftrain.checkpoint.piece import Piece
 
 
 class VariablePiece(NamedTuple):
-    """A piece and where it belongs: a variable, and a stretch of the variable's elements in row-major order."""
+    """A piece and where it belongs: a variable, and a range of the variable's elements in row-major order."""
 
     piece: Piece
     variable: tf.Variable
-    stretch: slice = slice(None)
+    elements: slice = slice(None)
 
 
 class RestoreBuffers(Mapping[Piece, np.ndarray]):
@@ -36,8 +36,8 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
 
     def __init__(self, pieces: Iterable[VariablePiece]):
         by_host = {True: {}, False: {}}
-        for each in pieces:
-            by_host[_on_host(each.variable)][each.piece] = each
+        for piece in pieces:
+            by_host[_on_host(piece.variable)][piece.piece] = piece
         self._on_host: dict[Piece, VariablePiece] = by_host[True]
         self._allocated = memory.arrays(by_host[False])
         self._elements: dict[int, np.ndarray] = {}
@@ -46,12 +46,12 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
     def __getitem__(self, piece: Piece) -> np.ndarray:
         if piece in self._allocated:
             return self._allocated[piece]
-        _, variable, stretch = self._on_host[piece]
+        _, variable, elements = self._on_host[piece]
         with self._lock:
             if id(variable) not in self._elements:
                 _make_sole_owner(variable)
                 self._elements[id(variable)] = _elements(variable)
-            return self._elements[id(variable)][stretch]
+            return self._elements[id(variable)][elements]
 
     def __iter__(self) -> Iterator[Piece]:
         return iter({**self._on_host, **self._allocated})
@@ -63,8 +63,8 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
     """Assigns all elements of a variable, rounded to its dtype, unless they were read into its memory.
 
-    `parts` are stretches of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
-    in no stretch become zero.
+    `parts` are ranges of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
+    in no range become zero.
     """
     if _on_host(variable) and all(np.shares_memory(_elements(variable), values) for _, values in parts):
         return
@@ -72,8 +72,8 @@ def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]
         flat = parts[0][1]
     else:
         flat = np.zeros(variable.shape.num_elements(), np.float32)
-        for stretch, values in parts:
-            flat[stretch] = values
+        for elements, values in parts:
+            flat[elements] = values
     variable.assign(tf.cast(flat.reshape(variable.shape.as_list()), variable.dtype), read_value=False)
 
 

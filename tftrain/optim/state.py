@@ -73,8 +73,8 @@ class OptimizerState(tf.Module):
         mesh = mesh or Mesh()
         group, replicas = split.group if split else mesh.data, mesh.replicas
         held, buckets = {name: self._pieces[name] for name in self.names}, split.buckets if split else None
-        place = group.rank, group.size, (replicas.rank, replicas.size)
-        self._layout = StateLayout(held, list(slots), buckets, *place)
+        ranks = group.rank, group.size, (replicas.rank, replicas.size)
+        self._layout = StateLayout(held, list(slots), buckets, *ranks)
 
         def initial_value(index: int) -> tf.Tensor:
             variable = self.targets[index]
@@ -128,7 +128,7 @@ class OptimizerState(tf.Module):
             of_variable = list(group)
             flat = np.asarray(memoryview(of_variable[0].variable.read_value())).reshape(-1)
             for part in of_variable:
-                yield TensorData(part.piece, flat[part.stretch])
+                yield TensorData(part.piece, flat[part.elements])
 
     def pieces_to_save(self) -> Iterator[Piece]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
@@ -142,7 +142,7 @@ class OptimizerState(tf.Module):
         """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does."""
         for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
             pieces = list(group)
-            parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
+            parts = [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces]
             assign_parts(pieces[0].variable, parts)
         self.publish()
 
@@ -152,7 +152,7 @@ class OptimizerState(tf.Module):
 
     def _in_variable(self, held: Held) -> VariablePiece:
         stores = self.masters if held.kind == MASTER else self.slots[held.kind]
-        return VariablePiece(held.piece, stores[held.store], held.stretch)
+        return VariablePiece(held.piece, stores[held.store], held.elements)
 
     def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
@@ -169,8 +169,8 @@ def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piec
 
     `pieces` has, by name, the piece of the whole tensor that a variable holds.
     """
-    for piece, variable, stretch in _weights(variables, pieces):
-        assign_parts(variable, [(stretch, reader.read(piece).reshape(-1))])
+    for piece, variable, elements in _weights(variables, pieces):
+        assign_parts(variable, [(elements, reader.read(piece).reshape(-1))])
 
 
 def weight_restore_buffers(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> RestoreBuffers:

@@ -65,14 +65,14 @@ class Bucket(NamedTuple):
 
     def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
         """Returns the slices of a rank's part, in order; `sizes` are those of all tensors."""
-        position, found = 0, []
+        position, slices = 0, []
         for tensor, part, _ in self.owned(rank, sizes):
             if part.start > position:
-                found.append(Slice(None, part.start - position))
-            found.append(Slice(tensor, part.stop - part.start))
+                slices.append(Slice(None, part.start - position))
+            slices.append(Slice(tensor, part.stop - part.start))
             position = part.stop
         left = self.part_sizes[rank] - position
-        return [*found, Slice(None, left)] if left else found
+        return [*slices, Slice(None, left)] if left else slices
 
 
 def layout(
@@ -180,7 +180,7 @@ class Held(NamedTuple):
     piece: Piece  # of the tensor `KIND/NAME`
     kind: str  # `master`, or the name of a slot
     store: int  # index of the variable of this kind that holds it, see `OptimizerState`
-    stretch: slice  # where the piece is among the elements of that variable
+    elements: slice  # where the piece is among the elements of that variable
 
 
 class StateLayout:
@@ -225,6 +225,6 @@ class StateLayout:
         """
         held = [each for each in self.held() if each.piece.replica_id == 0]
         for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):
-            each = held[index]
-            first = each.stretch.start or 0
-            yield each._replace(piece=each.piece.part(start, stop), stretch=slice(first + start, first + stop))
+            piece = held[index]
+            first = piece.elements.start or 0
+            yield piece._replace(piece=piece.piece.part(start, stop), elements=slice(first + start, first + stop))

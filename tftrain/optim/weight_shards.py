@@ -50,5 +50,5 @@ class WeightShards:
         Returns:
             For each bucket with gradients, this rank's shard of the sum, flat, in fp32.
         """
-        found = [number for number in buckets if not gradients.keys().isdisjoint(self._split.buckets[number].tensors)]
-        return {number: self._split.reduce(number, gradients, f"{name}.{number}", wire_dtype) for number in found}
+        used = [number for number in buckets if not gradients.keys().isdisjoint(self._split.buckets[number].tensors)]
+        return {number: self._split.reduce(number, gradients, f"{name}.{number}", wire_dtype) for number in used}

@@ -12,10 +12,10 @@ def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     filled = 0
-    for place, size in enumerate(sizes):
+    for number, size in enumerate(sizes):
         if not groups or (filled + size > limit and 4 * filled >= limit):
             groups.append([])
             filled = 0
-        groups[-1].append(place)
+        groups[-1].append(number)
         filled += size
     return groups

@@ -21,7 +21,7 @@ def collectives_of(function) -> dict[str, list[str]]:
     Raises:
         MeshError: TensorFlow would take two collectives for the same.
     """
-    found: dict[str, list[str]] = {}
+    collectives: dict[str, list[str]] = {}
     names: dict[tuple[int, int], str] = {}
     for op in operations(function.graph):
         if not op.type.startswith(("Horovod", "Collective")):
@@ -37,10 +37,10 @@ def collectives_of(function) -> dict[str, list[str]]:
             tensors = [inputs.get("input", op.outputs[0])]
         # In Horovod's all-gather, or a transfer to another rank, each rank may have a different number of rows.
         free = 1 if op.type in ("HorovodAllgather", "HorovodAlltoall") else 0
-        given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in tensors)
+        described = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in tensors)
         kind = re.sub("^(Horovod|Collective)|(Send|Recv)?V2$", "", op.type)
-        found.setdefault(name.partition(".")[0], []).append(f"{kind} {name} of {given}")
-    return found
+        collectives.setdefault(name.partition(".")[0], []).append(f"{kind} {name} of {described}")
+    return collectives
 
 
 def operations(graph: tf.Graph) -> Iterator[tf.Operation]:

@@ -51,8 +51,8 @@ def is_slurm_step(environ: Mapping[str, str]) -> bool:
 
 def tasks_of_hosts(text: str) -> list[int]:
     """Returns the number of tasks on each host from Slurm's form: "4(x2),1" is [4, 4, 1]."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    return [int(tasks) for tasks, hosts in found for _ in range(int(hosts or 1))]
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(tasks) for tasks, hosts in counts for _ in range(int(hosts or 1))]
 
 
 def _launcher(environ: Mapping[str, str]) -> tuple[str, str, str, str] | None:

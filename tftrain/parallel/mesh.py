@@ -42,8 +42,8 @@ class Group:
 
     def share(self, count: int) -> tuple[int, int]:
         """Returns [start, stop) of this rank's part of `count` items; all parts have the same size."""
-        each = count // self.size
-        return self.rank * each, (self.rank + 1) * each
+        size = count // self.size
+        return self.rank * size, (self.rank + 1) * size
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Mesh:
             "tensor": [tuple(range(first, first + tensor)) for first in range(0, self.size, tensor)],
             "pipeline": [tuple(range(place, self.size, per_stage)) for place in range(per_stage)],
             "model": [
-                tuple(first + place + rank for first in firsts for rank in range(tensor))
-                for place in range(0, per_stage, tensor)
+                tuple(first + start + rank for first in firsts for rank in range(tensor))
+                for start in range(0, per_stage, tensor)
             ],
             "stage": [tuple(range(first, first + per_stage)) for first in firsts],
         }
@@ -134,8 +134,8 @@ class Mesh:
         return self._group(kind, ranks)
 
     def _group(self, kind, ranks):
-        place, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
-        return Group(kind, ranks, place, self.process_sets.get(ranks), self.pending, by_tensorflow)
+        rank, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
+        return Group(kind, ranks, rank, self.process_sets.get(ranks), self.pending, by_tensorflow)
 
     @property
     def world(self) -> Group:

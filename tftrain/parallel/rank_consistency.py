@@ -70,8 +70,8 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
     text = json.dumps([host, {kind: dict(facts[kind]) for kind in facts}])
     rows = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
     hosts, messages = zip(*rows, strict=True)
-    found = "; ".join(differences(messages, groups, most, hosts if len(set(hosts)) > 1 else None))
-    raise AgreedMeshError(f"the ranks disagree: {found}; start all with the same flags, environment, packages and data")
+    words = "; ".join(differences(messages, groups, most, hosts if len(set(hosts)) > 1 else None))
+    raise AgreedMeshError(f"the ranks disagree: {words}; start all with the same flags, environment, packages and data")
 
 
 def differences(
@@ -91,10 +91,10 @@ def differences(
         for first, *others in groups[kind]:
             expected = messages[first][kind]
             for rank in others:
-                found = messages[rank][kind]
-                names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+                actual = messages[rank][kind]
+                names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
                 shown = [
-                    f"{name} is {found.get(name, 'missing')}, but {expected.get(name, 'missing')} on "
+                    f"{name} is {actual.get(name, 'missing')}, but {expected.get(name, 'missing')} on "
                     + _named([first], hosts)
                     for name in names[:most]
                 ]

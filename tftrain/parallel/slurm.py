@@ -62,8 +62,8 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
     tasks = tasks_of_hosts(environ["SLURM_STEP_TASKS_PER_NODE"])
     hosts = [HostInfo(str(number), count) for number, count in enumerate(tasks)]
     slots = get_host_assignments(hosts, launch.size, launch.size)
-    place = (environ["SLURM_NODEID"], launch.local_rank)
-    slot = next(slot for slot in slots if (slot.hostname, slot.local_rank) == place)
+    own_slot = (environ["SLURM_NODEID"], launch.local_rank)
+    slot = next(slot for slot in slots if (slot.hostname, slot.local_rank) == own_slot)
     slot.rank = launch.rank  # Slurm may deal the ranks to the hosts in turn.
     host, port = first_host(environ["SLURM_STEP_NODELIST"]), port_of_step(environ)
     step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
@@ -124,8 +124,8 @@ def _await_server(host: str, port: int, step: str, seconds: float) -> str:
     while time.monotonic() < last:
         try:
             address = socket.gethostbyname(host)
-            found = Store(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
-            if found == step:
+            answer = Store(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
+            if answer == step:
                 return address
             reason = "another program listens there"
         except STORE_ERRORS as error:
@@ -140,10 +140,10 @@ def _await_server(host: str, port: int, step: str, seconds: float) -> str:
 def _interface(host: str, address: str, port: int, hosts: int) -> str:
     """Returns the network interface by which this host reaches rank 0."""
     source, addresses = route_to(address, port, WAIT_SECONDS)
-    found = next((name for name, own in addresses.items() if source in own), None)
-    if found is None or (hosts > 1 and source.startswith("127.")):
+    interface = next((name for name, own in addresses.items() if source in own), None)
+    if interface is None or (hosts > 1 and source.startswith("127.")):
         raise SlurmError(
             f"on {socket.gethostname()} the address of {host}, the host of rank 0, is {address}, to which no network "
             f"leads; set {INTERFACE} to the network interface of the ranks, one of {', '.join(addresses)}"
         )
-    return found
+    return interface

@@ -34,9 +34,9 @@ def add_up(rows: SparseRows) -> SparseRows:
         return tf.reduce_any(ids[1:] == ids[:-1])
 
     def add_pairs(ids, values):
-        place = tf.range(tf.size(ids))
-        is_left = (place - tf.searchsorted(ids, ids)) % 2 == 0  # `searchsorted` finds the first place of each id.
-        left = tf.boolean_mask(place, is_left)
+        position = tf.range(tf.size(ids))
+        is_left = (position - tf.searchsorted(ids, ids)) % 2 == 0  # `searchsorted` finds the first place of each id.
+        left = tf.boolean_mask(position, is_left)
         right = tf.minimum(left + 1, tf.size(ids) - 1)
         has_right = (right > left) & (tf.gather(ids, right) == tf.gather(ids, left))
         added = tf.where(has_right[:, tf.newaxis], tf.gather(values, right), tf.zeros([], values.dtype))

@@ -28,7 +28,7 @@ DEFAULT_CYCLE_MS = 1.0
 # On GPUs, a sum of tensor parallel ranks waits for the next cycle.
 GPU_CYCLE_MS = 0.1
 # Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
-# beyond it would be negotiated in every step, and room that is not used costs nothing.
+# beyond it would be negotiated in every step, and unused entries cost nothing.
 CACHED_TENSORS = 16384
 
 
@@ -98,11 +98,11 @@ def split_size_of(launch: Launch, tensor_parallel_size: int) -> int | None:
     Raises:
         MeshError: the ranks of a host are not consecutive, or do not make whole tensor parallel groups.
     """
-    given = f"--split_group=host: rank {launch.rank} is number {launch.local_rank} of {launch.local_size} on its host"
+    state = f"--split_group=host: rank {launch.rank} is number {launch.local_rank} of {launch.local_size} on its host"
     if launch.size % launch.local_size or launch.rank % launch.local_size != launch.local_rank:
-        raise MeshError(f"{given}; expected as many ranks on every host, one host after the other; or use all")
+        raise MeshError(f"{state}; expected as many ranks on every host, one host after the other; or use all")
     if launch.local_size % tensor_parallel_size:
-        raise MeshError(f"{given}; expected a multiple of tensor_parallel_size={tensor_parallel_size}; or use all")
+        raise MeshError(f"{state}; expected a multiple of tensor_parallel_size={tensor_parallel_size}; or use all")
     return launch.local_size // tensor_parallel_size if launch.local_size < launch.size else None
 
 
@@ -139,8 +139,8 @@ def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] 
             f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
             "under mpirun, Horovod must be built with MPI: run `make setup` again"
         )
-    place = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
-    return dataclasses.replace(mesh, **place, process_sets=sets, pending=PendingCollectives()), addresses
+    numbers = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
+    return dataclasses.replace(mesh, **numbers, process_sets=sets, pending=PendingCollectives()), addresses
 
 
 def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False) -> dict[str, str]:
@@ -178,8 +178,8 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
     if disabled != "0":
         off["HOROVOD_STALL_CHECK_DISABLE"] = disabled
     if off:
-        given = ", ".join(f"{name}={value}" for name, value in off.items())
-        raise MeshError(f"{given}: expected positive numbers of seconds, and no disabled check; unset it")
+        wrong = ", ".join(f"{name}={value}" for name, value in off.items())
+        raise MeshError(f"{wrong}: expected positive numbers of seconds, and no disabled check; unset it")
     return limits
 
 

@@ -55,23 +55,23 @@ class TensorRanks(NamedTuple):
         compiles = self.jit and self.group.size > 1
         return tf.function(function, jit_compile=True, autograph=False) if compiles else function
 
-    def enter(self, x: tf.Tensor, place: str) -> tf.Tensor:
+    def enter(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the input of a divided layer, [b, S, H], equal on every rank; in a group of one, `x` itself.
 
         Args:
             x: the residual stream, [b, S, H], or [b, S / ranks, H] under sequence parallelism; any floating dtype.
-            place: of the layer, unique in the model; the names of the collectives begin with it.
+            name: of the layer, unique in the model; the names of the collectives begin with it.
         """
         if not self.divide_sequence:
-            return copy_to_ranks(self.group, x, place)
+            return copy_to_ranks(self.group, x, name)
 
         @tf.custom_gradient
         def gather(x):
-            return self._gather(x, f"{place}/enter"), lambda dy: self._scatter(dy, f"{place}/enter/gradient")
+            return self._gather(x, f"{name}/enter"), lambda dy: self._scatter(dy, f"{name}/enter/gradient")
 
         return gather(x)
 
-    def leave(self, x: tf.Tensor, place: str) -> tf.Tensor:
+    def leave(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum of the ranks' parts of a divided layer's output; the inverse of `enter`.
 
         Args:
@@ -81,15 +81,15 @@ class TensorRanks(NamedTuple):
             [b, S, H], equal on every rank; or, under sequence parallelism, [b, S / ranks, H] of this rank's tokens.
         """
         if not self.divide_sequence:
-            return sum_over_ranks(self.group, x, place)
+            return sum_over_ranks(self.group, x, name)
 
         @tf.custom_gradient
         def scatter(x):
-            return self._scatter(x, f"{place}/leave"), lambda dy: self._gather(dy, f"{place}/leave/gradient")
+            return self._scatter(x, f"{name}/leave"), lambda dy: self._gather(dy, f"{name}/leave/gradient")
 
         return scatter(x)
 
-    def collect(self, x: tf.Tensor, place: str) -> tf.Tensor:
+    def collect(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
 
         Unlike that of `enter`, its gradient is equal on all ranks; each takes the part of its own tokens.
@@ -99,14 +99,14 @@ class TensorRanks(NamedTuple):
 
         @tf.custom_gradient
         def gather(x):
-            whole = self._gather(x, f"{place}/collect")
+            whole = self._gather(x, f"{name}/collect")
             first, end = self.own_tokens(whole.shape[1])
             return whole, lambda dy: dy[:, first:end]
 
         return gather(x)
 
     def entered_products(
-        self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str, keep: bool = True
+        self, x: tf.Tensor, kernels: Sequence[tf.Variable], name: str, keep: bool = True
     ) -> list[tf.Tensor]:
         """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
@@ -118,18 +118,18 @@ class TensorRanks(NamedTuple):
         def multiply(x, *handles):
             def gradient(*upstream, variables=()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
-                    flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
-                found = {}
+                    flat = _rows(self._gather(tf.identity(x), f"{name}/again"))
+                dkernels = {}
                 for kernel, dy in zip(kernels, upstream, strict=True):
-                    found[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
+                    dkernels[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
                 parts = [
                     tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
                 ]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
-                dx = self._scatter(dx, f"{place}/enter/gradient")
-                return (dx, [found[variable.ref()] for variable in variables]) if keep else (dx, *found.values())
+                dx = self._scatter(dx, f"{name}/enter/gradient")
+                return (dx, [dkernels[variable.ref()] for variable in variables]) if keep else (dx, *dkernels.values())
 
-            whole = self._gather(x, f"{place}/enter")
+            whole = self._gather(x, f"{name}/enter")
             flat = _rows(whole)
             read = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype) for handle in handles] or kernels
             products = [tf.matmul(flat, tf.ensure_shape(*pair)) for pair in zip(read, shapes, strict=True)]

@@ -21,11 +21,20 @@ from tftrain.parallel.pending_collectives import run_independently
 # For a sum in which each rank receives so few bytes, every rank sends its whole tensor to all others, in one exchange.
 # TensorFlow's own sum sends less, in 2 (ranks - 1) exchanges.
 SMALL_BYTES = 1 << 20
+# A transfer has pieces of so many bytes, and the receiver asks for one after the other: gRPC holds several copies of
+# what is under way, and the allocator keeps their memory.
+PIECE_BYTES = 1 << 22
 
 
 def number(what: object) -> int:
     """Returns a number by which all ranks know the ranks of a group, or one of its collectives."""
     return zlib.crc32(repr(what).encode()) >> 1
+
+
+def _pieces(length: int, dtype: tf.DType) -> list[range]:
+    """Returns the numbers of a tensor that travel together; one piece of an empty tensor."""
+    starts = range(0, max(length, 1), PIECE_BYTES // dtype.size)
+    return [range(start, min(start + starts.step, length)) for start in starts]
 
 
 def _reduced(rows: tf.Tensor, combine) -> tf.Tensor:
@@ -70,21 +79,25 @@ class TensorFlowTransport:
 
     def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the first rank's tensor."""
-        return self.send(tensor) if self._group.rank == 0 else self._receive(tensor, tensor.shape)
+        flat = tf.reshape(tensor, [-1])
+        same = self.send(flat) if self._group.rank == 0 else self.receive(flat, tensor.shape.num_elements())
+        return tf.reshape(same, tensor.shape)
 
-    def send(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sends a tensor to the others, which receive it."""
-        return self._run(tf.raw_ops.CollectiveBcastSendV2, tensor)
+    def send(self, flat: tf.Tensor) -> tf.Tensor:
+        """Sends a tensor, [length], to the others, which receive it."""
+        pieces = _pieces(flat.shape.num_elements(), flat.dtype)
+        sent = [self._run(tf.raw_ops.CollectiveBcastSendV2, flat[p.start : p.stop], f".{p.start}") for p in pieces]
+        return tf.concat(sent, 0)
 
-    def receive(self, empty: tf.Tensor, length: int) -> tf.Tensor:
-        """Receives [length]; `empty`, [0], has the dtype, and the transfer begins after it."""
-        return self._receive(empty, tf.TensorShape([length]))
-
-    def _receive(self, after, shape):
-        with tf.control_dependencies([after]):
-            return tf.raw_ops.CollectiveBcastRecvV2(
-                T=after.dtype, shape=shape, name=self._name, **self._numbers(self._name, after.dtype, shape)
-            )
+    def receive(self, after: tf.Tensor, length: int) -> tf.Tensor:
+        """Receives [length] of the dtype of `after`, and after it."""
+        received = []
+        for piece in _pieces(length, after.dtype):
+            name, shape = f"{self._name}.{piece.start}", tf.TensorShape([len(piece)])
+            with tf.control_dependencies([*received[-1:], after]):
+                numbers = self._numbers(name, after.dtype, shape)
+                received.append(tf.raw_ops.CollectiveBcastRecvV2(T=after.dtype, shape=shape, name=name, **numbers))
+        return tf.concat(received, 0)
 
     def _run(self, op, tensor, suffix="", **options):
         """Runs an op on a tensor."""

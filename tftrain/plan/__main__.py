@@ -45,11 +45,11 @@ def _job(config: PlanConfig) -> int:
     elif plan.table:
         print_rows(rows_of(plan.table), plan.format)
     elif plan.rows_file:
-        found = rows.read_file(plan.rows_file)
-        if found.rows:
-            print_rows(found.rows, plan.format)
-        if found.problems:
-            raise ConfigError(found.problems)
+        own_rows = rows.read_file(plan.rows_file)
+        if own_rows.rows:
+            print_rows(own_rows.rows, plan.format)
+        if own_rows.problems:
+            raise ConfigError(own_rows.problems)
     elif plan.measure:
         print(machine.measure(Path(config.run.machine_file)), end="")
     elif plan.calibrate:
@@ -95,10 +95,10 @@ def print_calibration(form: str) -> None:
     """Prints the errors of the fitted constants, and the text of `constants.json` with them."""
     from tftrain.plan.published import calibrate  # The only import that loads numpy, a tenth of a second.
 
-    found, errors = calibrate.calibrate(rows.read_reference())
+    fitted, errors = calibrate.calibrate(rows.read_reference())
     lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]
     print(compare.render(calibrate.Errors._fields, lines, form))
-    print(calibrate.to_json({**systems(), **found}), end="")
+    print(calibrate.to_json({**systems(), **fitted}), end="")
 
 
 def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
@@ -124,8 +124,8 @@ def print_plan(config: PlanConfig) -> int:
     cluster, constants = machine_of(config)
     plan = forecast(workload(config, cluster), cluster, constants, config.plan.memory_margin)
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
-    given = config.plan
-    print(report.text(plan, config.run.max_steps, suggestions, given.examples_per_row, given.utilisation), end="")
+    settings = config.plan
+    print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     write_page(config, plan, suggestions)
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
@@ -139,22 +139,22 @@ def print_search(config: PlanConfig) -> int:
     def accepts(division: Workload) -> bool:
         return work.trainer != "tftrain" or of_division(division, config) is not None
 
-    found = search(
+    result = search(
         work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, margin, accepts=accepts
     )
-    columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(found, config), ""
+    columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, config), ""
     if config.plan.format == "text":  # A command is wider than a terminal.
         commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
-    print(f"{found.candidates} layouts, {found.fitting} of them fit", file=sys.stderr)
-    if found.fastest:
-        write_page(config, found.fastest[0])
+    print(f"{result.candidates} layouts, {result.fitting} of them fit", file=sys.stderr)
+    if result.fastest:
+        write_page(config, result.fastest[0])
     elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
-        limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of them free (--memory_margin)"
+        limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
         smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
         print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
-    return ExitCode.DONE if found.fitting else ExitCode.FAILED
+    return ExitCode.DONE if result.fitting else ExitCode.FAILED
 
 
 def write_page(config: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:

@@ -25,19 +25,19 @@ class Request(NamedTuple):
     constants: Constants
 
 
-def freed(config: TrainConfig, given: Set[str]) -> TrainConfig:
-    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `given`."""
+def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
+    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `named`."""
     every = {field.name: field.default for section in sections(config) for field in fields(section)}
     every |= {"fit_micro_batch": False, **config.model.family.defaults}
-    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in given})
+    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in named})
 
 
 def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
-    config, given, cluster, constants = request
+    config, fixed_flags, cluster, constants = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
-    work, ramp, fixed = search_request(config, cluster, given)
-    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & given
+    work, ramp, fixed = search_request(config, cluster, fixed_flags)
+    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & fixed_flags
     fixed = fixed._replace(
         ranks=ranks,
         schedules=() if has_schedule else SCHEDULES,
@@ -45,11 +45,11 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     )
 
     def accepts(division: Workload) -> bool:
-        return given.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
+        return fixed_flags.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
 
-    found = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
-    if found.fastest:
-        return found
+    result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
+    if result.fastest:
+        return result
     smallest = least_memory(work, cluster, constants, config.max_nodes, ramp, fixed, accepts)
     if smallest is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
@@ -57,9 +57,9 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     needed, least = smallest
     instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"
-    limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of them free"
+    limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of it free"
     expected = (
-        f"none of {found.candidates} layouts fits {ranks} ranks with {limit}; least needs {words(least)}, "
+        f"none of {result.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {words(least)}, "
         f"{needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
     )
     raise ConfigError([Problem("layout", "auto", expected)])
@@ -67,26 +67,26 @@ def choose(request: Request, top: int = 3) -> SearchResult:
 
 def words(work: Workload) -> str:
     """Returns a layout in words."""
-    found = (
+    described = (
         f"data {work.dp} x tensor {work.tp} x pipeline {work.pp}, micro-batch {work.micro_batch} x "
         f"{work.micro_batches:.0f}, ZeRO-{work.zero_stage}, checkpointing {work.checkpointing}, attention {work.core}"
     )
-    return found + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
+    return described + f", schedule {work.schedule}" * (work.pp > 1) + ", sequence parallel" * work.sequence_parallel
 
 
-def lines(found: SearchResult) -> list[str]:
+def lines(result: SearchResult) -> list[str]:
     """Returns a line on the search, and one for each layout: planned seconds and memory, and the reason in words."""
-    best = found.fastest[0]
+    best = result.fastest[0]
     shown = [f"layout: that of the checkpoint stays, on {best.work.ranks} ranks"]
-    if found.candidates:
-        of_all = f"layout: {found.fitting} of {found.candidates} layouts of {best.work.ranks} ranks fit into "
-        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of them free"]
-    for number, plan in enumerate(found.fastest, 1):
+    if result.candidates:
+        of_all = f"layout: {result.fitting} of {result.candidates} layouts of {best.work.ranks} ranks fit into "
+        shown = [f"{of_all}{best.cluster.memory_gb:.2f} GB each on {best.cluster.name}, {best.margin:.0%} of it free"]
+    for number, plan in enumerate(result.fastest, 1):
         slower, more = plan.seconds / best.seconds - 1, [a - b for a, b in zip(plan.time, best.time, strict=True)]
         kind = plan.time._fields[more.index(max(more))].replace("_", " ")
         why = f"{slower:.1%} slower, mostly by {kind}" if slower > 0.0005 else "as fast"
         if plan is best:
-            why = f"fastest of {found.fitting} layouts that fit" if found.candidates else "not searched"
+            why = f"fastest of {result.fitting} layouts that fit" if result.candidates else "not searched"
         shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
     return shown
 

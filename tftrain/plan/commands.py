@@ -20,11 +20,11 @@ LAYOUT = (
 
 def layout_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division by name, each of `LAYOUT`."""
-    given, stage = config.parallel, work.zero_stage
+    flags, stage = config.parallel, work.zero_stage
     values = (
         *(work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks),
         # A stage implies those below it, whose flags may be given beside it.
-        *(stage == 1 or (stage > 1 and given.split_opt_state), stage == 2 or (stage > 2 and given.split_grad_accum)),
+        *(stage == 1 or (stage > 1 and flags.split_opt_state), stage == 2 or (stage > 2 and flags.split_grad_accum)),
         stage == 3,
         *(work.micro_batch, round(work.micro_batches), work.checkpointing, work.core),
     )
@@ -33,15 +33,15 @@ def layout_of(work: Workload, config: PlanConfig) -> Changes:
 
 def changes_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division, by name, that differ from those of a configuration."""
-    found = {**layout_of(work, config), "global_batch_size": work.global_batch}
-    given = {name: value for section in sections(config) for name, value in vars(section).items()}
-    return {name: value for name, value in found.items() if value != given[name]}
+    layout = {**layout_of(work, config), "global_batch_size": work.global_batch}
+    current = {name: value for section in sections(config) for name, value in vars(section).items()}
+    return {name: value for name, value in layout.items() if value != current[name]}
 
 
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
     """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
-    found = changed(config, changes_of(work, config)).train
-    return None if run_problems(found, work.ranks) else found
+    train = changed(config, changes_of(work, config)).train
+    return None if run_problems(train, work.ranks) else train
 
 
 def command(config: TrainConfig, ranks: int) -> str:

@@ -36,9 +36,9 @@ class PlanFlags:
     utilisation: float = flag(1.0, above=0, maximum=1)
     """Share of the positions that are not padding, as tftrain.prepare prints it."""
     trainer: str = flag("tftrain", choices=("tftrain", "megatron"))
-    """What runs the job: tftrain, for which answers are commands; or megatron: decoders by Megatron-LM."""
+    """What runs the job: tftrain, whose plans come with commands; or megatron: decoders by Megatron-LM."""
     memory_margin: float = flag(0.06, minimum=0, below=1)
-    """Share of a device's memory that a plan leaves free to fit: published runs count on 70 to 75 of 80 GB."""
+    """Share of a device's memory that must stay free for a plan to fit: published runs use 70 to 75 of 80 GB."""
     system: str | None = flag(None)
     """Software whose constants are used: a name that --list prints. By default encoder, or megatron for
     trainer=megatron; on a CPU megatron_cpu, or tftrain_cpu on this_machine."""
@@ -56,16 +56,16 @@ class PlanFlags:
 
     def problems(self) -> "list[Problem]":
         """Returns the problems of these flags by themselves."""
-        found = field_problems(self)
+        problems = field_problems(self)
         jobs = ("search", "table", "rows_file", "list", "measure", "calibrate")
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
-            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
+            problems.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
         if self.zero_stage in range(4) and self.trainer == "tftrain":
             flags = "--split_opt_state, --split_grad_accum or --split_weights"
             expected = f"remove this flag, and use {flags}; or add --trainer=megatron"
-            found.append(Problem("zero_stage", self.zero_stage, expected))
-        return found
+            problems.append(Problem("zero_stage", self.zero_stage, expected))
+        return problems
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    found = run_problems(train, devices) + _of_trainer(config)
+    problems = run_problems(train, devices) + _of_trainer(config)
     if tp < 1 or pp < 1:
-        raise ConfigError(found)
+        raise ConfigError(problems)
     if devices % (tp * pp):
         expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
         flag_name, size = ("tensor_parallel_size", tp) if devices % tp else ("pipeline_parallel_size", pp)
@@ -104,9 +104,9 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     dp = plan.data_parallel_size or devices // (tp * pp)
     if dp * tp * pp != devices:
         expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
-        found.append(Problem("data_parallel_size", dp, expected))
-    if found:
-        raise ConfigError(found)
+        problems.append(Problem("data_parallel_size", dp, expected))
+    if problems:
+        raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
     return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
 
@@ -124,11 +124,11 @@ def _of_trainer(config: PlanConfig) -> list[Problem]:
 
 
 def search_request(
-    config: PlanConfig, cluster: Cluster, given: Collection[str] = ()
+    config: PlanConfig, cluster: Cluster, named: Collection[str] = ()
 ) -> tuple[Workload, tuple[int, ...], Constraints]:
     """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
 
-    A default fixes a size only if its flag is in `given`.
+    A default fixes a size only if its flag is in `named`.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
@@ -138,30 +138,30 @@ def search_request(
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    found = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
-    found += _of_trainer(config)
+    problems = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
+    problems += _of_trainer(config)
     if batch.global_batch_size is None:
-        found.append(Problem("global_batch_size", None, "expected the samples of an update"))
-    found = found or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
-    if found:
-        raise ConfigError(found)
+        problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
+    problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
+    if problems:
+        raise ConfigError(problems)
     sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, trainer=plan.trainer, gpu=cluster.multiprocessors > 0)
-    return work, sizes, _constraints(config, given)
+    return work, sizes, _constraints(config, named)
 
 
-def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
+def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:
     """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
     plan, batch, parallel = config.plan, config.batch, config.parallel
-    unsplit = 0 if "split_opt_state" in given else None
+    unsplit = 0 if "split_opt_state" in named else None
     split = parallel.zero_stage or unsplit
 
     def fixed(section: Any, name: str, free: Any) -> Any:
         value = getattr(section, name)
-        return value if value != free or name in given else None
+        return value if value != free or name in named else None
 
     return Constraints(
         dp=plan.data_parallel_size,
@@ -172,5 +172,5 @@ def _constraints(config: PlanConfig, given: Collection[str]) -> Constraints:
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
         checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
         core=fixed(config.model, "attn_impl", "softmax"),
-        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in given else None,
+        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in named else None,
     )

@@ -75,13 +75,13 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
     return forecast(from_config(config, dp, gpu=cluster.multiprocessors > 0), cluster, constants)
 
 
-def bytes_by_kind(found: Memory) -> dict[str, float]:
+def bytes_by_kind(sizes: Memory) -> dict[str, float]:
     """Returns planned bytes by the kinds that `tftrain.report.memory` measures; they add up to the peak."""
     state = ("weights", "master_weights", "moments", "checkpoint_copy")
     passing = ("gradients", "accumulation", "communication")
-    kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}
-    kinds["communication"] += found.gathered
-    return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}
+    kinds = {"baseline": sizes.reserve, **{name: getattr(sizes, name) for name in (*state, *passing)}}
+    kinds["communication"] += sizes.gathered
+    return {**kinds, "activations": sizes.activations + sizes.temporaries + sizes.fragmentation}
 
 
 class Counted(NamedTuple):
@@ -95,14 +95,14 @@ class Counted(NamedTuple):
 def step_products(work: Workload) -> list[Counted]:
     """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
     block, _, head = inventory.parts(work)
-    found: dict[Product, Counted] = {}
+    counted: dict[Product, Counted] = {}
     for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
         for product in part.products:
             recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
             again = part is block and recomputed
-            before = found.get(product, Counted(product, 0.0, 0.0))
-            found[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
-    return list(found.values())
+            before = counted.get(product, Counted(product, 0.0, 0.0))
+            counted[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
+    return list(counted.values())
 
 
 class Shape(NamedTuple):
@@ -118,9 +118,9 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
 
     Without a pipeline, their seconds add up to the products of `timing.step`.
     """
-    found = []
+    shapes = []
     for product, forward, backward in step_products(work):
         seconds = forward * timing.product_seconds(product, work, cluster, constants, slice(0, 1))
         seconds += backward * timing.product_seconds(product, work, cluster, constants, slice(1, 3))
-        found.append(Shape(product, forward + 2 * backward, seconds))
-    return found
+        shapes.append(Shape(product, forward + 2 * backward, seconds))
+    return shapes

@@ -52,13 +52,13 @@ def weights(work: Workload, stage: int = 0) -> float:
     If the output layer is tied, the first and the last stage both have the token embedding. Megatron-LM has all
     embeddings there.
     """
-    found, last = parts(work), work.pp - 1
-    total = work.layers_of(stage) * found.block.weights
+    model_parts, last = parts(work), work.pp - 1
+    total = work.layers_of(stage) * model_parts.block.weights
     if stage == 0:
-        total += found.embedding.weights
+        total += model_parts.embedding.weights
     elif stage == last and work.model.tied:
-        total += copied_weights(work, stage) or found.embedding.weights
-    return total + (found.head.weights if stage == last else 0)
+        total += copied_weights(work, stage) or model_parts.embedding.weights
+    return total + (model_parts.head.weights if stage == last else 0)
 
 
 def copied_weights(work: Workload, stage: int) -> float:

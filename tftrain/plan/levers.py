@@ -49,12 +49,12 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
 
     At most `most` of them; each is one lever, or a pair if neither lever alone is enough.
     """
-    found = list(levers(config, workload(config, cluster), cluster, constants))
-    enough = {lever.name for lever in found if lever.plan.fits}
-    for first in [lever for lever in found if not lever.plan.fits]:
+    all_levers = list(levers(config, workload(config, cluster), cluster, constants))
+    enough = {lever.name for lever in all_levers if lever.plan.fits}
+    for first in [lever for lever in all_levers if not lever.plan.fits]:
         others = levers(first.config, first.plan.work, cluster, constants, enough, after=first.name[0])
-        found += [second._replace(changes=first.changes | second.changes) for second in others]
-    return sorted((lever for lever in found if lever.plan.fits), key=lambda lever: lever.plan.seconds)[:most]
+        all_levers += [second._replace(changes=first.changes | second.changes) for second in others]
+    return sorted((lever for lever in all_levers if lever.plan.fits), key=lambda lever: lever.plan.seconds)[:most]
 
 
 def levers(

@@ -101,7 +101,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
-        reserve=constants.reserve_gb * GB,
+        reserve=(constants.reserve_gb + (constants.transport_gb if work.tp * work.pp > 1 else 0)) * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )
@@ -132,12 +132,12 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
         whole += layers * 4 * work.micro_batch * work.seq * work.model.width * work.item
-    found = [("activations of a part until its backward ends", whole / 2)]
+    tensors = [("activations of a part until its backward ends", whole / 2)]
     if work.schedule == "zero_bubble":
         outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item
         waiting = 1 + min(stage, round(work.micro_batches))
-        found.append(("gradients of products before backward for weights", waiting * layers * outputs))
-    return found
+        tensors.append(("gradients of products before backward for weights", waiting * layers * outputs))
+    return tensors
 
 
 def _under_way(work: Workload, stage: int) -> Peak:

@@ -126,12 +126,12 @@ def _table(heads: Sequence[str], kinds: Sequence[str], lines: Sequence[Sequence[
     return f"<table><thead><tr>{row(heads, 'th')}</tr></thead><tbody>\n{body}</tbody></table>\n"
 
 
-def _suggestions(found: Sequence[Lever]) -> list[str]:
-    if not found:
+def _suggestions(levers: Sequence[Lever]) -> list[str]:
+    if not levers:
         return []
     lines = [
         (f"{each.plan.seconds:.4g}", f"{each.plan.gb:.1f}", words(each.flags) + _command(each.plan.work, each.config))
-        for each in found
+        for each in levers
     ]
     return ["<h2>What makes it fit</h2>", _table(("s a step", "GB", "levers"), ("number", "number", "text"), lines)]
 
@@ -169,10 +169,10 @@ def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> 
     fitting = [each for each in best if each.gb <= (1 - plan.margin) * plan.cluster.memory_gb]
     lines = [
         (
-            *(f"{each.seconds:.4g}", f"{each.gb:.1f}", f"{each.seconds * days:.3g}"),
-            html.escape(choice.words(each.work)) + _command(each.work, config),
+            *(f"{layout.seconds:.4g}", f"{layout.gb:.1f}", f"{layout.seconds * days:.3g}"),
+            html.escape(choice.words(layout.work)) + _command(layout.work, config),
         )
-        for each in fitting[:SHOWN]
+        for layout in fitting[:SHOWN]
     ]
     note = (
         f"Each dot is one of {len(layouts):,} layouts of {plan.work.ranks} ranks with this global batch. The line "

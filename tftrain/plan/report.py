@@ -58,8 +58,8 @@ def text(
 def sizes(work: Workload) -> str:
     """Returns the sizes of the model and of a sample, and the precision."""
     model = work.model
-    found = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
-    return f"{found}; {work.precision}"
+    sizes = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
+    return f"{sizes}; {work.precision}"
 
 
 def rate_lines(plan: Forecast, examples_per_row: float, utilisation: float) -> list[str]:
@@ -143,10 +143,10 @@ SEARCH_COLUMNS = (
 )  # fmt: skip
 
 
-def search_cells(found: SearchResult, config: PlanConfig) -> list[list[str]]:
+def search_cells(result: SearchResult, config: PlanConfig) -> list[list[str]]:
     """Returns the lines of the fastest divisions, in the order of SEARCH_COLUMNS; megatron's have no command."""
     lines = []
-    for plan in found.fastest:
+    for plan in result.fastest:
         work = plan.work
         sizes = (work.ranks // plan.cluster.per_node, work.dp, work.tp, work.pp, work.micro_batch, work.zero_stage)
         figures = f"{plan.seconds:.4f}", f"{plan.gb:.1f}", f"{plan.tflops_per_device:.1f}", f"{plan.mfu:.3f}"

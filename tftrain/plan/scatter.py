@@ -16,11 +16,11 @@ def frontier(layouts: Sequence[Layout], accepts: Callable[[Layout], bool]) -> li
 
     `accepts`: whether the trainer takes a layout.
     """
-    found: list[Layout] = []
-    for each in sorted(layouts, key=lambda layout: (layout.gb, layout.seconds)):
-        if (not found or each.seconds < found[-1].seconds) and accepts(each):
-            found.append(each)
-    return found[::-1]
+    frontier: list[Layout] = []
+    for candidate in sorted(layouts, key=lambda layout: (layout.gb, layout.seconds)):
+        if (not frontier or candidate.seconds < frontier[-1].seconds) and accepts(candidate):
+            frontier.append(candidate)
+    return frontier[::-1]
 
 
 def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days: float) -> str:

@@ -65,11 +65,11 @@ def layouts(
     work: Workload, cluster: Cluster, constants: Constants, max_nodes: int, constraints: Constraints = FREE
 ) -> list[Layout]:
     """Returns all divisions of a workload, whether they fit or not; for the arguments, see `search`."""
-    found = []
-    for each in candidates(work, cluster, max_nodes, constraints=constraints):
-        needed = memory.estimate(each, constants).on(cluster)
-        found.append(Layout(each, needed.total / GB, timing.step(each, cluster, constants).total))
-    return found
+    layouts = []
+    for candidate in candidates(work, cluster, max_nodes, constraints=constraints):
+        needed = memory.estimate(candidate, constants).on(cluster)
+        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, cluster, constants).total))
+    return layouts
 
 
 def search(
@@ -123,8 +123,8 @@ def least_memory(
 ) -> tuple[float, Workload] | None:
     """Returns the bytes and the division with the least memory; None if no division is accepted. See `search`."""
     every = [
-        (memory.estimate(each, constants).minimum, each)
-        for each in candidates(work, cluster, max_nodes, ramp, constraints)
+        (memory.estimate(candidate, constants).minimum, candidate)
+        for candidate in candidates(work, cluster, max_nodes, ramp, constraints)
     ]
     return next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), None)
 

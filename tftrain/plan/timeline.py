@@ -29,7 +29,7 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     kept, again = _kept(work, block), total(saved.size for saved in block.saved) - _kept(work, block)
     share = needed.gradients / inventory.weights(work)  # bytes of a gradient that stays
     saved_by_ends = [total(saved.size for saved in part.saved) for part in (embedding, head)]
-    found, now = [Moment(0.0, lasting, "forward")], 0.0
+    moments, now = [Moment(0.0, lasting, "forward")], 0.0
     # With ZeRO-3, blocks wait for their weights; other sums follow backward.
     between = seconds.gradient_sums if work.zero_stage == 3 else 0.0
     wait = 1 + between / (seconds.total - seconds.gradient_sums - seconds.update)
@@ -37,7 +37,7 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     def move(length: float, held: float, phase: str) -> None:
         nonlocal now
         now += length * (1.0 if phase == "update" else wait)
-        found.append(Moment(now, held, phase))
+        moments.append(Moment(now, held, phase))
 
     for _ in range(max(1, round(work.micro_batches))):
         held, gradients = lasting + saved_by_ends[0], 0.0
@@ -58,7 +58,7 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     left = needed.temporaries + needed.communication + (0.0 if work.accumulation else needed.gradients)
     move(0.0, lasting + left, "update")
     move(seconds.gradient_sums - between + seconds.update, lasting + left, "update")
-    return [*found, Moment(now, lasting, "update")]
+    return [*moments, Moment(now, lasting, "update")]
 
 
 def _kept(work: Workload, block: Part) -> float:

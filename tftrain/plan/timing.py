@@ -109,10 +109,10 @@ _Seconds = tuple[float, ...]
 @functools.lru_cache(maxsize=1 << 14)
 def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Seconds, ...]:
     """Returns the seconds of block, embedding and head for one micro-batch, with recomputation."""
-    found = inventory.parts(work)
-    block = passes(found.block, work, cluster, constants)
+    parts = inventory.parts(work)
+    block = passes(parts.block, work, cluster, constants)
     again = {"none": (), "selective": (block.core,), "full": (block.forward,)}[work.checkpointing]
-    ends = [passes(part, work, cluster, constants)[:2] for part in (found.embedding, found.head)]
+    ends = [passes(part, work, cluster, constants)[:2] for part in (parts.embedding, parts.head)]
     every = ((block.forward, block.backward, *again), *ends)
     waits = [sum(span.total - sum(span[:3]) for span in spans) for spans in every]
     kinds = [[sum(span[kind] for span in spans) for kind in range(3)] for spans in every]
@@ -125,15 +125,15 @@ def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tu
     block = passes(inventory.parts(work).block, work, cluster, constants)
     launches = relaunch_seconds(work, constants)
     again = {"none": 0.0, "selective": block.core.total, "full": block.forward.total + launches}[work.checkpointing]
-    found = []
+    durations = []
     for part, recomputed in zip(inventory.parts(work), (again, 0.0, 0.0), strict=True):
         forward, backward, _ = passes(part, work, cluster, constants)
         # Both operands of the products of the attention core are activations.
         products = [product for product in part.products if not product.core]
         weights = sum(product_seconds(product, work, cluster, constants, slice(2, 3)) for product in products)
         weights = min(weights, backward.total)
-        found.append(Durations(forward.total, backward.total - weights + recomputed, weights))
-    return tuple(found)
+        durations.append(Durations(forward.total, backward.total - weights + recomputed, weights))
+    return tuple(durations)
 
 
 def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.StepTime:
@@ -190,8 +190,8 @@ def _slowest(work, block, embedding, head) -> tuple[float, _Seconds]:
         return work.model.layers, tuple(map(sum, zip(embedding, head, strict=True)))
     # An inner stage has neither end, but it may have more layers.
     inner = max(map(work.layers_of, range(1, work.pp - 1)), default=0.0)
-    found = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, (0.0,) * 4)
-    return max(found, key=lambda each: each[0] * sum(block) + sum(each[1]))
+    stages = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, (0.0,) * 4)
+    return max(stages, key=lambda each: each[0] * sum(block) + sum(each[1]))
 
 
 def relaunch_seconds(work: Workload, constants: Constants) -> float:

@@ -58,13 +58,13 @@ def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: flo
         return 0.0
     inside = max(1, min(ranks, cluster.per_node // stride))
     nodes = math.ceil(ranks / inside)
-    found = 0.0
+    seconds = 0.0
     if inside > 1:
-        found += 2 * (inside - 1) / inside * size / link
+        seconds += 2 * (inside - 1) / inside * size / link
     if nodes > 1:
         groups = max(1, cluster.per_node // inside)
-        found += 2 * (nodes - 1) / nodes * size * groups / network + 2 * (nodes - 1) * cluster.network_latency
-    return found
+        seconds += 2 * (nodes - 1) / nodes * size * groups / network + 2 * (nodes - 1) * cluster.network_latency
+    return seconds
 
 
 def transfer(size: float, cluster: Cluster) -> float:
@@ -89,19 +89,19 @@ def data_parallel_seconds(
         return _block_by_block(work, parts, cluster, constants)
     weights, speed = inventory.weights(work), rates(cluster, constants)
     size = weights * ITEM_BYTES[work.wire]
-    each = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
+    one = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
     gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
     # Of sums: with ZeRO-2, and in the encoder's published program, on one GPU too, every micro-batch has one.
     rounds = work.micro_batches if work.zero_stage == 2 or work.trainer == "encoder" else 1.0
     # Gradients are reduced to the owners alone, or summed for all: with ZeRO-1, this project does the first.
     owners = work.zero_stage == 2 or (work.zero_stage and work.trainer == "tftrain")
-    found = rounds * (each / (2 if owners else 1) + constants.sum_ms * 1e-3) + (gathered if work.zero_stage else 0.0)
+    total = rounds * (one / (2 if owners else 1) + constants.sum_ms * 1e-3) + (gathered if work.zero_stage else 0.0)
     if work.backward_segments == 1:
-        return found
+        return total
     # The sums of all segments but the last are hidden by the backward passes of the others.
     block, embedding, head = parts
     backward = work.model.layers * block.backward + embedding.backward + head.backward
-    return found - (1 - 1 / work.backward_segments) * min(each / 2 if work.zero_stage else each, backward)
+    return total - (1 - 1 / work.backward_segments) * min(one / 2 if work.zero_stage else one, backward)
 
 
 def _block_by_block(work: Workload, parts, cluster: Cluster, constants: Constants) -> float:

@@ -193,5 +193,5 @@ def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:
     layers, parallel = config.model.num_hidden_layers, config.parallel
     if stages * parallel.virtual_pipeline_size > layers:
         return ()
-    found = split_layers(layers, stages, parallel.virtual_pipeline_size, parallel.pipeline_split, head)
-    return found if len(set(found)) > 1 else ()
+    layers_of_parts = split_layers(layers, stages, parallel.virtual_pipeline_size, parallel.pipeline_split, head)
+    return layers_of_parts if len(set(layers_of_parts)) > 1 else ()

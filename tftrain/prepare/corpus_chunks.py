@@ -114,8 +114,8 @@ class Spool:
         for file, number, paragraphs in sorted(entries, key=lambda entry: entry[:2]):
             sides = [], []
             dropped = duplicates.get((file, number), ())
-            for place, paragraph in enumerate(paragraphs):
-                sides[place in dropped].append(paragraph)
+            for index, paragraph in enumerate(paragraphs):
+                sides[index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
         return documents
 
@@ -236,10 +236,10 @@ def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int
 def _find_duplicates(spool: Spool, workers: Workers) -> None:
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
     tasks = [(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
-    found = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
+    dropped = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
-    if found:
-        logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
+    if dropped:
+        logger.info(f"duplicate paragraphs dropped: {dropped:,} (--deduplicate=none keeps them)")
 
 
 def _groups(paths: list[str]) -> Iterator[list[Part]]:

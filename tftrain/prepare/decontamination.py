@@ -34,8 +34,8 @@ def window_hashes(text: TokenizedText, size: int, vocab_size: int) -> tuple[np.n
     rng = np.random.default_rng(_SEED)
     of_token = rng.integers(0, 2**64, vocab_size, np.uint64)[text.tokens]
     hashes = np.zeros(count, np.uint64)
-    for place in range(size):
-        hashes += of_token[place : place + count] * (rng.integers(0, 2**64, dtype=np.uint64) | np.uint64(1))
+    for position in range(size):
+        hashes += of_token[position : position + count] * (rng.integers(0, 2**64, dtype=np.uint64) | np.uint64(1))
     borders = text.documents[1:-1]
     crosses = _covered(np.maximum(borders - size + 1, 0), borders, len(text.tokens))[:count]
     places = np.flatnonzero(~crosses)

@@ -88,9 +88,9 @@ def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]
 
 def read_duplicates(chunk_folder: str) -> dict[tuple[int, int], set[int]]:
     """Returns the numbers of the duplicate paragraphs of a chunk, by the numbers of file and document."""
-    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    duplicates: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name in os.listdir(chunk_folder) if os.path.isdir(chunk_folder) else ():
         if name.startswith(_DUPLICATES):
             for file, document, paragraph in np.fromfile(os.path.join(chunk_folder, name), _PLACE).tolist():
-                found[file, document].add(paragraph)
-    return found
+                duplicates[file, document].add(paragraph)
+    return duplicates

@@ -36,13 +36,13 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
             before = len(unreadable)
             _note_unlisted(name, unreadable)
             named = matches or ([] if addresses.is_address(name) else [name])
-            found = _data_files([path for match in named for path in _files(match, unreadable)])
-            if not found and len(unreadable) == before:
+            files = _data_files([path for match in named for path in _files(match, unreadable)])
+            if not files and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 raise MissingFileError(
                     f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
-            for path in found:
+            for path in files:
                 paths.setdefault(os.path.realpath(path), path)
     if unreadable:
         path, reason = min(unreadable.items())
@@ -94,7 +94,7 @@ def _files(path: str, unreadable: dict[str, str]) -> list[str]:
     """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
     if not os.path.isdir(path):
         return [path] if addresses.is_address(path) or _is_file(path, unreadable) else []
-    found, visited = [], {os.path.realpath(path)}
+    paths, visited = [], {os.path.realpath(path)}
 
     def is_new(folder: str) -> bool:
         real = os.path.realpath(folder)
@@ -106,8 +106,8 @@ def _files(path: str, unreadable: dict[str, str]) -> list[str]:
     for folder, folders, names in os.walk(path, onerror=note, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and is_new(os.path.join(folder, name))]
         files = [os.path.join(folder, name) for name in names if not name.startswith(".")]
-        found += [file for file in files if _is_file(file, unreadable)]
-    return found
+        paths += [file for file in files if _is_file(file, unreadable)]
+    return paths
 
 
 def _is_file(path: str, unreadable: dict[str, str]) -> bool:

@@ -35,9 +35,9 @@ class MaskedObjective(Objective):
         """Returns the sentences; for a byte-level BPE with the space, or the line break, before each but the first."""
         if self.config.tokenizer_type == "bpe":
             return [
-                (" " if place else "\n" if number else "") + sentence
+                (" " if index else "\n" if number else "") + sentence
                 for number, paragraph in enumerate(paragraphs)
-                for place, sentence in enumerate(split_sentences(paragraph))
+                for index, sentence in enumerate(split_sentences(paragraph))
             ]
         return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
 
@@ -147,23 +147,23 @@ class _Pairs(Examples):
             tokens = tf.RaggedTensor.from_row_lengths(ids, [len(example.input_ids) for example in block])
             masked = masking(tokens, tf.constant(begin, tf.int64))
             batch = {name: value.numpy().tolist() for name, value in masked.items()}
-            for place, example in enumerate(block):
+            for number, example in enumerate(block):
                 size, start = len(example.input_ids), example.second_segment_start
                 features = {
                     "input_mask": [1] * size + [0] * (length - size),
                     "segment_ids": [0] * start + [1] * (size - start) + [0] * (length - size),
                     "next_sentence_labels": [example.next_sentence_label],
                 }
-                yield encode({name: value[place] for name, value in batch.items()} | features)
+                yield encode({name: value[number] for name, value in batch.items()} | features)
             begin += len(block)
 
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]
         relation = ", B is random" if pair.next_sentence_label else ", B follows A"
-        segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
+        texts = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
         if pair.second == pair.second_end:
-            relation, segments = "", segments[:1]
-        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+            relation, texts = "", texts[:1]
+        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in texts)]
 
     def _rng(self, turn: int) -> np.random.Generator:
         return np.random.default_rng([self._config.seed, int(self._chunk.split == "eval"), self._chunk.number, turn])

@@ -7,7 +7,7 @@ on the number of different lengths, and hardly on the number of examples.
 The paper's rules put each example into a row that is begun, the longest examples first. If a row may have few examples,
 they use up the medium lengths in pairs, and the short ones are left. The rule here fills one row after the other. It
 begins a row with the longest example that is left, and decides how many examples the row shall have: as many as the
-rest needs on average. These share the room evenly, and the last one is the longest that fits.
+rest needs on average. These share the free positions evenly, and the last one is the longest that fits.
 """
 
 import math
@@ -49,10 +49,10 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
     places = np.full([most, _rows(groups)], -1, np.int32)
     begin = 0
     for in_row, count in groups:
-        for place, length in enumerate(in_row):
+        for column, length in enumerate(in_row):
             first = taken[length]
             taken[length] = first + count
-            places[place, begin : begin + count] = by_length[first : first + count]
+            places[column, begin : begin + count] = by_length[first : first + count]
         begin += count
     return places.T
 
@@ -94,18 +94,18 @@ def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wa
     Args:
         left: number of the examples of each length.
         remaining: the lengths that `left` has, ascending.
-        wanted: how many examples share the room evenly; if room is left, more follow.
+        wanted: how many examples share the free positions evenly; if some are left, more follow.
     """
-    row, room = [remaining[-1]], row_length - remaining[-1]
+    row, free = [remaining[-1]], row_length - remaining[-1]
     while len(row) < most:
-        for part in (room // max(wanted - len(row), 1), room):
-            place = bisect_right(remaining, part) - 1
-            while place >= 0 and left[remaining[place]] <= row.count(remaining[place]):
-                place -= 1
-            if place >= 0:
+        for part in (free // max(wanted - len(row), 1), free):
+            index = bisect_right(remaining, part) - 1
+            while index >= 0 and left[remaining[index]] <= row.count(remaining[index]):
+                index -= 1
+            if index >= 0:
                 break
         else:
             break
-        row.append(remaining[place])
-        room -= remaining[place]
+        row.append(remaining[index])
+        free -= remaining[index]
     return tuple(row)

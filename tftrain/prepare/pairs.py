@@ -3,7 +3,7 @@
 Without next sentences, an example has one text, A, with which a document goes on (RoBERTa, arXiv 1907.11692, its
 DOC-SENTENCES).
 
-A pair consists of two segments, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
+A pair consists of two texts, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
 In the others B comes from another document, and the text after A goes into the next pair. A small share of the pairs
 has a random, smaller length, so training includes short sequences.
 
@@ -64,7 +64,7 @@ def make_pairs(
         short_seq_prob: share of the pairs with a random length.
     """
     max_tokens = max_seq_length - 3
-    source = _RandomSegments(text, rng)
+    source = _RandomTexts(text, rng)
     boundaries = text.passages.tolist()
     labels = _labels(rng)
     for document, (start, stop) in enumerate(pairwise(text.documents.tolist())):
@@ -122,8 +122,8 @@ def _border(inner: list[int], begin: int, end: int, longest_second: int, rng: np
     return inner[int(rng.integers(low, high))] if low < high else int(rng.integers(lowest, end))
 
 
-class _RandomSegments:
-    """Draws segments from other documents."""
+class _RandomTexts:
+    """Draws texts from other documents."""
 
     def __init__(self, text: TokenizedText, rng: np.random.Generator):
         self._text, self._rng = text, rng
@@ -141,9 +141,9 @@ class _RandomSegments:
         return int(self._sorted_sizes[-2] if longest == document else self._sorted_sizes[-1])
 
     def draw(self, document: int, middle: int, end: int) -> int:
-        """Returns the first position of a random segment that can replace [middle, end) of a document.
+        """Returns the first position of a random text that can replace [middle, end) of a document.
 
-        The segment has the same number of tokens, which is at most `longest_other`, and is inside one other document.
+        The text has the same number of tokens, which is at most `longest_other`, and is inside one other document.
         """
         text, length = self._text, end - middle
         if self._is_boundary[middle]:

@@ -84,8 +84,8 @@ def _write(
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, shards_of_split in splits.items():
         nonempty = [(number, result) for number, result in enumerate(results_of[split]) if result.examples]
-        for place, (number, result) in enumerate(nonempty):
-            name = f"{split}-{place:05d}-of-{len(nonempty):05d}.tfrecord"
+        for shard_number, (number, result) in enumerate(nonempty):
+            name = f"{split}-{shard_number:05d}-of-{len(nonempty):05d}.tfrecord"
             for suffix in ("", ".index"):
                 os.rename(os.path.join(work, f"{split}-{number}{suffix}"), os.path.join(work, name + suffix))
             size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1

@@ -57,12 +57,12 @@ def write_shard(
     """
     objective, vocabulary = objective_of(config), tokenizer.vocabulary
     text, accounting = _tokenize(spool.read(chunk), objective, tokenizer)
-    found = np.zeros(0, np.uint64)
+    seen_hashes = np.zeros(0, np.uint64)
     if windows is not None:
         wanted, size = np.load(windows, mmap_mode="r"), config.heldout_window
         if chunk.split == "train":
             _, hashes = decontamination.window_hashes(text, size, len(vocabulary))
-            found = np.unique(hashes[decontamination.among(hashes, wanted)])
+            seen_hashes = np.unique(hashes[decontamination.among(hashes, wanted)])
         else:
             cut = decontamination.cut(text, size, len(vocabulary), wanted)
             dropped = {IN_TRAINING: len(text.tokens) - len(cut.text.tokens)}
@@ -85,11 +85,11 @@ def write_shard(
         lengths=examples.lengths,
     )
     if not examples.count:
-        return accounting, found
+        return accounting, seen_hashes
     rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number])
     order = rng.permutation(examples.records).tolist()
     write_records(path, examples.payloads(order))
-    return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), found
+    return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), seen_hashes
 
 
 def _tokenize(
@@ -133,8 +133,8 @@ def _unknown_words(sentences: Sequence[str], ids: Sequence[np.ndarray], tokenize
     counts = Counter(word for number in sample for word in _WORD.findall(sentences[number]))
     words = lost(list(counts))
     characters = set(lost(sorted(set("".join(words)))))
-    found: Counter = Counter()
+    unknown_words: Counter = Counter()
     for word in words:
         for part in [character for character in word if character in characters] or [word]:
-            found[part] += counts[word]
-    return Counter(dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_UNKNOWN_WORDS]))
+            unknown_words[part] += counts[word]
+    return Counter(dict(sorted(unknown_words.items(), key=lambda item: (-item[1], item[0]))[:_UNKNOWN_WORDS]))

@@ -72,7 +72,7 @@ def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
         with _errors_named(path), addresses.open_file(path) as stream:
             for document in _documents(stream, path, config, row_group):
                 if document.fault and not config.skip_bad_rows:
-                    raise DataError(f"{document.fault}; mend it, or leave such rows out with --skip_bad_rows")
+                    raise DataError(f"{document.fault}; correct it, or leave such rows out with --skip_bad_rows")
                 yield document
 
 

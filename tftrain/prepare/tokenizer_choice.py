@@ -89,7 +89,7 @@ def _recorded_beside(vocab_file: str) -> bool | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            remedy = "it says how the text of --vocab_file is normalized: mend it, or give --strip_accents"
+            remedy = "it says how the text of --vocab_file is normalized: correct it, or give --strip_accents"
             raise DataError(f"{path}: {error}; {remedy}") from error
         return recorded
     return None

@@ -54,12 +54,12 @@ def allocated() -> int:
 
 def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
     """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
-    found, seen = {}, set()
+    sizes, seen = {}, set()
     for kind, held in zip(STATE, (weights, state.masters, itertools.chain(*state.slots.values())), strict=True):
         new = {id(variable): variable for variable in held if id(variable) not in seen}
-        found[kind] = sum(variable.dtype.size * variable.shape.num_elements() for variable in new.values())
+        sizes[kind] = sum(variable.dtype.size * variable.shape.num_elements() for variable in new.values())
         seen |= new.keys()
-    return found
+    return sizes
 
 
 def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: Mapping[str, int]) -> dict[str, int]:
@@ -74,13 +74,13 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
         lasting: bytes of `STATE`, and of its copy for checkpoints.
         transient: bytes of `TRANSIENT`, which every step allocates and frees.
     """
-    found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
-    left = peak - sum(found.values())
+    sizes = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
+    left = peak - sum(sizes.values())
     for kind in REDUCED_FIRST:
-        excess = min(max(-left, 0), found[kind])
-        found[kind] -= excess
+        excess = min(max(-left, 0), sizes[kind])
+        sizes[kind] -= excess
         left += excess
-    return {kind: found.get(kind, left) for kind in KINDS}
+    return {kind: sizes.get(kind, left) for kind in KINDS}
 
 
 def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> MemoryRow:

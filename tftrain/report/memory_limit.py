@@ -31,11 +31,11 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
     planned = memory.estimate(work, of_trainer(gpu))
     shared, beside, advice = 0.0, "", ""
     if gpu:
-        available, place = min(hardware.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"
+        available, holder = min(hardware.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"
     else:
         pages = planned.reserve / GB - FORKED_RESERVE_GB
-        available, place = hardware.host_memory_gb() / ranks, "this machine has"
-        place += f", for each of {ranks} ranks," if ranks > 1 else ""
+        available, holder = hardware.host_memory_gb() / ranks, "this machine has"
+        holder += f", for each of {ranks} ranks," if ranks > 1 else ""
         if forked:
             planned, shared = planned._replace(reserve=FORKED_RESERVE_GB * GB), pages / ranks
             beside = f" beside {_gb(pages)} that forked ranks share"
@@ -47,7 +47,7 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
     kinds = sorted(forecast.bytes_by_kind(planned).items(), key=lambda kind: -kind[1])
     largest = ", ".join(f"{name.replace('_', ' ')} {_gb(size / GB)}" for name, size in kinds[:3])
     expected = (
-        f"a rank needs {_gb(needed)} ({largest}){beside}, {place} {_gb(available)}; expected {advice}smaller sizes or "
+        f"a rank needs {_gb(needed)} ({largest}){beside}, {holder} {_gb(available)}; expected {advice}smaller sizes or "
         "more ranks that share the state, or --check_memory=false to try all the same"
     )
     return [Problem("check_memory", "true", expected)]

@@ -42,15 +42,15 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
         OSError: it cannot be read.
         ValueError: another line is not a JSON object with a step; the message names the file and the line.
     """
-    found, damaged = read_good_rows(path)
+    good, damaged = read_good_rows(path)
     if damaged:
         raise ValueError(f"{path}, line {damaged[0]}: expected a JSON object with a step; repair or remove the line")
-    return found
+    return good
 
 
 def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
     """Reads the rows of a metrics.jsonl that may be damaged; returns them and the numbers of the damaged lines."""
-    found, damaged, lines = [], [], Path(path).read_bytes().splitlines(keepends=True)
+    good, damaged, lines = [], [], Path(path).read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith(b"\n"):
             break
@@ -60,8 +60,8 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
         except (ValueError, TypeError, LookupError, RecursionError):
             damaged.append(number)
         else:
-            found.append(row)
-    return found, damaged
+            good.append(row)
+    return good, damaged
 
 
 def append(path: Path, text: str) -> None:
@@ -125,14 +125,14 @@ class MetricsWriter:
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
         if not self.path.exists():
             return
-        found, damaged = read_good_rows(self.path)
+        good, damaged = read_good_rows(self.path)
         if damaged:
             names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in itertools.count(1))
             aside = next(name for name in names if not name.exists())
             shutil.copyfile(self.path, aside)
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             logger.warning(f"{self.path}: damaged in line {lines}; the file is kept as {aside}, its good lines stay")
-        text = "".join(json.dumps(row) + "\n" for row in found if row["step"] <= step)
+        text = "".join(json.dumps(row) + "\n" for row in good if row["step"] <= step)
         durable.write(self.path, text.encode())
 
     def advance(self, step: int) -> None:

@@ -42,10 +42,10 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
     gpu = devices.has_gpu()
     work = workload(config, mesh, samples)
     needed = memory.estimate(work, of_trainer(gpu))
-    found = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
+    kinds = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
     device, unknown = device_of(config, mesh)
     seconds = timing.step(work, device, of_trainer(gpu, device.card)).total if device else None
-    return StepPlan(found, seconds, unknown)
+    return StepPlan(kinds, seconds, unknown)
 
 
 def device_of(config: TrainConfig, mesh: Mesh) -> tuple[Cluster | None, str]:

@@ -68,9 +68,9 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
     if not any(curves.values()):
         return
     axes = axes_of("Scores of the held-out examples")
-    for name, found in curves.items():
-        if found:
-            steps, values = zip(*found, strict=True)
+    for name, curve in curves.items():
+        if curve:
+            steps, values = zip(*curve, strict=True)
             label = f"{name.removeprefix('eval_').replace('_', ' ')}, {max(values):.4g} at best"
             axes.plot(steps, values, linewidth=1.6, marker="o", markersize=5, label=label)
     _save(axes, png_path)

@@ -140,10 +140,10 @@ def of_evaluation(number: int, means: Sequence[Mean], result: Evaluation) -> Eva
 
 def fields(row: Row) -> dict[str, Any]:
     """Returns the fields of a row as metrics.jsonl has them: the means stand beside the others."""
-    found = {}
+    fields = {}
     for name, value in dataclasses.asdict(row).items():
-        found |= value if isinstance(value, dict) else {name: value}
-    return found
+        fields |= value if isinstance(value, dict) else {name: value}
+    return fields
 
 
 def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:

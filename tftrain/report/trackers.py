@@ -22,7 +22,7 @@ from tftrain.report.metrics import read_rows
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 20.0  # how long the end of a run waits for a tracker
-MOST_WAITING = 10_000  # rows that a slow tracker may be behind
+MOST_WAITING = 10_000  # rows that wait for a slow tracker
 
 
 class Csv:
@@ -81,8 +81,8 @@ class Mlflow:
         self._mlflow, self._client = mlflow, mlflow.MlflowClient()
         if known is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tftrain")
-            found = self._client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            known_experiment = self._client.get_experiment_by_name(name)
+            experiment = known_experiment.experiment_id if known_experiment else self._client.create_experiment(name)
             known = self._client.create_run(experiment, run_name=folder.name).info.run_id
             parameters = [mlflow.entities.Param(name, str(value)) for name, value in config.items()]
             self._client.log_batch(known, params=parameters[:100])
@@ -160,7 +160,7 @@ class _Thread(threading.Thread):
         except queue.Full:
             if not self._is_behind and self.is_alive():
                 logger.warning(
-                    f"--report_to={self._kind}: it is {MOST_WAITING} rows behind, and lacks some from now on"
+                    f"--report_to={self._kind}: it has not taken {MOST_WAITING} rows yet, and loses some from now on"
                 )
             self._is_behind = True
 

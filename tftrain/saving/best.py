@@ -23,8 +23,8 @@ class Best:
         """
         self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
         text = ""
-        if mesh.is_chief and (found := scores.read(output_dir)) and found.metric == metric:
-            text = json.dumps([[each.step, each.value] for each in found.evaluations if each.step <= done])
+        if mesh.is_chief and (stored := scores.read(output_dir)) and stored.metric == metric:
+            text = json.dumps([[each.step, each.value] for each in stored.evaluations if each.step <= done])
         text = collectives.gather_texts(mesh.world, text, "best.before")[0]
         self._scores = Scores(metric, [Score(*each) for each in json.loads(text or "[]")])
 

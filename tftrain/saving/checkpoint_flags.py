@@ -40,12 +40,12 @@ class Completed(NamedTuple):
     @property
     def line(self) -> str:
         """A line for the log with the flags from the checkpoint; "" if they are all defaults."""
-        given = [
-            f"--{name}={str(each).lower() if isinstance(each, bool) else each}"
+        words = [
+            f"--{name}={str(item).lower() if isinstance(item, bool) else item}"
             for name, value in self.taken.items()
-            for each in (value if isinstance(value, tuple) else (value,))
+            for item in (value if isinstance(value, tuple) else (value,))
         ]
-        return f"flags from {self.path}: {' '.join(given)}" if given else ""
+        return f"flags from {self.path}: {' '.join(words)}" if words else ""
 
     def explain(self, problems: list[Problem]) -> list[Problem]:
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
@@ -64,22 +64,22 @@ class Completed(NamedTuple):
         return list(map(explained, problems))
 
 
-def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Completed:
+def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
-    global batch. `given` has the names of the flags that the command line gives.
+    global batch. `named` has the names of the flags that the command line gives.
     """
     try:
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
     local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
-    left_out = {*given, *local}
-    if _SOURCES & set(given):
+    left_out = {*named, *local}
+    if _SOURCES & set(named):
         left_out |= _SOURCES | _SIZES_OF_DATA
-    if "grad_accum_steps" in given:
-        left_out.add("global_batch_size" if "micro_batch_size" in given else "micro_batch_size")
+    if "grad_accum_steps" in named:
+        left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
     max_steps = saved.get("max_steps")
     # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
     if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
@@ -99,7 +99,7 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         values |= {"init_checkpoint": None, "init_missing": False}
         if config.checkpoint.resume == "best":
             values["resume"] = str(path)
-    if "micro_batch_size" in taken and "fit_micro_batch" not in given:
+    if "micro_batch_size" in taken and "fit_micro_batch" not in named:
         values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
     return Completed(changed(config, values), path, taken)
 
@@ -117,19 +117,19 @@ def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run
     try:
-        found, _ = _chosen(config)
+        chosen, _ = _chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
     resume = config.checkpoint.resume
-    if resume == "best" and found is None:
+    if resume == "best" and chosen is None:
         expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
-    if resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
+    if resume not in ("auto", "none") and not (chosen / manifest.NAME).is_file():
         newest = folder.find(settings.output_dir)[-1:]
         such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
         return [Problem("resume", resume, expected)]
-    if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
+    if settings.mode == "evaluate" and chosen is None and settings.init_checkpoint is None:
         expected = (
             "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
             "--init_checkpoint"
@@ -170,9 +170,9 @@ def _saved(path: Path) -> dict[str, Any]:
 
 def _values(section: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the saved values of a section's flags, without those of a wrong type."""
-    found, types = {}, typing.get_type_hints(type(section))
+    values, types = {}, typing.get_type_hints(type(section))
     for name, kind in types.items():
         if name in saved:
             with contextlib.suppress(msgspec.ValidationError):
-                found[name] = msgspec.convert(saved[name], kind)
-    return found
+                values[name] = msgspec.convert(saved[name], kind)
+    return values

@@ -122,8 +122,8 @@ class Checkpoints:
             return []
         length, done, older = saved["max_steps"], int(self._run.optimizer.step), changed(config, saved)
         before, after = (
-            float(learning_rate(each.optimizer, run_length(each), tf.constant(step, tf.int64)))
-            for each, step in ((older, max(done - 1, 0)), (config, done))
+            float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+            for run, step in ((older, max(done - 1, 0)), (config, done))
         )
         change = "stretched" if config.run.max_steps > length else "shortened"
         what = (
@@ -136,14 +136,14 @@ class Checkpoints:
     def _check_tensors(self, reader: Reader) -> None:
         """Refuses a checkpoint that holds other tensors than this run's state."""
         expected = self._run.tensor_shapes()
-        found = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
-        for name in expected.keys() ^ found.keys():
+        stored = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
+        for name in expected.keys() ^ stored.keys():
             if name.startswith("loss_scale/"):  # Only fp16 runs have one, and a new one soon reaches its value.
-                expected.pop(name, None), found.pop(name, None)
+                expected.pop(name, None), stored.pop(name, None)
         differing = [
-            f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
-            for name in {**expected, **found}
-            if expected.get(name) != found.get(name)
+            f"{name} is {stored.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
+            for name in {**expected, **stored}
+            if expected.get(name) != stored.get(name)
         ]
         if differing:
             raise AgreedCheckpointError(f"{reader.path}: not this model's: {listed(differing, 3, '; ')}")

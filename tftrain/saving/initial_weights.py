@@ -20,7 +20,7 @@ from tftrain.labelled.preflight import with_glue
 NEW_HEAD = "classifier"
 
 
-def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
+def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
     """Takes the flags of the model that the command line does not give from the weights that a run begins with.
 
     A configuration that continues a run names no initial weights.
@@ -36,23 +36,23 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
         return config, [Problem("init_missing", True, "remove this flag, or add --init_checkpoint")]
     if problems := place_problems("init_checkpoint", settings.init_checkpoint, exists=True):
         return config, problems
-    place = parse_place(settings.init_checkpoint)
+    source = parse_place(settings.init_checkpoint)
     try:
-        model, tokenizer = registry.model_of(place)
+        model, tokenizer = registry.model_of(source)
     except (FormatError, CheckpointError) as error:
         return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
     values = structure(model)
-    has_task = config.model.is_fine_tuned or "task" in given
+    has_task = config.model.is_fine_tuned or "task" in named
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
     # A flag that structure leaves out, such as dropout, has the default of the weights' family.
-    if "model_family" not in given:
-        of_family = dataclasses.replace(config.model, model_family=model.model_family).with_family_defaults(given)
+    if "model_family" not in named:
+        of_family = dataclasses.replace(config.model, model_family=model.model_family).with_family_defaults(named)
         config = dataclasses.replace(config, model=of_family)
     problems = []
     for name, value in values.items():
         own = getattr(config.model, name)
-        if name in given and own != value and _effective(config.model, name) != _effective(model, name):
+        if name in named and own != value and _effective(config.model, name) != _effective(model, name):
             expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}; correct or remove this flag"
             problems.append(Problem(name, own, expected))
     if tokenizer and config.data.folder and (problem := _vocabulary_problem(config, tokenizer)):
@@ -78,8 +78,8 @@ def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | 
     if theirs == ours:
         return None
     first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
-    found = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
-    expected = f"its vocabulary is not that of the data in {folder}: {found}; prepare the text with --vocab_file"
+    difference = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
+    expected = f"its vocabulary is not that of the data in {folder}: {difference}; prepare the text with --vocab_file"
     return Problem("init_checkpoint", config.run.init_checkpoint, expected)
 
 

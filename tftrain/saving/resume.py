@@ -79,8 +79,8 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
                 f"--resume={settings.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
-    found = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
-    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
+    own_names = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
+    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(own_names), "resume.found")[0])
     wanted = restore_buffers() if names else {}
     for name in reversed(names):
         reader, problem = _checked(folder.checkpoint_folder(output_dir) / name, mesh, wanted, settings.resume_check)

@@ -21,29 +21,29 @@ class ScheduleConfig:
     forward: str = flag("1", "Time of a stage's forward pass: a number, or one for each stage, such as 1,1,1,1.5.")
     backward: str = flag("2", "Time of its backward pass, for inputs and weights together.")
     backward_weights: str | None = flag(None)
-    """The part of backward that is for weights, which zero_bubble computes apart; by default a half."""
+    """Time of its backward pass for weights, which zero_bubble computes later; by default half of backward."""
     transfer: float = flag(0.0, "Time of a transfer between two stages.", minimum=0)
     forward_only: bool = flag(False, "Use the order of an evaluation, which has no backward.")
     output: str | None = flag(None, "Write the picture to OUTPUT.png and the trace, in ms, to OUTPUT.json.")
 
     def problems(self) -> list[Problem]:
         """Returns every reason why there is no such schedule."""
-        found = field_problems(self)
-        if found:
-            return found
+        problems = field_problems(self)
+        if problems:
+            return problems
         sizes = self.pipeline_parallel_size, self.micro_batches, self.virtual_pipeline_size
         if not self.forward_only:
-            found += schedule_problems(self.pipeline_schedule, *sizes)
+            problems += schedule_problems(self.pipeline_schedule, *sizes)
         times = []
         for name in TIMES:
             try:
                 times.append(self._times(name))
             except ConfigError as error:
-                found += error.problems
-        if not found and any(part > whole for part, whole in zip(times[2], times[1], strict=True)):
+                problems += error.problems
+        if not problems and any(part > whole for part, whole in zip(times[2], times[1], strict=True)):
             expected = f"expected at most backward={self.backward} on every stage"
-            found.append(Problem("backward_weights", self.backward_weights, expected))
-        return found
+            problems.append(Problem("backward_weights", self.backward_weights, expected))
+        return problems
 
     def durations(self) -> Durations:
         """Returns the durations of the actions; raises a ConfigError if a list of times is wrong."""
@@ -57,12 +57,12 @@ class ScheduleConfig:
         if text is None:
             return [seconds / 2 for seconds in self._times("backward")]
         try:
-            found = [float(part) for part in text.split(",")]
+            times = [float(part) for part in text.split(",")]
         except ValueError:
-            found = []
-        if len(found) == 1:
-            found *= self.pipeline_parallel_size
-        if len(found) != self.pipeline_parallel_size or not all(math.isfinite(x) and x > 0 for x in found):
+            times = []
+        if len(times) == 1:
+            times *= self.pipeline_parallel_size
+        if len(times) != self.pipeline_parallel_size or not all(math.isfinite(x) and x > 0 for x in times):
             expected = f"expected a number above 0, or {self.pipeline_parallel_size} of them, one for each stage"
             raise ConfigError([Problem(name, text, expected)])
-        return found
+        return times

@@ -74,13 +74,13 @@ def _computations(schedule: str, stages: int, micro_batches: int, chunks: int) -
     orders = [order(schedule, stage, stages, micro_batches, chunks) for stage in range(stages)]
     forward, _, backward_inputs, backward_weights = KINDS
     parts = stages * chunks
-    made, waiting = [-1] * (2 * parts * micro_batches), [-1] * (2 * parts * micro_batches)
-    places, ready, found = [0] * stages, list(reversed(range(stages))), []
+    computed_by, waiting = [-1] * (2 * parts * micro_batches), [-1] * (2 * parts * micro_batches)
+    places, ready, computations = [0] * stages, list(reversed(range(stages))), []
     while ready:
         stage = ready.pop()
         actions = orders[stage]
-        for place in range(places[stage], len(actions)):
-            kind, micro_batch, chunk, *_ = actions[place]
+        for index in range(places[stage], len(actions)):
+            kind, micro_batch, chunk, *_ = actions[index]
             duration, source = stage * chunks + chunk, -1
             if kind is backward_weights:
                 duration += 3 * parts
@@ -93,16 +93,16 @@ def _computations(schedule: str, stages: int, micro_batches: int, chunks: int) -
                     duration += 2 * parts if kind is backward_inputs else parts
                 slot = way * micro_batches + micro_batch
                 if way not in (0, parts):  # The last part has the output of its own forward pass.
-                    source = made[slot - micro_batches]
+                    source = computed_by[slot - micro_batches]
                     if source < 0:
                         waiting[slot - micro_batches] = stage
                         break
-                made[slot] = len(found)
+                computed_by[slot] = len(computations)
                 if waiting[slot] >= 0:
                     ready.append(waiting[slot])
-            found.append((stage, duration, source))
-            places[stage] = place + 1
-    return found
+            computations.append((stage, duration, source))
+            places[stage] = index + 1
+    return computations
 
 
 def _time(computations: list[Computation], stages: int, durations: list[float], transfer: float) -> StepTime:

@@ -76,14 +76,14 @@ def zero_bubble(stage: int, stages: int, micro_batches: int, chunks: int = 1) ->
     `one_f_one_b` does.
     """
     warm, delay = min(stages - stage, micro_batches), min(stage, micro_batches)
-    found = [Action(F, i) for i in range(warm)]
+    actions = [Action(F, i) for i in range(warm)]
     for i in range(micro_batches):
-        found.append(Action(BI, i))
+        actions.append(Action(BI, i))
         if i >= delay:
-            found.append(Action(BW, i - delay))
+            actions.append(Action(BW, i - delay))
         if warm + i < micro_batches:
-            found.append(Action(F, warm + i))
-    return found + [Action(BW, i) for i in range(micro_batches - delay, micro_batches)]
+            actions.append(Action(F, warm + i))
+    return actions + [Action(BW, i) for i in range(micro_batches - delay, micro_batches)]
 
 
 SCHEDULES: dict[str, Callable[[int, int, int, int], list[Action]]] = {
@@ -96,8 +96,8 @@ SCHEDULES: dict[str, Callable[[int, int, int, int], list[Action]]] = {
 
 def _accumulation(micro_batches: int, chunks: int) -> list[Action]:
     """Returns the order of a single stage: the micro-batches one after the other, each through all chunks and back."""
-    each = [(F, chunk) for chunk in range(chunks)] + [(B, chunk) for chunk in reversed(range(chunks))]
-    return [Action(kind, i, chunk) for i in range(micro_batches) for kind, chunk in each]
+    of_micro_batch = [(F, chunk) for chunk in range(chunks)] + [(B, chunk) for chunk in reversed(range(chunks))]
+    return [Action(kind, i, chunk) for i in range(micro_batches) for kind, chunk in of_micro_batch]
 
 
 def _by_groups(stages: int, micro_batches: int, chunks: int) -> list[tuple[int, int]]:
@@ -125,9 +125,9 @@ def _with_transfers(table: Table) -> Table:
     # By a transfer's name: its receive, and the place of the computation that needs it among those of its stage.
     needs: dict[str, tuple[int, Action]] = {}
     for stage, computations in enumerate(table.stages):
-        for place, action in enumerate(computations):
+        for index, action in enumerate(computations):
             if (receive := input_of(action, stage, *sizes)) and receive.peer != stage:
-                needs[receive.name] = place, receive
+                needs[receive.name] = index, receive
     posted: list[dict[int, list[tuple[int, Action]]]] = [defaultdict(list) for _ in table.stages]
     sends: dict[tuple[int, Action], Action] = {}
     for stage, computations in enumerate(table.stages):
@@ -135,15 +135,15 @@ def _with_transfers(table: Table) -> Table:
         for action in reversed(computations):
             if (send := output_of(action, stage, *sizes)) and send.peer != stage:
                 needed, receive = needs[send.name]
-                place = first[send.peer] = min(first.get(send.peer, needed), needed)
-                posted[send.peer][max(0, place - 1)].append((place, receive))
+                index = first[send.peer] = min(first.get(send.peer, needed), needed)
+                posted[send.peer][max(0, index - 1)].append((index, receive))
                 sends[stage, action] = send
     stages = []
     for stage, computations in enumerate(table.stages):
         actions: list[Action] = []
-        for place, action in enumerate(computations):
+        for index, action in enumerate(computations):
             # They were found from the last to the first; the sort keeps the order of those with equal places.
-            receives = posted[stage][place][::-1]
+            receives = posted[stage][index][::-1]
             actions += [receive for _, receive in sorted(receives, key=lambda need: need[0])]
             actions.append(action)
             if send := sends.get((stage, action)):

@@ -49,8 +49,8 @@ def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> N
     drawn = {event.action.kind for event in shown}
     handles = [Patch(color=colour, label=label) for kind, (colour, label) in BOXES.items() if kind in drawn]
     handles.append(Patch(color=IDLE, label="idle"))
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(handles)}
-    every[0].legend(handles=handles, frameon=False, fontsize=9, borderaxespad=0.2, handlelength=1.2, **place)
+    position = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(handles)}
+    every[0].legend(handles=handles, frameon=False, fontsize=9, borderaxespad=0.2, handlelength=1.2, **position)
     # Without the version of matplotlib, equal pictures are equal files.
     figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 

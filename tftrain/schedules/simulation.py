@@ -37,7 +37,7 @@ def steps(table: Table) -> list[Step]:
     Raises:
         ScheduleError: some computation waits for ever.
     """
-    count, found = len(table.stages), []
+    count, steps = len(table.stages), []
     ticks, computed = [0] * count, [0] * count
     # By name, the transfers that one of both stages has come to: its action, and the computation before it.
     halves: dict[str, tuple[Action, int]] = {}
@@ -57,8 +57,8 @@ def steps(table: Table) -> list[Step]:
                 else:
                     other, computed_there = halves.pop(action.name)
                     after = (computed_there, computed[stage], links.get((sender, receiver), 0))
-                    found.append(Step(receiver, other if sends else action, after))
-                    links[sender, receiver] = arrived[action.name] = len(found)
+                    steps.append(Step(receiver, other if sends else action, after))
+                    links[sender, receiver] = arrived[action.name] = len(steps)
                     if sends:
                         ready.append(receiver)
             else:
@@ -67,14 +67,14 @@ def steps(table: Table) -> list[Step]:
                     if source.name not in arrived:
                         break
                     transfer = arrived.pop(source.name)
-                found.append(Step(stage, action, (computed[stage], transfer, 0)))
-                computed[stage] = len(found)
+                steps.append(Step(stage, action, (computed[stage], transfer, 0)))
+                computed[stage] = len(steps)
             ticks[stage] += 1
     for stage, tick in enumerate(ticks):
         if tick < len(table.stages[stage]):
             action = table.stages[stage][tick]
             raise ScheduleError(stage, tick, action, "waits for ever for its input: stages wait for each other")
-    return found
+    return steps
 
 
 class Durations(NamedTuple):
@@ -119,13 +119,13 @@ def simulate(table: Table, durations: Durations) -> list[Event]:
         ScheduleError: the stages wait for each other.
     """
     of_kind = {kind: durations.of(kind) for kind in Kind if kind not in TRANSFERS}
-    ends, found = [0.0], []
+    ends, events = [0.0], []
     for stage, action, after in steps(table):
         start = max(ends[number] for number in after)
         is_transfer = action.kind is Kind.RECEIVE
         ends.append(start + (durations.transfer if is_transfer else of_kind[action.kind][stage][action.chunk]))
-        found.append(Event(stage, action, start, ends[-1]))
-    return found
+        events.append(Event(stage, action, start, ends[-1]))
+    return events
 
 
 def computations(events: Sequence[Event]) -> list[Event]:

@@ -41,7 +41,7 @@ class Action(NamedTuple):
     @property
     def name(self) -> str:
         """Name of a transfer, equal on both stages and unique in a table; also says to a user what a rank waits for."""
-        return f"{self.what}.of_micro_batch_{self.micro_batch}.behind_part_{self.boundary}"
+        return f"{self.what}.of_micro_batch_{self.micro_batch}.after_part_{self.boundary}"
 
     def __str__(self) -> str:
         if self.kind in TRANSFERS:

@@ -24,14 +24,14 @@ def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
 
 def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
     """Returns the events of a trace; for the arguments, see `write`."""
-    found = []
+    trace = []
     for group, stage in sorted({(int(event.action.kind in TRANSFERS), event.stage) for event in events}):
         for name, text in (("process_name", GROUPS[group]), ("thread_name", f"stage {stage}")):
-            found.append({"name": name, "ph": "M", "pid": group, "tid": stage, "args": {"name": text}})
+            trace.append({"name": name, "ph": "M", "pid": group, "tid": stage, "args": {"name": text}})
     begin = min(event.start for event in events)
     for stage, action, start, end in events:
         is_transfer = action.kind in TRANSFERS
-        found.append(
+        trace.append(
             {
                 "name": action.name if is_transfer else f"{action.kind.value}{action.micro_batch}",
                 "cat": action.kind.name.lower(),
@@ -43,4 +43,4 @@ def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
             }
         )
-    return found
+    return trace

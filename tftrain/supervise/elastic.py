@@ -113,10 +113,10 @@ class Supervisor:
     def _rejoin(self) -> bool:
         """Asks for this process's new rank; returns False if it has none."""
         before = self._launch
-        if (place := self._membership.next_assignment()) is None:
+        if (assignment := self._membership.next_assignment()) is None:
             logger.warning("elastic: this rank left: its host or slot is no longer part of the job")
             return False
-        self._environ.update(place)
+        self._environ.update(assignment)
         self._launch, self._has_restarted = launch_from_environment(self._environ), True
         log.configure(self._launch.rank, self._log_level, host=self._launch.host(self._environ))
         if self._launch.rank == 0:

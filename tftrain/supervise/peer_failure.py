@@ -36,7 +36,7 @@ def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
 
     def terminate() -> None:
         # A std::type_info holds two addresses: its virtual table's and its name's.
-        if (found := type_of_exception()) and b"gloo" in ctypes.c_char_p.from_address(found + 8).value:
+        if (kind := type_of_exception()) and b"gloo" in ctypes.c_char_p.from_address(kind + 8).value:
             end_process()
         previous()
 

@@ -58,15 +58,15 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
     part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
-    found = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
+    lines = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
     if result.unigram_nats is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
-        found |= {
+        lines |= {
             loss.title: f"{value:.4f} nats (perplexity {perplexity:.2f})",
             "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
             "learned from context": f"{result.unigram_nats - value:.4f} nats",
         }
-    return found | {
+    return lines | {
         **{name.replace("_", " "): f"{score:.4f}" for name, score in result.scores.items()},
         **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},
     }

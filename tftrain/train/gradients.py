@@ -87,8 +87,8 @@ class Accumulation:
         """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""
         if not self._reduction.each_micro_batch:
             return self._micro_batch(*args)
-        found = self._compiled_micro_batch(*args)
-        return found._replace(dense=self._reduction.sum(found.dense))
+        gradients = self._compiled_micro_batch(*args)
+        return gradients._replace(dense=self._reduction.sum(gradients.dense))
 
     def _micro_batch(self, batch, first_sample, position) -> Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""

@@ -40,12 +40,12 @@ def configure(compute: ComputeConfig) -> None:
 
 def without_effect(compute: ComputeConfig, jit: bool, gpu: bool) -> str | None:
     """Returns a line on the settings that do nothing in a run that XLA compiles (`jit`) or on this device, or None."""
-    given = [] if compute.memory_optimization == "default" else [f"--memory_optimization={compute.memory_optimization}"]
+    named = [] if compute.memory_optimization == "default" else [f"--memory_optimization={compute.memory_optimization}"]
     if jit:
-        given += ["--suppress_grappler"] if compute.suppress_grappler else []
-        return f"{' and '.join(given)}: no effect, XLA compiles the step, not Grappler" if given else None
-    if given and compute.suppress_grappler:
-        return f"{given[0]}: no effect, --suppress_grappler turns the rewriter off"
+        named += ["--suppress_grappler"] if compute.suppress_grappler else []
+        return f"{' and '.join(named)}: no effect, XLA compiles the step, not Grappler" if named else None
+    if named and compute.suppress_grappler:
+        return f"{named[0]}: no effect, --suppress_grappler turns the rewriter off"
     if compute.memory_optimization == "swapping" and not gpu:
-        return f"{given[0]}: no effect, Grappler swaps from GPU memory only"
+        return f"{named[0]}: no effect, Grappler swaps from GPU memory only"
     return None

@@ -103,8 +103,8 @@ class HeldOut:
         return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
     def _of_batch(self, batch):
-        found = self._task.compute(batch)
-        return self._task.vector(found), found.get("outputs")
+        results = self._task.compute(batch)
+        return self._task.vector(results), results.get("outputs")
 
     def _gathered(self, outputs: list[np.ndarray], batch_size: int) -> np.ndarray:
         """Returns what all data parallel ranks predict, in the order of the examples; every rank must call it.
@@ -117,8 +117,8 @@ class HeldOut:
         rows, *shape = max(map(json.loads, shapes))  # of the last stage; the others have no rows
         own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
-        found = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
-        by_rank = found.reshape(mesh.data.size, rows // batch_size, batch_size, *shape)
+        rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
+        by_rank = rows_of_ranks.reshape(mesh.data.size, rows // batch_size, batch_size, *shape)
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 

@@ -116,8 +116,8 @@ def draw(title: str, length: float, held: np.ndarray, moments: list[Moment], pea
         scale = length / (moments[-1].seconds or 1.0)
         times, sizes = [scale * each.seconds for each in moments], [each.held / GB for each in moments]
         axes.plot(times, sizes, color=HELD_OUT, linewidth=1.6, label=f"planned, {max(sizes):.2f} GB at most")
-        for (begin, end), each in zip(itertools.pairwise(times), moments[1:], strict=True):
-            axes.axvspan(begin, end, color=PHASES[each.phase], linewidth=0, zorder=0)
+        for (begin, end), moment in zip(itertools.pairwise(times), moments[1:], strict=True):
+            axes.axvspan(begin, end, color=PHASES[moment.phase], linewidth=0, zorder=0)
         for phase in PHASES:
             axes.fill_between([], [], color=PHASES[phase], label=phase)
     axes.axhline(peak / GB, color=HELD_OUT, linestyle="--", linewidth=1.2, label=f"planned peak, {peak / GB:.2f} GB")

@@ -63,9 +63,9 @@ class PipelineGradients:
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
         table = schedule_of(config, count)
         dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
-        found = StageGraph(self._stage, run.mesh, table, batch, position, dtype, self.clock).run()
-        dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, found.dense)
-        return found._replace(dense=dense)
+        gradients = StageGraph(self._stage, run.mesh, table, batch, position, dtype, self.clock).run()
+        dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, gradients.dense)
+        return gradients._replace(dense=dense)
 
 
 def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
@@ -147,39 +147,39 @@ class StageGraph:
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
         first_sample = tf.constant(self._first_sample + action.micro_batch * self._samples, tf.int64)
         with self._measured(action, inputs) as ended:
-            made = stage.forward(action.chunk, inputs, batch, first_sample, self._position, self._halves)
-            ended([made.output])
+            forward = stage.forward(action.chunk, inputs, batch, first_sample, self._position, self._halves)
+            ended([forward.output])
         if self._position is not None:
-            self._forwards[action.chunk, action.micro_batch] = made
-        if made.sums is not None:
-            self._sums += made.sums
-            if made.outputs is not None:
-                self.outputs.append(made.outputs)
+            self._forwards[action.chunk, action.micro_batch] = forward
+        if forward.sums is not None:
+            self._sums += forward.sums
+            if forward.outputs is not None:
+                self.outputs.append(forward.outputs)
             self._order = [self._sums]
         else:
-            self._output(action, made.output)
-            self._order = [made.output]
+            self._output(action, forward.output)
+            self._order = [forward.output]
 
     def _backward(self, action):
-        made, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
+        forward, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
         with self._measured(action, upstream) as ended:
-            found = self._stage.backward(made, upstream)
-            ended([*found.of_variables.values(), *found.upstream])
-        if found.of_inputs is not None:
-            self._output(action, found.of_inputs)
-        self._add(found.of_variables)
-        self._order = [*self._order_of(found.of_variables), *([] if found.of_inputs is None else [found.of_inputs])]
+            done = self._stage.backward(forward, upstream)
+            ended([*done.of_variables.values(), *done.upstream])
+        if done.of_inputs is not None:
+            self._output(action, done.of_inputs)
+        self._add(done.of_variables)
+        self._order = [*self._order_of(done.of_variables), *([] if done.of_inputs is None else [done.of_inputs])]
         if action.kind is Kind.BACKWARD_INPUTS:
-            self._order += found.upstream
-            self._backwards[action.chunk, action.micro_batch] = found
+            self._order += done.upstream
+            self._backwards[action.chunk, action.micro_batch] = done
 
     def _backward_weights(self, action):
         with self._measured(action, None) as ended:
-            made = self._backwards.pop((action.chunk, action.micro_batch))
-            found = self._stage.backward_weights(action.chunk, made)
-            ended(found.values())
-        self._add(found)
-        self._order = self._order_of(found)
+            backward = self._backwards.pop((action.chunk, action.micro_batch))
+            gradients = self._stage.backward_weights(action.chunk, backward)
+            ended(gradients.values())
+        self._add(gradients)
+        self._order = self._order_of(gradients)
 
     def _send(self, action):
         link = self._mesh.link(action.peer)
@@ -191,9 +191,9 @@ class StageGraph:
         received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
         self._tensors[action.name] = received
 
-    def _measured(self, action: Action, given: tf.Tensor | None):
+    def _measured(self, action: Action, inputs: tf.Tensor | None):
         """Returns a context for a computation, which yields a function that takes the results."""
-        return self._clock.measure(action, given) if self._clock else contextlib.nullcontext(lambda results: None)
+        return self._clock.measure(action, inputs) if self._clock else contextlib.nullcontext(lambda results: None)
 
     def _input(self, action: Action) -> tf.Tensor | None:
         receive = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
@@ -207,13 +207,13 @@ class StageGraph:
             self.of_inputs = tensor
 
     def _add(self, gradients):
-        for place, gradient in gradients.items():
-            gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(place)
-            self._gradients[place] = gradient if total is None else total + gradient
+        for index, gradient in gradients.items():
+            gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(index)
+            self._gradients[index] = gradient if total is None else total + gradient
 
-    def _gradient(self, place):
+    def _gradient(self, index):
         # Of a token embedding whose rows are inputs, and which is no output layer.
-        return self._gradients[place] if place in self._gradients else tf.zeros_like(self._stage.variables[place])
+        return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
     def _order_of(self, gradients):
         return [self._gradients[place] for place in gradients]

@@ -38,22 +38,22 @@ def write(run: Run, clock: StageClock) -> None:
         trace.write(planned, folder / f"{PLANNED}.json", SECONDS_US)
     except OSError as error:
         logger.warning(f"can't write {folder / MEASURED}: {error.strerror or error}")
-    for title, found in schedules.items():
-        seconds, bubble = simulation.step_time(found), simulation.bubble_share(found)
+    for title, schedule in schedules.items():
+        seconds, bubble = simulation.step_time(schedule), simulation.bubble_share(schedule)
         words.append(f"{1e3 * seconds:.1f} ms with a bubble of {100 * bubble:.1f}% {title}")
     logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
 
 
 def durations(events: list[Event], table: Table) -> Durations:
     """Returns the median durations, in seconds, of the computations of a step as measured; transfers take none."""
-    found = defaultdict(list)
+    durations = defaultdict(list)
     for stage, action, begin, end in events:
         kind = Kind.BACKWARD_INPUTS if action.kind is Kind.BACKWARD else action.kind
-        found[kind, stage, action.chunk].append(end - begin)
+        durations[kind, stage, action.chunk].append(end - begin)
 
     def of(kind):
         return tuple(
-            tuple(statistics.median(found.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
+            tuple(statistics.median(durations.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
             for stage in range(len(table.stages))
         )
 

@@ -53,12 +53,12 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     """
     if mesh.size == 1:
         return
-    found = graph_collectives.collectives_of(step.traced(batch, requests))
+    names = graph_collectives.collectives_of(step.traced(batch, requests))
     if mesh.pipeline.size == 2:
         # Sorted: two stages add their transfers to their graphs in different orders.
-        found["pipeline"] = [*found.get("pipeline", []), *sorted(found.get("link", []))]
+        names["pipeline"] = [*names.get("pipeline", []), *sorted(names.get("link", []))]
     facts = {
-        kind: {f"collective {index} of the {kind} group": words for index, words in enumerate(found.get(kind, []))}
+        kind: {f"collective {index} of the {kind} group": words for index, words in enumerate(names.get(kind, []))}
         for kind in mesh.groups
     }
     rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)

@@ -34,9 +34,9 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     first, folder = config.run.seed, Path(config.run.output_dir)
     seeds = range(first, first + config.fine_tuning.seeds)
     runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
-    for each in runs:
-        logger.info(f"seed {each.run.seed}: {each.run.output_dir}")
-        code = loop.train(each, mesh, watchdog)
+    for run in runs:
+        logger.info(f"seed {run.run.seed}: {run.run.output_dir}")
+        code = loop.train(run, mesh, watchdog)
         gc.collect()
         if code != ExitCode.DONE:
             return code
@@ -47,12 +47,12 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
 def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
     """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json."""
-    found = {each.run.seed: scores_file.read(each.run.output_dir) for each in runs}
-    scores = {seed: scores.best for seed, scores in found.items() if scores and scores.best}
+    scores_by_seed = {each.run.seed: scores_file.read(each.run.output_dir) for each in runs}
+    scores = {seed: scores.best for seed, scores in scores_by_seed.items() if scores and scores.best}
     if not scores:
         logger.info("no held-out examples were scored, so there is no mean over the seeds")
         return
-    metric, values = next(iter(found.values())).metric, [score.value for score in scores.values()]
+    metric, values = next(iter(scores_by_seed.values())).metric, [score.value for score in scores.values()]
     mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     for seed, score in scores.items():
         logger.info(f"seed {seed}: best {metric} {score.value:.4f} after step {score.step}")

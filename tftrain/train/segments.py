@@ -43,7 +43,7 @@ class SegmentedGradients:
             last = self._last_micro_batch({name: each[-size:] for name, each in batch.items()}, samples, position)
         dtype = self._accumulation.buffer_dtype
         dense = [
-            tf.cast(total, dtype) + tf.cast(each, dtype) for total, each in zip(earlier.dense, last.dense, strict=True)
+            tf.cast(total, dtype) + tf.cast(loss, dtype) for total, loss in zip(earlier.dense, last.dense, strict=True)
         ]
         rows = earlier.rows and SparseRows(
             *(tf.concat(pair, axis=0) for pair in zip(earlier.rows, last.rows, strict=True))
@@ -57,8 +57,8 @@ class SegmentedGradients:
         rows = run.task.model.token_embedding.rows(batch["input_ids"]) if self._accumulation.sends_rows else None
         inputs = rows.values if rows else None
         graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, end=end, inputs=inputs)
-        found = graph.run()
+        result = graph.run()
         if rows:
             rows = SparseRows(rows.ids, tf.reshape(graph.of_inputs, [rows.ids.shape[0], -1]))
-        dense = self._reduction.sum(found.dense) if self._reduction.each_micro_batch else found.dense
-        return Gradients(dense, rows, found.sums)
+        dense = self._reduction.sum(result.dense) if self._reduction.each_micro_batch else result.dense
+        return Gradients(dense, rows, result.sums)

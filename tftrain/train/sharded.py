@@ -50,12 +50,12 @@ class ShardedModel:
 
     def evaluate(self, batch: Batch) -> Forward:
         """Returns the forward pass of the heads, without dropout and gradients."""
-        heads, made, order = len(self._buckets) - 1, None, []
+        heads, forwards, order = len(self._buckets) - 1, None, []
         for visit in self._with_weights(self._visits(range(heads + 1), forward=True), order):
-            inputs = None if made is None else made.output
-            made = self._stage.forward(visit.chunk, inputs, batch, tf.constant(0, tf.int64), None, in_halves=False)
-            order[:] = [made.output]
-        return made
+            inputs = None if forwards is None else forwards.output
+            forwards = self._stage.forward(visit.chunk, inputs, batch, tf.constant(0, tf.int64), None, in_halves=False)
+            order[:] = [forwards.output]
+        return forwards
 
     def gradients(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Computes the gradients of a micro-batch: this rank's shard of each bucket, summed over the ranks, in fp32.
@@ -80,12 +80,12 @@ class ShardedModel:
             if visit.backward:
                 # The gradients of one part travel while the next one computes, and not those of more.
                 with tf.control_dependencies(travelling.popleft() if len(travelling) > 1 else []):
-                    made = forwards.pop()
+                    last_forward = forwards.pop()
                     if is_recomputed:
                         with tf.control_dependencies([upstream]):
-                            made = forward(made.inputs)
-                    found = self._stage.backward(made, upstream)
-                upstream, of_variables = found.of_inputs, found.of_variables
+                            last_forward = forward(last_forward.inputs)
+                    backward = self._stage.backward(last_forward, upstream)
+                upstream, of_variables = backward.of_inputs, backward.of_variables
                 order[:] = [*of_variables.values(), *([] if upstream is None else [upstream])]
                 summed = self._weights.reduce(self._buckets[chunk], of_variables, f"gradients.{chunk}", self._wire)
                 for bucket, shard in summed.items():
@@ -123,8 +123,8 @@ class ShardedEvaluation:
     @tf.function(autograph=False)
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Evaluates a batch; returns the sums, fp32 [len(task.sums)], and the predictions if the task has a scorer."""
-        made = self._model.evaluate(batch)
-        return made.sums, made.outputs
+        forward = self._model.evaluate(batch)
+        return forward.sums, forward.outputs
 
 
 class ShardedGradients:

@@ -99,20 +99,20 @@ class Stage:
             output, sums, kernel_inputs = self._output(chunk, call())
         return Forward(output, sums, None, tape, inputs, taps, kernel_inputs)
 
-    def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
+    def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
         """Runs a part backward, or the first half of it if the forward pass was made for halves.
 
         `upstream` is the gradient of the part's output; None for the part with the heads.
         """
-        sources = [*([] if made.inputs is None else [made.inputs]), *self.variables, *made.taps]
-        found = made.tape.gradient(made.output, sources, output_gradients=upstream)
-        of_inputs = None if made.inputs is None else found.pop(0)
-        of_variables = {place: each for place, each in enumerate(found[: len(self.variables)]) if each is not None}
-        return Backward(of_inputs, of_variables, made.kernel_inputs, found[len(self.variables) :])
+        sources = [*([] if forward.inputs is None else [forward.inputs]), *self.variables, *forward.taps]
+        gradients = forward.tape.gradient(forward.output, sources, output_gradients=upstream)
+        of_inputs = None if forward.inputs is None else gradients.pop(0)
+        of_variables = {place: each for place, each in enumerate(gradients[: len(self.variables)]) if each is not None}
+        return Backward(of_inputs, of_variables, forward.kernel_inputs, gradients[len(self.variables) :])
 
-    def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
+    def backward_weights(self, chunk: int, backward: Backward) -> dict[int, tf.Tensor]:
         """Runs the second half of backward: index in `variables` -> gradient, for the kernels of a part."""
-        gradients = self._kernel_gradients(made.kernel_inputs, made.upstream)
+        gradients = self._kernel_gradients(backward.kernel_inputs, backward.upstream)
         return dict(zip(self._places_of_kernels[chunk], gradients, strict=True))
 
     def _output(self, chunk, results):

@@ -27,13 +27,13 @@ class StageClock:
         self._found: list[tf.Tensor] = []
 
     @contextlib.contextmanager
-    def measure(self, action: Action, given: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
+    def measure(self, action: Action, inputs: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
         """Measures a computation, with this input from another stage, if any, that is traced within it.
 
         Yields:
             A function to call with the results.
         """
-        begin = _now([] if given is None else [given])
+        begin = _now([] if inputs is None else [inputs])
         ends: list[tf.Tensor] = []
         with tf.control_dependencies([begin]):
             yield lambda results: ends.append(_now(results))

@@ -25,9 +25,9 @@ class UserHooks(Observer):
         self._announced = None  # the newest checkpoint that hooks know
         context = Context(run.config, mesh.rank, mesh.size, run.task.model, self._step, stop)
         self._hooks: dict[str, Hook] = {}
-        for name, found in zip(names, classes, strict=True):
-            with self._named(name, found, "__init__"):
-                self._hooks[name] = found(context)
+        for name, hook_class in zip(names, classes, strict=True):
+            with self._named(name, hook_class, "__init__"):
+                self._hooks[name] = hook_class(context)
 
     def request(self) -> float:
         """Calls `before_step`."""

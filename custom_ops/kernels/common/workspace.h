@@ -52,9 +52,10 @@ inline int64_t ChunkSumsBytes(int64_t tensors, int64_t elements, int64_t sums) {
   return MostChunks(tensors, elements) * sums * static_cast<int64_t>(sizeof(float));
 }
 
-// Bytes for a number for each query of each head: what flash attention's gradient subtracts.
-inline int64_t FlashDotsBytes(int64_t batch, int64_t length, int64_t heads) {
-  return batch * length * heads * static_cast<int64_t>(sizeof(float));
+// Bytes for a number for each query of each head, which flash attention's gradient subtracts; if it adds up the gradients of
+// queries atomically, for these sums too.
+inline int64_t FlashGradientBytes(int64_t batch, int64_t length, int64_t heads, int64_t head_size, bool atomic) {
+  return batch * length * heads * (1 + (atomic ? head_size : 0)) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace tftrain

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "custom_ops/kernels/common/dtype.h"
 
@@ -116,6 +117,33 @@ int BlocksThatFit(Kernel kernel, int threads) {
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
   return std::max(1, multiprocessors * blocks);
+}
+
+// Of the shared memory of a block that a launch may ask for.
+inline int64_t MostSharedBytes() {
+  int device = 0;
+  int bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+}
+
+inline std::string GpuName() {
+  int device = 0;
+  cudaDeviceProp properties = {};
+  cudaGetDevice(&device);
+  cudaGetDeviceProperties(&properties, device);
+  return properties.name;
+}
+
+// Adds two numbers to two side by side, in any order with what other threads add. From sm_90 on it is one instruction.
+__device__ __forceinline__ void AddAtomically(float* to, float low, float high) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(low), "f"(high) : "memory");
+#else
+  atomicAdd(to, low);
+  atomicAdd(to + 1, high);
+#endif
 }
 
 // The message of a failed launch since the last call, or null.

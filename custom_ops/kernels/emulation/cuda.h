@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,11 @@ namespace tftrain::cuda {
 
 constexpr int64_t kMostSharedBytes = 163 << 10;  // of a block, on A100: the least of the GPUs that are compiled for
 
+// What a block may ask for of it.
+inline int64_t most_shared_bytes = kMostSharedBytes;
+inline int64_t MostSharedBytes() { return most_shared_bytes; }
+inline std::string GpuName() { return "the emulated GPU"; }
+
 inline void __syncthreads() { Block::Synchronize(); }
 inline void __syncwarp() { Block::SynchronizeWarp(); }
 inline float __shfl_xor_sync(uint32_t /*mask*/, float value, int distance) {
@@ -46,6 +52,12 @@ struct float2 {
   float x;
   float y;
 };
+
+// Threads take turns, so nothing is in between.
+inline void AddAtomically(float* to, float low, float high) {
+  to[0] += low;
+  to[1] += high;
+}
 
 inline float ReciprocalApprox(float v) { return 1.0f / v; }
 inline float Exp2Approx(float v) { return std::exp2(v); }
@@ -127,7 +139,7 @@ struct Grid {
 template <typename... Parameters, typename... Args>
 void LaunchSharing(int64_t shared_bytes, void (*kernel)(Parameters...), Grid grid, int threads, void* /*stream*/,
                    const Args&... args) {
-  if (shared_bytes > kMostSharedBytes) {
+  if (shared_bytes > most_shared_bytes) {
     last_error = "more shared memory than a block has";
     return;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "custom_ops/kernels/common/testing.h"
+#include "custom_ops/kernels/emulation/cuda.h"
 #include "custom_ops/kernels/flash_attention/flash_attention.h"
 #include "custom_ops/kernels/flash_attention/flash_attention_reference.h"
 
@@ -56,6 +57,8 @@ const std::vector<Case>& Cases() {
       {Shape(2, 100, 64, false, 4, -1, 2), 0.1},
       {Shape(1, 140, 32, true, 3, 50, 3), 0, true, true},
       {Shape(1, 67, 128, true, 2, -1, 2), 0.1, false, false, false},
+      {Shape(1, 290, 128, true, 2, 150, 2), 0.1, true, true},
+      {Shape(1, 150, 96), 0, true},
       {Shape(0, 5, 64), 0.1},
       {Shape(2, 0, 64), 0.1},
   };
@@ -103,8 +106,8 @@ class Attention {
     }
   }
 
-  // By the emulated kernels, or by those of the CPU.
-  Results Run(bool emulated) {
+  // By the emulated kernels, with gradients in one pass or in two, or by the kernels of the CPU.
+  Results Run(bool emulated, bool atomic = false) {
     Buffer context(dtype_, count_), dquery(dtype_, count_), dkey(dtype_, kv_count_), dvalue(dtype_, kv_count_);
     for (Buffer* buffer : {&context, &dquery, &dkey, &dvalue}) std::memset(buffer->data(), 0xff, buffer->size_bytes());
     log_sum_exp.assign(c_.shape.batch * c_.shape.heads * c_.shape.length, NAN);
@@ -112,11 +115,12 @@ class Attention {
                                         value_.data(), masks(), context.data(), log_sum_exp.data()};
     const FlashAttentionBackward backward{c_.shape, scale(), WithRate(c_.rate), dtype_, dcontext_.data(), query_.data(),
                                           key_.data(), value_.data(), masks(), context.data(), log_sum_exp.data(),
-                                          dquery.data(), dkey.data(), dvalue.data()};
+                                          dquery.data(), dkey.data(), dvalue.data(), atomic};
     if (emulated) {
-      std::vector<float> dots(log_sum_exp.size() + 4, NAN);
-      const uintptr_t at = (reinterpret_cast<uintptr_t>(dots.data()) + 15) & ~uintptr_t{15};
-      const int64_t bytes = FlashDotsBytes(c_.shape.batch, c_.shape.length, c_.shape.heads);
+      const FlashShape& shape = c_.shape;
+      const int64_t bytes = FlashGradientBytes(shape.batch, shape.length, shape.heads, shape.head_size, atomic);
+      std::vector<float> workspace(bytes / sizeof(float) + 4, NAN);
+      const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace.data()) + 15) & ~uintptr_t{15};
       for (CudaError error : {Launch(forward, CudaStream{nullptr}),
                               Launch(backward, CudaStream{nullptr, reinterpret_cast<void*>(at), bytes})}) {
         EXPECT_EQ(error, nullptr) << error;
@@ -126,6 +130,13 @@ class Attention {
       Launch(backward, SerialFor);
     }
     return {context.values(), dquery.values(), dkey.values(), dvalue.values()};
+  }
+
+  // By the emulated kernels: with gradients in two passes, and if the storage type has it, in one.
+  std::vector<Results> RunBothWays() {
+    std::vector<Results> ways = {Run(true)};
+    if (dtype_ != DType::kFloat32) ways.push_back(Run(true, true));
+    return ways;
   }
 
   Results Exact(std::vector<double>* exact_log_sum_exp) const {
@@ -221,7 +232,7 @@ TEST(CudaFlashAttention, IsTheReference) {
     for (const Case& c : Cases()) {
       const std::string what = Describe(dtype, c);
       Attention attention(dtype, c, 1);
-      const Results actual = attention.Run(true);
+      const std::vector<Results> ways = attention.RunBothWays();
       std::vector<double> log_sum_exp;
       const Results exact = attention.Exact(&log_sum_exp);
       for (size_t i = 0; i < log_sum_exp.size(); ++i) {
@@ -233,9 +244,11 @@ TEST(CudaFlashAttention, IsTheReference) {
       }
       // Weights are rounded before the products, so an error is relative to the sum of magnitudes.
       const double unit = dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7;
-      for (size_t i = 0; i < 4; ++i) {
-        ExpectClose(*actual.named()[i].second, *exact.named()[i].second, {unit, unit * (i == 0 ? 1 : 4)},
-                    what + " " + actual.named()[i].first);
+      for (const Results& actual : ways) {
+        for (size_t i = 0; i < 4; ++i) {
+          ExpectClose(*actual.named()[i].second, *exact.named()[i].second, {unit, unit * (i == 0 ? 1 : 4)},
+                      what + " " + actual.named()[i].first + (&actual == &ways[0] ? "" : " in one pass"));
+        }
       }
     }
   }
@@ -247,13 +260,15 @@ TEST(CudaFlashAttention, HasErrorsLikeThePlainCore) {
     for (const Case& c : Cases()) {
       if (c.shape.length < 17 || c.shape.window == 0) continue;  // one key: the plain core's gradients are exact zeros
       Attention attention(dtype, c, 2);
-      const Results actual = attention.Run(true), plain = attention.Plain();
-      std::vector<double> log_sum_exp;
-      const Results exact = attention.Exact(&log_sum_exp);
-      for (size_t i = 0; i < 4; ++i) {
-        const double error = RootMeanSquareError(*actual.named()[i].second, *exact.named()[i].second);
-        const double of_plain = RootMeanSquareError(*plain.named()[i].second, *exact.named()[i].second);
-        EXPECT_LE(error, (i == 0 ? 1.5 : 2) * of_plain) << Describe(dtype, c) << " " << actual.named()[i].first;
+      const Results plain = attention.Plain();
+      for (const Results& actual : attention.RunBothWays()) {
+        std::vector<double> log_sum_exp;
+        const Results exact = attention.Exact(&log_sum_exp);
+        for (size_t i = 0; i < 4; ++i) {
+          const double error = RootMeanSquareError(*actual.named()[i].second, *exact.named()[i].second);
+          const double of_plain = RootMeanSquareError(*plain.named()[i].second, *exact.named()[i].second);
+          EXPECT_LE(error, (i == 0 ? 1.5 : 2) * of_plain) << Describe(dtype, c) << " " << actual.named()[i].first;
+        }
       }
     }
   }
@@ -298,7 +313,7 @@ TEST(CudaFlashAttention, SkipsMaskedTiles) {
     for (int64_t i = 128 * 32; i < count; ++i) keys[i] = values[i] = INFINITY;
     Buffer query(dtype, Normal(random, count)), key(dtype, keys), value(dtype, values), context(dtype, count);
     Buffer dcontext(dtype, Normal(random, count)), dquery(dtype, count), dkey(dtype, count), dvalue(dtype, count);
-    std::vector<float> log_sum_exp(256), dots(256 + 4);
+    std::vector<float> log_sum_exp(256), workspace(256 * 33 + 4);
     std::vector<int32_t> mask(256, 1);
     std::fill(mask.begin() + 128, mask.end(), 0);
     const FlashMask masks = {mask.data(), nullptr, nullptr};
@@ -306,17 +321,19 @@ TEST(CudaFlashAttention, SkipsMaskedTiles) {
                                            context.data(), log_sum_exp.data()},
                      CudaStream{nullptr}),
               nullptr);
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(dots.data()) + 15) & ~uintptr_t{15};
-    ASSERT_EQ(Launch(FlashAttentionBackward{shape, 0.2f, WithRate(0), dtype, dcontext.data(), query.data(), key.data(),
-                                            value.data(), masks, context.data(), log_sum_exp.data(), dquery.data(),
-                                            dkey.data(), dvalue.data()},
-                     CudaStream{nullptr, reinterpret_cast<void*>(at), 1024}),
-              nullptr);
-    for (double each : context.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
-    for (double each : dquery.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
-    for (Buffer* buffer : {&dkey, &dvalue}) {
-      const auto gradient = buffer->values();
-      for (int64_t i = 128 * 32; i < count; ++i) ASSERT_EQ(gradient[i], 0) << Name(dtype);
+    const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace.data()) + 15) & ~uintptr_t{15};
+    for (bool atomic : {false, dtype != DType::kFloat32}) {
+      ASSERT_EQ(Launch(FlashAttentionBackward{shape, 0.2f, WithRate(0), dtype, dcontext.data(), query.data(), key.data(),
+                                              value.data(), masks, context.data(), log_sum_exp.data(), dquery.data(),
+                                              dkey.data(), dvalue.data(), atomic},
+                       CudaStream{nullptr, reinterpret_cast<void*>(at), 256 * 33 * 4}),
+                nullptr);
+      for (double each : context.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
+      for (double each : dquery.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
+      for (Buffer* buffer : {&dkey, &dvalue}) {
+        const auto gradient = buffer->values();
+        for (int64_t i = 128 * 32; i < count; ++i) ASSERT_EQ(gradient[i], 0) << Name(dtype);
+      }
     }
   }
 }
@@ -330,14 +347,40 @@ TEST(CudaFlashAttention, SkipsWhatIsOutsideOfTheWindow) {
         Attention run(dtype, {Shape(1, 512, kSize, causal, 1, window), 0.1, false, false, false}, 5);
         if (infinite) run.FillFrom(kFar, INFINITY);
         std::vector<double> all;
-        const Results made = run.Run(true);
-        for (const auto& [name, values] : made.named()) all.insert(all.end(), values->begin(), values->begin() + kNear);
+        for (const Results& made : run.RunBothWays()) {
+          for (const auto& [name, values] : made.named()) all.insert(all.end(), values->begin(), values->begin() + kNear);
+        }
         return all;
       };
       ExpectClose(results(40, true), results(40, false), {0, 0}, std::string(Name(dtype)) + (causal ? " causal" : ""));
       EXPECT_EQ(results(512, false), results(-1, false)) << Name(dtype);
     }
   }
+}
+
+// GPUs of compute capability 8.6 and 8.9.
+TEST(CudaFlashAttention, FitsSmallGpusOrNamesThem) {
+  cuda::most_shared_bytes = 99 << 10;
+  for (int64_t head_size : {64, 80, 96, 128}) {
+    Attention attention(DType::kBFloat16, {Shape(1, 140, head_size, true), 0.1}, 6);
+    const std::vector<Results> small = attention.RunBothWays();
+    cuda::most_shared_bytes = cuda::kMostSharedBytes;
+    const std::vector<Results> large = attention.RunBothWays();
+    cuda::most_shared_bytes = 99 << 10;
+    for (size_t way = 0; way < 2; ++way) {
+      for (size_t i = 0; i < 4; ++i) {
+        ExpectClose(*small[way].named()[i].second, *large[way].named()[i].second, {0x1p-7, 0x1p-7}, small[way].named()[i].first);
+      }
+    }
+  }
+  float numbers[4] = {};
+  int32_t mask[1] = {1};
+  const CudaError error = Launch(FlashAttentionForward{Shape(1, 1, 256), 1.0f, WithRate(0), DType::kBFloat16, nullptr, nullptr,
+                                                       nullptr, {mask, nullptr, nullptr}, nullptr, numbers},
+                                 CudaStream{nullptr});
+  cuda::most_shared_bytes = cuda::kMostSharedBytes;
+  EXPECT_STREQ(error, "flash attention with heads of 256 takes 102192 bytes of shared memory, and the emulated GPU has 101376 "
+                      "for a block; choose another --attn_impl than flash");
 }
 
 TEST(CudaFlashAttention, RefusesTensorsThatItCannotCopy) {

@@ -5,6 +5,7 @@
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_BLOCK_CUH_
 
 #include <cstdint>
+#include <string>
 
 #include "custom_ops/kernels/flash_attention/dropout.cuh"
 #include "custom_ops/kernels/flash_attention/form.cuh"
@@ -20,15 +21,15 @@ struct HeadAddress {
 // How many heads the rows of a pass have.
 template <FlashPass kPass>
 TFTRAIN_HOST_DEVICE int64_t RowHeads(const FlashShape& shape) {
-  return kPass == FlashPass::kKeyGradient ? shape.kv_heads : shape.heads;
+  return kRowsAreKeys<kPass> ? shape.kv_heads : shape.heads;
 }
 
-template <FlashPass kPass, typename T, int kHead>
+template <FlashPass kPass, typename T, int kHead, bool kNarrow = false>
 struct FlashBlock {
-  using Form = FlashForm<kPass, T, kHead>;
-  using Shared = FlashShared<kPass, T, kHead>;
+  using Form = FlashForm<kPass, T, kHead, kNarrow>;
+  using Shared = FlashShared<kPass, T, kHead, kNarrow>;
   using Tile = FlashTile<Form::kTile>;
-  static constexpr bool kColumnsAreKeys = kPass != FlashPass::kKeyGradient;
+  static constexpr bool kColumnsAreKeys = !kRowsAreKeys<kPass>;
 
   template <typename Args>
   __device__ __forceinline__ explicit FlashBlock(const Args& args)
@@ -110,25 +111,53 @@ struct FlashBlock {
   const HeadAddress own;  // of the rows
 };
 
-// Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>()) returns, with the arguments args, extra..., and
-// the factor of kept weights: a block for each range of rows of each head, and of the columns of its results.
+// The problem with a GPU whose blocks have less shared memory than the kernel takes, in words that last until the next one.
+inline CudaError TooLittleShared(int64_t head_size, int64_t bytes) {
+  thread_local std::string message;
+  message = "flash attention with heads of " + std::to_string(head_size) + " takes " + std::to_string(bytes) +
+            " bytes of shared memory, and " + GpuName() + " has " + std::to_string(MostSharedBytes()) +
+            " for a block; choose another --attn_impl than flash";
+  return message.c_str();
+}
+
+// Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>(), Number<narrow>()) returns, with the arguments
+// args, extra..., and the factor of kept weights: a block for each range of rows of each head, and of the columns of its
+// results.
 template <FlashPass kPass, typename Args, typename KernelOf, typename... Extra>
 CudaError LaunchFlash(const Args& args, const CudaStream& stream, const KernelOf& kernel_of, const Extra&... extra) {
   CudaError error = nullptr;
   const FlashShape& shape = args.shape;
+  const auto launch = [&](auto t, auto head, auto narrow) {
+    using Form = FlashForm<kPass, decltype(t), head, narrow>;
+    constexpr int64_t kBytes = FlashShared<kPass, decltype(t), head, narrow>::kBytes;
+    if (kBytes > MostSharedBytes()) {
+      error = TooLittleShared(shape.head_size, kBytes);
+      return;
+    }
+    const auto kernel =
+        args.dropout.drop_below > 0 ? kernel_of(t, head, Number<1>(), narrow) : kernel_of(t, head, Number<0>(), narrow);
+    const int64_t blocks = shape.batch * RowHeads<kPass>(shape) * DivideUp(shape.length, Form::kRows);
+    if (blocks > INT32_MAX) {
+      error = "flash attention has more blocks than a launch may have";
+      return;
+    }
+    const int parts = DivideUp(shape.head_size, Form::kOut);
+    LaunchSharing(kBytes, kernel, {static_cast<int>(blocks), parts}, Form::kThreads, stream.handle, args, extra...,
+                  KeepScale(args.dropout));
+    error = LastError();
+  };
   WithType(args.dtype, [&](auto t) {
+    using T = decltype(t);
     WithHead(shape.head_size, [&](auto head) {
-      using Form = FlashForm<kPass, decltype(t), head>;
-      const auto kernel = args.dropout.drop_below > 0 ? kernel_of(t, head, Number<1>()) : kernel_of(t, head, Number<0>());
-      const int64_t blocks = shape.batch * RowHeads<kPass>(shape) * DivideUp(shape.length, Form::kRows);
-      if (blocks > INT32_MAX) {
-        error = "flash attention has more blocks than a launch may have";
-        return;
+      if constexpr (kPass == FlashPass::kAllGradients && std::is_same_v<T, float>) {
+        error = "flash attention's gradients of fp32 are not added up atomically";
+      } else if constexpr (FlashShared<kPass, T, head>::kBytes > kLeastSharedBytes &&
+                           FlashShared<kPass, T, head, true>::kBytes <= kLeastSharedBytes) {
+        const bool is_narrow = FlashShared<kPass, T, head>::kBytes > MostSharedBytes();
+        is_narrow ? launch(T(), head, Number<1>()) : launch(T(), head, Number<0>());
+      } else {
+        launch(T(), head, Number<0>());
       }
-      const int parts = DivideUp(shape.head_size, Form::kOut);
-      LaunchSharing(FlashShared<kPass, decltype(t), head>::kBytes, kernel, {static_cast<int>(blocks), parts},
-                    Form::kThreads, stream.handle, args, extra..., KeepScale(args.dropout));
-      error = LastError();
     });
   });
   return error;

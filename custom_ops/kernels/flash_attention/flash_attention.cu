@@ -58,16 +58,16 @@ __device__ __forceinline__ void SoftmaxOfTile(const ScoreRule& rule, float (&sco
   }
 }
 
-template <typename T, int kHead, bool kDropout>
-__global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThreads,
-                                  FlashBlocks<FlashPass::kForward, T, kHead, kDropout>)
+template <typename T, int kHead, bool kDropout, bool kNarrow>
+__global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead, kNarrow>::kThreads,
+                                  FlashBlocks<FlashPass::kForward, T, kHead, kDropout, kNarrow>)
     FlashForwardKernel(const __grid_constant__ FlashAttentionForward args, float keep_scale) {
-  using Form = FlashForm<FlashPass::kForward, T, kHead>;
-  using Shared = FlashShared<FlashPass::kForward, T, kHead>;
+  using Form = FlashForm<FlashPass::kForward, T, kHead, kNarrow>;
+  using Shared = FlashShared<FlashPass::kForward, T, kHead, kNarrow>;
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile;
   static_assert(Form::kStep == kTile);
   const FlashShape& shape = args.shape;
-  const FlashBlock<FlashPass::kForward, T, kHead> block(args);
+  const FlashBlock<FlashPass::kForward, T, kHead, kNarrow> block(args);
   const int head = block.FirstHead();
   auto walk = block.Walk(args);
   const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
@@ -161,8 +161,8 @@ CudaError Launch(const FlashAttentionForward& args, const CudaStream& stream) {
   const FlashShape& shape = args.shape;
   if (shape.batch * shape.heads * shape.length == 0) return nullptr;
   if (CudaError error = CheckFlash(shape, args.query, args.key, args.value, args.context)) return error;
-  return LaunchFlash<FlashPass::kForward>(args, stream, [](auto t, auto head, auto dropout) {
-    return FlashForwardKernel<decltype(t), head, dropout>;
+  return LaunchFlash<FlashPass::kForward>(args, stream, [](auto t, auto head, auto dropout, auto narrow) {
+    return FlashForwardKernel<decltype(t), head, dropout, narrow>;
   });
 }
 

@@ -98,6 +98,8 @@ struct FlashAttentionBackward {
   void* dquery;  // like query
   void* dkey;    // like key
   void* dvalue;
+  // On a GPU, whether the gradients of queries of 16 bits are added up by atomic additions, in any order.
+  bool atomic = false;
 };
 
 void Launch(const FlashAttentionForward& args, const ParallelFor& parallel_for, Target target = BestTarget());

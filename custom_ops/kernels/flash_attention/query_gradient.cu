@@ -5,30 +5,15 @@
 namespace tftrain::cuda {
 namespace {
 
-// The sum over the head of dcontext * context of a query, in all lanes of the quad.
-template <typename T>
-__device__ __forceinline__ float DotOfQuery(const T* dcontext, const T* context, int head_size) {
-  constexpr int kSize = kWidest<T>;
-  float sum = 0;
-  for (int i = threadIdx.x % 4 * kSize; i < head_size; i += 4 * kSize) {
-    float a[kSize], b[kSize];
-    Pack<T, kSize>::Load(dcontext + i).Decode(a);
-    Pack<T, kSize>::Load(context + i).Decode(b);
-#pragma unroll
-    for (int x = 0; x < kSize; ++x) sum = fmaf(a[x], b[x], sum);
-  }
-  return SumOfQuad(sum);
-}
-
-template <typename T, int kHead, bool kDropout>
-__global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>::kThreads,
-                                  FlashBlocks<FlashPass::kQueryGradient, T, kHead, kDropout>)
+template <typename T, int kHead, bool kDropout, bool kNarrow>
+__global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead, kNarrow>::kThreads,
+                                  FlashBlocks<FlashPass::kQueryGradient, T, kHead, kDropout, kNarrow>)
     FlashQueryGradientKernel(const __grid_constant__ FlashAttentionBackward args, float* dots, float keep_scale) {
-  using Form = FlashForm<FlashPass::kQueryGradient, T, kHead>;
-  using Shared = FlashShared<FlashPass::kQueryGradient, T, kHead>;
+  using Form = FlashForm<FlashPass::kQueryGradient, T, kHead, kNarrow>;
+  using Shared = FlashShared<FlashPass::kQueryGradient, T, kHead, kNarrow>;
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep;
   const FlashShape& shape = args.shape;
-  const FlashBlock<FlashPass::kQueryGradient, T, kHead> block(args);
+  const FlashBlock<FlashPass::kQueryGradient, T, kHead, kNarrow> block(args);
   const int head = block.FirstHead();
   auto walk = block.Walk(args);
   const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
@@ -120,8 +105,8 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
 }  // namespace
 
 CudaError LaunchQueryGradient(const FlashAttentionBackward& args, float* dot, const CudaStream& stream) {
-  const auto kernel_of = [](auto t, auto head, auto dropout) {
-    return FlashQueryGradientKernel<decltype(t), head, dropout>;
+  const auto kernel_of = [](auto t, auto head, auto dropout, auto narrow) {
+    return FlashQueryGradientKernel<decltype(t), head, dropout, narrow>;
   };
   return LaunchFlash<FlashPass::kQueryGradient>(args, stream, kernel_of, dot);
 }
@@ -137,6 +122,7 @@ CudaError Launch(const FlashAttentionBackward& args, const CudaStream& stream) {
                                          args.dkey, args.dvalue)) {
     return error;
   }
+  if (args.atomic) return cuda::LaunchAllGradients(args, stream);
   float* dot = nullptr;
   if (CudaError error = TakeWorkspace(stream, shape.batch * shape.heads * shape.length, &dot)) return error;
   if (CudaError error = cuda::LaunchQueryGradient(args, dot, stream)) return error;

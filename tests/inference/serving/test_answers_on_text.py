@@ -121,7 +121,7 @@ def assert_equal(found, model, examples, threshold=None):
     assert text == [each["prediction"] for each in predicted]
     assert list(found["start"]) == [each["start"] for each in best]
     assert list(found["end"]) == [each["end"] for each in best]
-    # Scores have 4 digits behind the point, and rounding errors of fp32 sums.
+    # Scores have 4 digits after the point, and rounding errors of fp32 sums.
     np.testing.assert_allclose(found["score"], [each["score"] for each in best], rtol=1e-5, atol=1e-4)
     for start, end, each, (_, context) in zip(found["start"], found["end"], text, examples, strict=True):
         assert context[start:end] == each

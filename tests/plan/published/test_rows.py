@@ -102,7 +102,7 @@ def written(lines):
 
 
 def changed(name, row, **cells):
-    """Returns what is read of one row with other cells, and of a row behind it that is as it was."""
+    """Returns what is read of one row with other cells, and of a row after it that is as it was."""
     (line,), other = lines_of(name, row), lines_of(name)[0]
     found = rows.read_text(written([line | cells, other]), "rows.csv")
     assert found.rows[-1].name == other["row"]

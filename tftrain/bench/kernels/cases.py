@@ -119,16 +119,16 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
         def forward(scores, key_mask, step):
             drop = dropout_of(step)
             attributes = {"scale": scale, "causal": causal, "first_head": 0, "total_heads": heads, "dropouts": 1}
-            given = {"position": drop.position(), **attributes, **drop.attributes()}
-            made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, **given)
+            arguments = {"position": drop.position(), **attributes, **drop.attributes()}
+            outputs = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, **arguments)
 
             def gradient(ddropped):
                 again = library().tftrain_attention_softmax_grad(
-                    ddropped=ddropped, probabilities=made.probabilities, **given
+                    ddropped=ddropped, probabilities=outputs.probabilities, **arguments
                 )
                 return again.dscores, None, None
 
-            return made.dropped[0], gradient
+            return outputs.dropped[0], gradient
 
         return forward
 
@@ -163,9 +163,9 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
     elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
     at, moved = traffic.Extent(batch, elements, columns, item), traffic.TRAFFIC[op]
-    made = _softmax(sizes, op.endswith("causal")) if op.startswith("attention_softmax") else OPS[op]
-    inputs = _inputs(made.arguments, [batch, *shape], DTYPES[dtype])
-    compiled = {name: tf.function(function, autograph=False) for name, function in made.by_name.items()}
+    case = _softmax(sizes, op.endswith("causal")) if op.startswith("attention_softmax") else OPS[op]
+    inputs = _inputs(case.arguments, [batch, *shape], DTYPES[dtype])
+    compiled = {name: tf.function(function, autograph=False) for name, function in case.by_name.items()}
     forward = {name: partial(function, *inputs) for name, function in compiled.items()}
     backward = {name: _Backward(function, inputs) for name, function in compiled.items()}
     passes = {

@@ -49,8 +49,8 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
         "working_set": working_set,
     }
     with Worker("tftrain.bench.kernels.worker", settings, environ=with_kept_memory(os.environ)) as worker:
-        found = worker.ask("measure")
-    for record in found:
+        measured = worker.ask("measure")
+    for record in measured:
         say(
             f"{record['pass']:8} {record['implementation']:9} {record['time_us']:10.1f} us "
             f"({record['time_us_low']:.1f} to {record['time_us_high']:.1f}), {record['gb_per_s']:.1f} GB/s of "
@@ -58,7 +58,7 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
             f"{record['copy_gb_per_s_high']:.1f}) in a copy; at best {record['time_us_min']:.1f} us, "
             f"and {record['copy_gb_per_s_max']:.1f} GB/s in a copy"
         )
-    return found
+    return measured
 
 
 measure = each_row(records)

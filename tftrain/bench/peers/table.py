@@ -81,17 +81,17 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     if not task.TASKS[work].of_text:
         yield from take_turns(group, config, say)
         return
-    with text.prepared(work) as found:
-        examples, share = found["examples_per_row"], found["attending_pairs"]
+    with text.prepared(work) as prepared_text:
+        examples, share = prepared_text["examples_per_row"], prepared_text["attending_pairs"]
         say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
-        yield from take_turns([of_text(row, found) for row in group], config, say)
+        yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
-def of_text(row: Row, found: dict[str, Any]) -> Row:
+def of_text(row: Row, numbers: dict[str, Any]) -> Row:
     """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
     ours = row.settings["implementation"] == OURS
-    batches = found[text.PACKED if ours else text.PADDED]
-    examples = {"examples_per_row": found["examples_per_row"] if ours else 1}
+    batches = numbers[text.PACKED if ours else text.PADDED]
+    examples = {"examples_per_row": numbers["examples_per_row"] if ours else 1}
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
 
@@ -128,8 +128,8 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
                     for row in rows:
                         seconds[row.name] += taken.get(row.name, [])[1:]
                         products[row.name] += known.get(row.name, [])
-                    found = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())
-                    say(f"round {number}/{rounds}: {found}; {host.load()}")
+                    rates = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())
+                    say(f"round {number}/{rounds}: {rates}; {host.load()}")
                 for row in rows:
                     if row.settings["implementation"] != OURS:
                         workers.pop(row.name, None)

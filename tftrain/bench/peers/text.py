@@ -34,8 +34,8 @@ def prepared(work: str) -> Iterator[dict[str, Any]]:
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
         run.launch([*flags, f"--output_dir={folder}/data"], 1, run.LIMIT_SECONDS, module="tftrain.prepare")
         with Worker("tftrain.bench.peers.text", {"data_dir": f"{folder}/data", "task": work}) as worker:
-            found = worker.ask(folder)
-        yield found
+            prepared_text = worker.ask(folder)
+        yield prepared_text
 
 
 def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
@@ -59,15 +59,15 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
         # Peers of ModernBERT have as many tokens in a batch, of examples of similar length.
         of_bert = size.family == "bert"
         rows = size.rows if of_bert else round(size.rows * examples)
-        found = {}
+        numbers = {}
         for name, batches in (
             (PACKED, packed),
             (PADDED, padded(packed, rows, size.predictions, by_length=not of_bert)[:BATCHES]),
         ):
             task.write(f"{folder}/{name}.npz", batches)
             tokens = [int(batch["input_mask"].sum()) for batch in batches]
-            found[name] = {"batches": f"{folder}/{name}.npz", "rows": len(batches[0]["input_ids"]), "tokens": tokens}
-        return {**found, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
+            numbers[name] = {"batches": f"{folder}/{name}.npz", "rows": len(batches[0]["input_ids"]), "tokens": tokens}
+        return {**numbers, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
 
     return write
 

@@ -68,8 +68,8 @@ def model_inputs(batch: task.Batch, longest: bool, family: str = "bert") -> task
     end = batch["input_mask"].sum(axis=1).max() if longest else labels.shape[1]
     of_tokens = {"input_ids": batch["input_ids"], "attention_mask": batch["input_mask"], "labels": labels}
     pairs = {"token_type_ids": batch["segment_ids"]} if family == "bert" else {}
-    found = {name: value[:, :end].astype(np.int64) for name, value in (of_tokens | pairs).items()}
-    return found | ({"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)} if pairs else {})
+    inputs = {name: value[:, :end].astype(np.int64) for name, value in (of_tokens | pairs).items()}
+    return inputs | ({"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)} if pairs else {})
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     Returns a function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of
     the step's matrix products alone.
     """
-    given = f"{settings['flags']} {settings['extra_flags']}"
-    config = configuration(settings["precision"], settings["threads"], given, task.size(settings))
+    flags = f"{settings['flags']} {settings['extra_flags']}"
+    config = configuration(settings["precision"], settings["threads"], flags, task.size(settings))
     batches = task.batches(settings, config.model.vocab_size)
     take = task.turns(make_step(config), batches)
     return lambda request: [product_seconds(config, batches)] if request == task.PRODUCTS else take(request)

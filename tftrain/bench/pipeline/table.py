@@ -17,12 +17,12 @@ MODULE = "tftrain.bench.pipeline.waiting"
 
 def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     """Runs a schedule once."""
-    given = {**row.settings, "seconds": SECONDS, "steps": config.steps or STEPS}
-    output = launch([json.dumps(given)], STAGES, LIMIT_SECONDS, MODULE)
-    found = next(json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms"'))
+    settings = {**row.settings, "seconds": SECONDS, "steps": config.steps or STEPS}
+    output = launch([json.dumps(settings)], STAGES, LIMIT_SECONDS, MODULE)
+    measured = next(json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms"'))
     plan = planned(**row.settings)
-    ratio = found["step_ms"] / plan["planned_ms"]
-    return [{**row.settings, **plan, **found, "held": _words(found["held"]), "ratio": ratio}]
+    ratio = measured["step_ms"] / plan["planned_ms"]
+    return [{**row.settings, **plan, **measured, "held": _words(measured["held"]), "ratio": ratio}]
 
 
 def planned(schedule: str, stages: int, micro_batches: int, chunks: int) -> dict[str, float | str]:

@@ -52,21 +52,21 @@ class WaitingStage:
 
     def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
         """Waits as long as a forward pass takes."""
-        given = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
+        received = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
         has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
-        output = _wait(given, self._forward)
+        output = _wait(received, self._forward)
         sums = tf.reduce_sum(output)[None] if has_heads else None
         return Forward(output, sums, outputs=None, tape=in_halves, inputs=inputs, taps=[], kernel_inputs=[])
 
-    def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
+    def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
         """Waits as long as a backward pass takes, or its first half."""
-        seconds = self._inputs if made.tape else self._inputs + self._weights  # The tape says whether in halves.
-        found = _wait(made.output if upstream is None else upstream, seconds)
-        return Backward(None if made.inputs is None else found, {0: tf.reduce_sum(found)}, [], [found])
+        seconds = self._inputs if forward.tape else self._inputs + self._weights  # The tape says whether in halves.
+        gradient = _wait(forward.output if upstream is None else upstream, seconds)
+        return Backward(None if forward.inputs is None else gradient, {0: tf.reduce_sum(gradient)}, [], [gradient])
 
-    def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
+    def backward_weights(self, chunk: int, backward: Backward) -> dict[int, tf.Tensor]:
         """Waits as long as the second half of a backward pass takes."""
-        return {0: tf.reduce_sum(_wait(made.upstream[0], self._weights))}
+        return {0: tf.reduce_sum(_wait(backward.upstream[0], self._weights))}
 
 
 def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
@@ -78,16 +78,16 @@ def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
     return tf.ensure_shape(waited, tensor.shape)
 
 
-def measure(given: dict[str, Any]) -> dict[str, Any] | None:
+def measure(settings: dict[str, Any]) -> dict[str, Any] | None:
     """Runs a schedule, which the settings of a row describe, over as many stages as ranks.
 
     Returns:
         On the chief: `step_ms`, the median of the steps; `step_times_ms` of each; `bubble` in percent, and `held`, the
         most micro-batches (times chunks) that each stage held at a time, both as measured in the last step.
     """
-    mesh = start(launch_from_environment(), 1, 1, given["stages"])
-    table = orders.table(given["schedule"], given["stages"], given["micro_batches"], given["chunks"])
-    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, given["seconds"])
+    mesh = start(launch_from_environment(), 1, 1, settings["stages"])
+    table = orders.table(settings["schedule"], settings["stages"], settings["micro_batches"], settings["chunks"])
+    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, settings["seconds"])
     batch = {"input_ids": tf.zeros([table.micro_batches, 1], tf.int32)}
 
     @tf.function(autograph=False)
@@ -96,7 +96,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any] | None:
         return StageGraph(stage, mesh, table, batch, position, tf.float32, clock).run().sums
 
     times = []
-    for _ in range(WARM_UP + given["steps"]):
+    for _ in range(WARM_UP + settings["steps"]):
         collectives.gather_numbers(mesh.world, 0.0, "begin")
         begin = time.perf_counter()
         step(batch).numpy()
@@ -109,7 +109,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any] | None:
         "step_ms": statistics.median(counted),
         "step_times_ms": counted,
         "bubble": 100 * simulation.bubble_share(events),
-        "held": most_held(events, given["stages"]),
+        "held": most_held(events, settings["stages"]),
     }
 
 

@@ -108,26 +108,26 @@ def _run_flags(work: Workload, levers: dict[str, str]) -> list[str]:
 
 def _note(published: Published, work: Workload) -> str:
     """Returns the differences between row and scaled workload, the assumptions, and the source's own note."""
-    whole, levers, found = published.row.workload, published.levers, []
+    whole, levers, notes = published.row.workload, published.levers, []
     if not whole.model.causal:
-        found.append("resource variables are on in every row: TensorFlow 2 has no others")
+        notes.append("resource variables are on in every row: TensorFlow 2 has no others")
         if "tokenizer_type" in levers:
-            found.append("tokenizer_type is a flag of tftrain.prepare: a run's token ids are random and need none")
+            notes.append("tokenizer_type is a flag of tftrain.prepare: a run's token ids are random and need none")
         if work.compiled and (work.grappler != "none" or "suppress_grappler" in levers):
-            found.append("Grappler's settings reach graph mode only, and XLA compiles this row")
+            notes.append("Grappler's settings reach graph mode only, and XLA compiles this row")
         if work.split_strategy != whole.split_strategy:
-            found.append(f"{work.split_strategy} of {work.dp} ranks for {whole.split_strategy} of {whole.dp}")
+            notes.append(f"{work.split_strategy} of {work.dp} ranks for {whole.split_strategy} of {whole.dp}")
     elif whole.ranks != work.ranks:
         times = f"{whole.ranks / work.ranks:.4g} times as many ranks there"
-        found.append(f"{_ranks(work)} for {_ranks(whole)}: {times}")
+        notes.append(f"{_ranks(work)} for {_ranks(whole)}: {times}")
     if whole.dp > 1 and work.dp == 1:
-        found.append("no data parallel ranks are left here, so nothing is split over them")
+        notes.append("no data parallel ranks are left here, so nothing is split over them")
     if published.row.checkpointing_unstated:
-        found.append(f"checkpointing is not stated: {whole.checkpointing} assumed")
+        notes.append(f"checkpointing is not stated: {whole.checkpointing} assumed")
     if published.row.table == "gpt_launch_blocking":
-        found.append("CUDA_LAUNCH_BLOCKING is the environment's, not a flag: rows that differ in it alone are the same")
-    found += [f"{what} not stated: assumed" for what in published.assumed]
-    return "; ".join([*found, *([f"source: {published.note}"] if published.note else [])])
+        notes.append("CUDA_LAUNCH_BLOCKING is the environment's, not a flag: rows that differ in it alone are the same")
+    notes += [f"{what} not stated: assumed" for what in published.assumed]
+    return "; ".join([*notes, *([f"source: {published.note}"] if published.note else [])])
 
 
 def _ranks(work: Workload) -> str:

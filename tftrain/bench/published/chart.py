@@ -33,8 +33,8 @@ def draw(records: Sequence[Record]):
     if len(records) > MAX_BARS:
         return _points(Figure(figsize=(7, 7)), records)
     measured = any(number(record, "peak_gb") for record in records)
-    made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)))
-    panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)))
+    panels = figure.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
     references, measured_axes = panels[:: len(panels) // 2], panels[1::2] if measured else ()
     for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
         series = [(published, PUBLISHED, "published", -BAR / 2), (planned, PLANNED, "planned", BAR / 2)]
@@ -44,8 +44,8 @@ def draw(records: Sequence[Record]):
     table = records[-1]["row"].partition("/")[0]
     panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
     panels[0].invert_yaxis()
-    legend(made)
-    return made
+    legend(figure)
+    return figure
 
 
 def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
@@ -79,10 +79,10 @@ def points(records: Sequence[Record]) -> list[tuple[float, float]]:
     return [pair for pair in pairs if min(pair) > 0]
 
 
-def _points(made, records: Sequence[Record]):
+def _points(figure, records: Sequence[Record]):
     """Draws planned over published samples/s, both of a GPU, between lines 10% off."""
     pairs = points(records)
-    axes = made.subplots()
+    axes = figure.subplots()
     axes.scatter(*zip(*pairs, strict=True), s=9, color=PUBLISHED, alpha=0.55, linewidths=0)
     ends = min(map(min, pairs)), max(map(max, pairs))
     axes.plot(ends, ends, color=GREY, linewidth=1)
@@ -90,7 +90,7 @@ def _points(made, records: Sequence[Record]):
         axes.plot(ends, [factor * end for end in ends], color=GREY, linewidth=0.8, linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="published samples/s of a GPU", ylabel="planned samples/s of a GPU")
     axes.set_title(f"{len(pairs)} rows; dotted: 10% off", fontsize=10)
-    return made
+    return figure
 
 
 def label(record: Record, table: str) -> str:

@@ -24,7 +24,7 @@ def lines(records: Sequence[Record]) -> list[str]:
 
     Rows without a measured or a published figure do not count.
     """
-    found = []
+    lines = []
     for kind, measured, published, runs in KINDS:
         spread = max((max(record[runs]) / min(record[runs]) - 1 for record in records if record.get(runs)), default=0.0)
         known = [
@@ -40,5 +40,5 @@ def lines(records: Sequence[Record]) -> list[str]:
         if signs:
             apart = f"{spread:.1%} apart here (as runs of the base row are) or {PUBLISHED_SPREAD:.0%} as published"
             order = f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order"
-            found.append(f"{order}; not counted: pairs less than {apart}")
-    return found
+            lines.append(f"{order}; not counted: pairs less than {apart}")
+    return lines

@@ -91,30 +91,30 @@ def _line(table: Table, record: Record, groups) -> str:
     failed = status and status not in ("measured", "planned only")
     said = f'<br><span class="failed">{html.escape(status)}</span>' if failed else ""
     cells = "".join(
-        _cell(record, PANELS[panel], PANELS[panel].series[number], column, form, place)
+        _cell(record, PANELS[panel], PANELS[panel].series[number], column, form, index)
         for number, _, columns in groups
-        for place, (column, _, form, panel) in enumerate(columns)
+        for index, (column, _, form, panel) in enumerate(columns)
     )
     return f'<tr{base}><th scope="row">{words(record["row"])}{said}</th>{cells}</tr>\n'
 
 
-def _cell(record: Record, panel: Panel, series: Series, column: str, form: str, place: int) -> str:
+def _cell(record: Record, panel: Panel, series: Series, column: str, form: str, index: int) -> str:
     value, change = record.get(column), series.value(record)
     shown = "\N{EN DASH}" if value is None else html.escape(value) if isinstance(value, str) else f"{value:{form}}"
     if change is not None:
         shown += f'<small><span class="{panel.verdict(series, record)}">{panel.text(change)}</span></small>'
         if isinstance(series.spread, str) and (spread := series.spread_of(record)) is not None:
             shown += f"<small>\N{PLUS-MINUS SIGN}{spread:.1f} %</small>"
-    return f"<td{_first(place)}>{shown}</td>"
+    return f"<td{_first(index)}>{shown}</td>"
 
 
-def _first(place: int) -> str:
-    return "" if place else ' class="first"'
+def _first(index: int) -> str:
+    return "" if index else ' class="first"'
 
 
 def _note(record: Record) -> str:
-    note, given = html.escape(record.get("note") or ""), html.escape(record.get("flags") or "")
-    command = f"<details><summary>flags of tftrain.run</summary><code>{given}</code></details>" if given else ""
+    note, flags = html.escape(record.get("note") or ""), html.escape(record.get("flags") or "")
+    command = f"<details><summary>flags of tftrain.run</summary><code>{flags}</code></details>" if flags else ""
     settings = html.escape(record.get("settings") or "")
     name = words(record["row"])
     return f'<tr><th scope="row">{name}</th><td class="text">{settings}<small>{note}</small>{command}</td></tr>\n'

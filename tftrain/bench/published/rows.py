@@ -34,15 +34,15 @@ class Published(NamedTuple):
         """The settings in which rows of a table differ: sizes, division and levers."""
         work = self.row.workload
         model = work.model
-        found = {"layers": model.layers, "hidden": model.width, "heads": model.attention_heads, "seq": work.seq}
-        found |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
+        values = {"layers": model.layers, "hidden": model.width, "heads": model.attention_heads, "seq": work.seq}
+        values |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
         if work.model.causal:
-            found |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
-            found |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
+            values |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
+            values |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
         else:
-            found |= {"grad_accum_steps": round(work.micro_batches), **self.levers}
-            del found["tp"]  # among the levers
-        return {name: str(value) for name, value in found.items()}
+            values |= {"grad_accum_steps": round(work.micro_batches), **self.levers}
+            del values["tp"]  # among the levers
+        return {name: str(value) for name, value in values.items()}
 
     def against(self, base: "Published") -> str:
         """Returns the settings of this row that differ from those of the table's base row."""
@@ -55,16 +55,16 @@ class Published(NamedTuple):
 
 def read() -> dict[str, tuple[Published, ...]]:
     """Returns the rows of every table by its name; the first row is the base of the others."""
-    found: dict[str, list[Published]] = {}
+    rows_of: dict[str, list[Published]] = {}
     for name in REFERENCE:
         text = reference_text(name)
         for row, cells in zip(read_text(text, name).rows, csv.DictReader(io.StringIO(text)), strict=True):
-            found.setdefault(row.table, []).append(_published(row, cells))
-    base = next(each for each in found[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
-    for table, rows in found.items():
+            rows_of.setdefault(row.table, []).append(_published(row, cells))
+    base = next(each for each in rows_of[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
+    for table, rows in rows_of.items():
         if table.startswith("large_") and base not in rows:
             rows.insert(0, base)
-    return {table: tuple(rows) for table, rows in found.items()}
+    return {table: tuple(rows) for table, rows in rows_of.items()}
 
 
 def _published(row: Row, cells: dict[str, str]) -> Published:

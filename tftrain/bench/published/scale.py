@@ -53,8 +53,8 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
     free = hardware.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
-        each = min(free) / max(1, -(-ranks // len(free)))
-        return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
+        share = min(free) / max(1, -(-ranks // len(free)))
+        return LocalMachine(ranks, share, GPU_FLOPS * len(free), systems()["encoder"], True)
     ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
     gb = (1 - RESERVED_SHARE) * host.available_memory_gb() / ranks
     return LocalMachine(ranks, gb, CORE_FLOPS * host.threads(0), systems()["tftrain_cpu"], False)
@@ -92,13 +92,13 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(given: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
+def choose(flag: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
     """Returns the scale that `--scale` asks for: full, a factor, or auto.
 
     auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
     """
-    if given != "auto":
-        return of_table(1.0 if given == "full" else float(given), works, machine.ranks)
+    if flag != "auto":
+        return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
     factor = 1.0
     while factor > SMALLEST:
         scale = of_table(factor, works, machine.ranks)
@@ -183,7 +183,7 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
     if work.ranks <= ranks:
         return sizes
     aims = [math.log(size) / math.log(work.ranks) * math.log(ranks) for size in sizes]
-    found = (
+    candidates = (
         (ranks // (tp * pp), tp, pp)
         for tp in _divisors(ranks)
         for pp in _divisors(ranks // tp)
@@ -194,7 +194,7 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
         dp, tp, pp = ((size > 1) > (own > 1) for own, size in zip(here, sizes, strict=True))  # which kinds are lost
         return dp + tp + pp, tp, pp, sum((math.log(own) - aim) ** 2 for own, aim in zip(here, aims, strict=True))
 
-    return min(found, key=distance)
+    return min(candidates, key=distance)
 
 
 def _divisors(number: int) -> list[int]:

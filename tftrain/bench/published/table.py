@@ -75,10 +75,10 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
 
 def same_runs(others: Sequence[Row], cases: Mapping[str, Case]) -> dict[str, list[Row]]:
     """Returns the rows that are one run on this machine, by the name of the first of them; `cases` are by name too."""
-    found: dict[tuple, list[Row]] = {}
+    groups: dict[tuple, list[Row]] = {}
     for row in others:
-        found.setdefault((cases[row.name].work.ranks, *cases[row.name].flags), []).append(row)
-    return {same[0].name: same for same in found.values()}
+        groups.setdefault((cases[row.name].work.ranks, *cases[row.name].flags), []).append(row)
+    return {same[0].name: same for same in groups.values()}
 
 
 def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
@@ -128,9 +128,9 @@ def reference(published: Sequence[Published]) -> dict[str, Record]:
     plans = compare.plan_all([each.row for each in published])
     records = {each.row.name: _reference(each, plan) for each, plan in zip(published, plans, strict=True)}
     base = records[published[0].row.name]
-    for each in published:
-        record = records[each.row.name]
-        record["settings"] = each.against(published[0])
+    for row in published:
+        record = records[row.row.name]
+        record["settings"] = row.against(published[0])
         if record is not base:
             for figure in ("planned_gb", "planned_speed", "published_gb", "published_speed"):
                 column = figure.replace("speed", "samples_per_sec_per_gpu")

@@ -53,8 +53,8 @@ def in_alternation(
             errors[row.name] = str(error)
             say(f"{row.name}: {error}; {host.load()}")
             return []
-        found = f"{figures.samples_per_sec:.2f} samples/s, {figures.peak_gb:.3f} GB on rank {figures.peak_rank}"
-        say(f"{row.name}: {found}; {host.load()}")
+        words = f"{figures.samples_per_sec:.2f} samples/s, {figures.peak_gb:.3f} GB on rank {figures.peak_rank}"
+        say(f"{row.name}: {words}; {host.load()}")
         return [figures]
 
     before = take(base)
@@ -82,14 +82,14 @@ def record(compared: Compared) -> Record:
     For json also the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
-    found = dataclasses.asdict(figures)
-    found |= found.pop("memory")
+    record = dataclasses.asdict(figures)
+    record |= record.pop("memory")
     if len(compared.runs) > 1:
-        found["spread"] = range_pct([run.samples_per_sec for run in compared.runs])
+        record["spread"] = range_pct([run.samples_per_sec for run in compared.runs])
     if base:
         speeds, peaks = [run.samples_per_sec for run in base], [run.peak_gb for run in base]
         speed, peak = statistics.median(speeds), statistics.median(peaks)
-        found |= {
+        record |= {
             "samples_per_sec_change": 100 * (figures.samples_per_sec / speed - 1),
             "peak_gb_change": figures.peak_gb - peak,
             "base_spread": range_pct(speeds) if len(base) > 1 else None,
@@ -97,7 +97,7 @@ def record(compared: Compared) -> Record:
             "base_samples_per_sec": speeds,
             "base_peak_gb": peaks,
         }
-    return found
+    return record
 
 
 def range_pct(values: Sequence[float]) -> float:

@@ -74,8 +74,8 @@ def train(
     `flags` are those of tftrain.run, without those for its length, its log and its output.
     """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        given = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
-        output = launch(given, ranks, seconds, **options)
+        arguments = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
+        output = launch(arguments, ranks, seconds, **options)
         return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()], output
 
 

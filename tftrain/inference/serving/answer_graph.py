@@ -120,10 +120,10 @@ def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the logits of both ends of an answer in each place, fp32 [w, S, 2]."""
     windows, length = (tf.shape(batch["input_ids"])[axis] for axis in (0, 1))
 
-    def step(begin, found):
+    def step(begin, best):
         part = {name: values[begin : begin + WINDOWS_AT_ONCE] for name, values in batch.items()}
         logits = tf.cast(network.task_outputs(part), tf.float32)
-        return begin + WINDOWS_AT_ONCE, tf.concat([found, logits], axis=0)
+        return begin + WINDOWS_AT_ONCE, tf.concat([best, logits], axis=0)
 
     _, logits = tf.while_loop(
         lambda begin, _: begin < windows,
@@ -141,38 +141,38 @@ def divide(
     """Makes the windows of questions about contexts, given the tokens of both, int32 [n, tokens].
 
     Args:
-        asked: the questions; they leave room for a token of the context.
+        asked: the questions; a window has at least a token of the context too.
         ends: ids of [CLS] and [SEP].
         stride: tokens between the beginnings of two windows of a context.
     """
     asked_tokens, tokens = (tf.cast(each.row_lengths(), tf.int32) for each in (asked, context))
-    room = max_seq_length - asked_tokens - 3
-    step = tf.minimum(stride, room)
-    count = 1 + (tf.maximum(tokens - room, 0) + step - 1) // step
+    capacity = max_seq_length - asked_tokens - 3
+    step = tf.minimum(stride, capacity)
+    count = 1 + (tf.maximum(tokens - capacity, 0) + step - 1) // step
     question = tf.repeat(tf.range(tf.size(count)), count)
 
     def of_window(values):
         return tf.gather(tf.cast(values, tf.int32), question)[:, tf.newaxis]
 
     begin = tf.ragged.range(count).flat_values[:, tf.newaxis] * of_window(step)
-    size = tf.minimum(of_window(room), of_window(tokens) - begin)
+    size = tf.minimum(of_window(capacity), of_window(tokens) - begin)
     first = of_window(asked_tokens) + 2
     length = first + size + 1
-    place = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
-    inside = place - first
+    position = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
+    inside = position - first
     is_part = (inside >= 0) & (inside < size)
     token = tf.where(is_part, of_window(context.row_starts()) + begin + inside, 0)
     cls, sep = ends
-    ids = tf.where((place == first - 1) | (place == length - 1), sep, 0)
-    ids = tf.where(place == 0, cls, ids)
-    is_asked = (place > 0) & (place < first - 1)
-    of_asked = tf.where(is_asked, of_window(asked.row_starts()) + place - 1, 0)
+    ids = tf.where((position == first - 1) | (position == length - 1), sep, 0)
+    ids = tf.where(position == 0, cls, ids)
+    is_asked = (position > 0) & (position < first - 1)
+    of_asked = tf.where(is_asked, of_window(asked.row_starts()) + position - 1, 0)
     ids = tf.where(is_asked, gather_or_zero(asked.flat_values, of_asked), ids)
     ids = tf.where(is_part, gather_or_zero(context.flat_values, token), ids)
-    mask = tf.cast(place < length, tf.int32)
-    segments = tf.cast(place >= first, tf.int32) * mask
+    mask = tf.cast(position < length, tf.int32)
+    token_types = tf.cast(position >= first, tf.int32) * mask
     is_best = is_part & _is_best(inside, size, is_part, token, tf.size(context.flat_values))
-    return Windows(encoder_batch(ids, mask, segments), question, token, is_part, is_best)
+    return Windows(encoder_batch(ids, mask, token_types), question, token, is_part, is_best)
 
 
 def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
@@ -186,7 +186,7 @@ def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.T
     # In fp64, as NumPy has it: in fp32 other windows would be equal.
     score = tf.cast(tf.minimum(inside, size - 1 - inside), tf.float64) + 0.01 * tf.cast(size, tf.float64)
     window = tf.broadcast_to(tf.range(tf.shape(inside)[0])[:, tf.newaxis], tf.shape(inside))
-    of_token = tf.where(is_part, token, -1)  # -1 is of no segment.
+    of_token = tf.where(is_part, token, -1)  # -1 is of no token.
     highest = gather_or_zero(tf.math.unsorted_segment_max(score, of_token, tokens), token)
     of_token = tf.where(score == highest, of_token, -1)
     return gather_or_zero(tf.math.unsorted_segment_min(window, of_token, tokens), token) == window

@@ -26,8 +26,8 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
     function = tf.function(signature.function, input_signature=signature.inputs, autograph=False)
     with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
-    for each in (*model.graph.input, *model.graph.output):
-        for axis, dimension in enumerate(each.type.tensor_type.shape.dim):
+    for value in (*model.graph.input, *model.graph.output):
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
             if not dimension.HasField("dim_value"):  # An axis of any size.
                 dimension.dim_param = _AXES[axis]
     onnx.checker.check_model(model)

@@ -23,10 +23,10 @@ _WARM_UP, _TIMED = 2, 15
 _LOGITS = "logits"
 
 
-def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
+def signatures(built: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
     """Returns the lines of a table of signatures, with the shape of each input and output; ? is any size."""
     rows = [("signature", "input", "output")]
-    for name, signature in made.items():
+    for name, signature in built.items():
         outputs = signature.traced.structured_outputs
         inputs = [_described(spec.name, spec) for spec in signature.inputs]
         results = [_described(key, spec) for key, spec in sorted(outputs.items())]
@@ -98,13 +98,13 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def of_text(text: str, encode: Callable[[Sequence[str]], Sequence[Sample]], longest: float) -> list[np.ndarray]:
     """Returns up to 8 sequences of the tokens of a text, one after the other, at most 512 tokens or `longest` each."""
-    length, words, found = int(min(longest, _LENGTH)), text.split(), []
-    while words and len(found) < _SEQUENCES:
+    length, words, sequences = int(min(longest, _LENGTH)), text.split(), []
+    while words and len(sequences) < _SEQUENCES:
         # A token has at least one character, and hardly ever more than three words fit into one.
         (sample,) = encode([" ".join(words[: 3 * length])])
-        found.append(sample.ids[:length])
+        sequences.append(sample.ids[:length])
         words = words[max(1, round(len(words[: 3 * length]) * length / (len(sample.ids) + sample.cut))) :]
-    return found
+    return sequences
 
 
 def random(tokens: int, longest: float) -> list[np.ndarray]:
@@ -134,10 +134,10 @@ def _differences(pairs: list[tuple[Function, Function]], batch: Mapping[str, np.
     real = np.array(batch["input_mask"], bool) if "input_mask" in batch else np.ones(batch["input_ids"].shape, bool)
     lines, same_best = [], []
     for original, exported in pairs:
-        expected, found = original(**batch), exported(**batch)
+        expected, actual = original(**batch), exported(**batch)
         for name, values in expected.items():
             places = real if np.ndim(values) == 3 else slice(None)
-            values, other = np.asarray(values)[places], np.asarray(found[name])[places]
+            values, other = np.asarray(values)[places], np.asarray(actual[name])[places]
             error, largest = np.abs(values - other).max(), np.abs(values).max()
             lines.append(f"largest difference of {name}: {error:.2e} (largest value: {largest:.2f})")
             if name == _LOGITS:

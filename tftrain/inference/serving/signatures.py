@@ -147,8 +147,8 @@ def generate(source: Source) -> Signature | None:
                 lambda: tf.argmax(logits, axis=1, output_type=tf.int32),
             )
 
-        found = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
-        return {"output_ids": found, "lengths": tf.reduce_sum(tf.cast(found != end_id, tf.int32), axis=1)}
+        generated = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
+        return {"output_ids": generated, "lengths": tf.reduce_sum(tf.cast(generated != end_id, tf.int32), axis=1)}
 
     return Signature(run, GENERATED)
 
@@ -295,5 +295,5 @@ BUILDERS: dict[str, Builder] = {
 
 def signatures(source: Source) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
-    made = {name: build(source) for name, build in BUILDERS.items()}
-    return {name: signature for name, signature in made.items() if signature is not None}
+    built = {name: build(source) for name, build in BUILDERS.items()}
+    return {name: signature for name, signature in built.items() if signature is not None}

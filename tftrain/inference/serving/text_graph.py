@@ -132,8 +132,8 @@ class CharacterGraph:
         flat = codes.flat_values
         kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
         own = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
-        place = tf.searchsorted(self._codes, flat)
-        replacement = tf.gather(tf.constant(self._strings), tf.minimum(place, len(self._codes) - 1))
+        index = tf.searchsorted(self._codes, flat)
+        replacement = tf.gather(tf.constant(self._strings), tf.minimum(index, len(self._codes) - 1))
         string = tf.where(kind == REPLACE, replacement, own)
         string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
         string = tf.where(kind == SPACE, " ", string)
@@ -185,26 +185,26 @@ class WordPieceGraph(tf.Module):
         lengths = tf.strings.length(words, unit="UTF8_CHAR")
         sizes = tf.range(1, self._longest + 1)
 
-        def step(place, ids):
-            inside = tf.where(place > 0, _INSIDE, "")[:, tf.newaxis]
+        def step(offset, ids):
+            inside = tf.where(offset > 0, _INSIDE, "")[:, tf.newaxis]
             # The end of a finished word is no place in it.
-            begin = tf.minimum(place, lengths - 1)[:, tf.newaxis]
+            begin = tf.minimum(offset, lengths - 1)[:, tf.newaxis]
             shape = [tf.size(words), self._longest]
             own, begin, every = (tf.broadcast_to(x, shape) for x in (words[:, tf.newaxis], begin, sizes))
             part = tf.strings.substr(own, begin, every, unit="UTF8_CHAR")
-            found = self._table.lookup(tf.strings.join([tf.broadcast_to(inside, shape), part]))
-            fits = (found != _NONE) & (place[:, tf.newaxis] + sizes <= lengths[:, tf.newaxis])
+            looked_up = self._table.lookup(tf.strings.join([tf.broadcast_to(inside, shape), part]))
+            fits = (looked_up != _NONE) & (offset[:, tf.newaxis] + sizes <= lengths[:, tf.newaxis])
             size = tf.reduce_max(tf.where(fits, sizes, 0), axis=1)
-            token = tf.gather(found, tf.maximum(size - 1, 0), batch_dims=1)
-            going = place < lengths
+            token = tf.gather(looked_up, tf.maximum(size - 1, 0), batch_dims=1)
+            going = offset < lengths
             token = tf.where(going, tf.where(size > 0, token, self._unknown), _NONE)
             # A word with a part that is no piece is [UNK] as a whole.
             ids = tf.where((going & (size == 0))[:, tf.newaxis], _NONE, ids)
             ids = tf.concat([ids, token[:, tf.newaxis]], axis=1)
-            return tf.where(size > 0, place + size, lengths), ids
+            return tf.where(size > 0, offset + size, lengths), ids
 
-        place = tf.where(lengths > LONGEST_WORD, lengths, 0)
+        begins = tf.where(lengths > LONGEST_WORD, lengths, 0)
         ids = tf.where(lengths > LONGEST_WORD, self._unknown, _NONE)[:, tf.newaxis]
         shapes = [tf.TensorShape([None]), tf.TensorShape([None, None])]
-        _, ids = tf.while_loop(lambda at, _: tf.reduce_any(at < lengths), step, [place, ids], shape_invariants=shapes)
+        _, ids = tf.while_loop(lambda at, _: tf.reduce_any(at < lengths), step, [begins, ids], shape_invariants=shapes)
         return tf.ragged.boolean_mask(ids, ids != _NONE)

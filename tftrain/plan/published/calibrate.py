@@ -112,13 +112,13 @@ def _on_a100(system: str) -> str:
 
 def constants(system: str, values: dict[Key, float]) -> Constants:
     """Returns the constants of a system; `values` has the logarithms of fitted ones, the others are starting values."""
-    on_a100, found = _on_a100(system), {}
+    on_a100, fields = _on_a100(system), {}
     for name in Constants.__dataclass_fields__:
         first, *factors = owners(system, name)
-        found[name] = math.exp(values[first]) if first in values else _start_of((on_a100, name))
+        fields[name] = math.exp(values[first]) if first in values else _start_of((on_a100, name))
         for factor in factors:
-            found[name] *= math.exp(values.get(factor, math.log(_start_of(factor))))
-    return Constants(**found)
+            fields[name] *= math.exp(values.get(factor, math.log(_start_of(factor))))
+    return Constants(**fields)
 
 
 def comparable(rows: Sequence[Row]) -> list[Row]:
@@ -141,8 +141,8 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
 
     `error` compares the figure: it is `log_seconds` or `log_memory`.
     """
-    found = {key for system in {row.system for row in rows} for name in names for key in owners(system, name)}
-    keys = tuple(sorted(key for key in found if key[0]))
+    all_keys = {key for system in {row.system for row in rows} for name in names for key in owners(system, name)}
+    keys = tuple(sorted(key for key in all_keys if key[0]))
     start, ceiling = _start(keys), _ceiling(keys)
     values, errors = start, _errors(rows, error, keys, start)
     weights = row_weights(rows)
@@ -171,7 +171,7 @@ def held_out_errors(
 
     The group of a row is its table, or a random fold. For the other arguments, see `fit`.
     """
-    start, ceiling, found = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
+    start, ceiling, held_out = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
         left = np.array([of_row == group for of_row in groups])
         values, errors = fitted.values, fitted.errors
@@ -180,8 +180,8 @@ def held_out_errors(
             step = _newton(errors[~left], fitted.slopes[~left], weights, values - start)
             values = np.minimum(values + step, ceiling)
             errors = _errors(rows, error, fitted.keys, values)
-        found[left] = errors[left]
-    return found
+        held_out[left] = errors[left]
+    return held_out
 
 
 def row_weights(rows: Sequence[Row]) -> np.ndarray:
@@ -270,8 +270,8 @@ def to_json(systems: dict[str, Constants]) -> str:
     defaults = dataclasses.asdict(Constants())
     shown = {
         system: {
-            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items() if value != defaults[name]
+            name: float(f"{value:.4g}") for name, value in dataclasses.asdict(fields).items() if value != defaults[name]
         }
-        for system, found in systems.items()
+        for system, fields in systems.items()
     }
     return json.dumps(shown, indent=1) + "\n"

@@ -38,11 +38,11 @@ class Planned(NamedTuple):
     @property
     def error(self) -> float | None:
         """The same of the figure by which the table states speed."""
-        found = {"sec_per_iteration": self.seconds, "samples_per_sec_per_gpu": self.samples_per_sec_per_gpu}
+        planned = {"sec_per_iteration": self.seconds, "samples_per_sec_per_gpu": self.samples_per_sec_per_gpu}
         published = getattr(self.row.reference, self.row.speed)
         if published is None:
             return _error(self.tflops_per_gpu, self.row.reference.tflops_per_gpu)
-        return _error(found[self.row.speed], published)
+        return _error(planned[self.row.speed], published)
 
 
 def _error(planned: float, published: float | None) -> float | None:
@@ -54,7 +54,7 @@ def plan_all(rows: Sequence[Row]) -> list[Planned]:
 
     If a table does not state model and device, its plans are scaled so that the first row has no error.
     """
-    found: list[Planned] = []
+    plans: list[Planned] = []
     scales: dict[str, tuple[float, float]] = {}
     for row in rows:
         planned = plan(row)
@@ -64,8 +64,8 @@ def plan_all(rows: Sequence[Row]) -> list[Planned]:
                 speed = published.samples_per_sec_per_gpu / planned.samples_per_sec_per_gpu
                 scales[row.table] = published.gb / planned.gb, speed
             planned = _scaled(planned, *scales.get(row.table, (1.0, 1.0)))
-        found.append(planned)
-    return found
+        plans.append(planned)
+    return plans
 
 
 def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Planned:
@@ -127,11 +127,11 @@ def differ(one: float, other: float, share: float) -> bool:
 
 def repeats(planned: Sequence[Planned]) -> list[float]:
     """Returns, for each workload published more than once, the percentage by which its slowest run is slower."""
-    found: dict[Hashable, list[float]] = {}
+    times: dict[Hashable, list[float]] = {}
     for row in (each.row for each in planned):
         if row.reference_seconds and not row.relative:
-            found.setdefault((row.workload, row.cluster, row.system), []).append(row.reference_seconds)
-    return [100 * (max(runs) / min(runs) - 1) for runs in found.values() if len(runs) > 1]
+            times.setdefault((row.workload, row.cluster, row.system), []).append(row.reference_seconds)
+    return [100 * (max(runs) / min(runs) - 1) for runs in times.values() if len(runs) > 1]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -154,22 +154,22 @@ def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.
     return concordance / untied**0.5 if untied else None
 
 
-def cells(each: Planned) -> list[str]:
+def cells(planned: Planned) -> list[str]:
     """Returns the cells of a row's line, in the order of COLUMNS; "-" where nothing is published."""
-    published = each.row.reference
+    published = planned.row.reference
     return [
-        each.row.name,
-        f"{each.gb:.2f}",
-        f"{each.samples_per_sec_per_gpu:.4g}",
-        f"{each.seconds:.6g}",
-        f"{each.tflops_per_gpu:.2f}",
-        "yes" if each.fits else "OOM",
+        planned.row.name,
+        f"{planned.gb:.2f}",
+        f"{planned.samples_per_sec_per_gpu:.4g}",
+        f"{planned.seconds:.6g}",
+        f"{planned.tflops_per_gpu:.2f}",
+        "yes" if planned.fits else "OOM",
         "OOM" if published.out_of_memory else _shown(published.gb, ".2f"),
         _shown(published.samples_per_sec_per_gpu),
         _shown(published.sec_per_iteration),
         _shown(published.tflops_per_gpu),
-        _shown(each.memory_error, "+.1f"),
-        _shown(each.error, "+.1f"),
+        _shown(planned.memory_error, "+.1f"),
+        _shown(planned.error, "+.1f"),
     ]
 
 

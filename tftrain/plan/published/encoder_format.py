@@ -50,10 +50,10 @@ def read(cells: CsvRow) -> Row:
     levers = _levers(cells.text("levers"))
     compiled = {"jit_compile": "true" if unstated else "false"}
     config = changed(TrainConfig(), DEFAULTS | compiled | levers | sizes)
-    found = [problem for section in sections(config) for problem in field_problems(section)]
-    found += config.parallel.problems(gpus, {"heads": heads, "hidden": 4 * hidden})
-    if found:
-        raise ValueError(f"levers: {'; '.join(map(str, found))}")
+    problems = [problem for section in sections(config) for problem in field_problems(section)]
+    problems += config.parallel.problems(gpus, {"heads": heads, "hidden": 4 * hidden})
+    if problems:
+        raise ValueError(f"levers: {'; '.join(map(str, problems))}")
     dp = config.parallel.data_parallel_size(gpus)
     micro_batch = cells.whole("micro_batch", UNSTATED_MICRO_BATCH.get(size, 8))
     accumulates = "grad_accum_dtype" in levers
@@ -86,17 +86,17 @@ def read(cells: CsvRow) -> Row:
 
 def _levers(text: str) -> dict[str, Any]:
     """Returns the values of levers; a later value overrides an earlier one."""
-    found = {}
+    levers = {}
     for pair in text.split():
         name, equals, value = pair.partition("=")
         if not equals or name not in READ | WITHOUT_EFFECT:
             known = ", ".join(sorted(READ | WITHOUT_EFFECT))
             raise ValueError(f"levers: {pair}: expected flag=value, with one of the flags {known}")
         if name in READ:
-            found[name] = _typed(name, value)
-    if "optimizer" in found and not found["optimizer"].startswith("fused_"):
-        found["optimizer"] = reference_optimizer(found["optimizer"])  # the source names fused optimizers
-    return found
+            levers[name] = _typed(name, value)
+    if "optimizer" in levers and not levers["optimizer"].startswith("fused_"):
+        levers["optimizer"] = reference_optimizer(levers["optimizer"])  # the source names fused optimizers
+    return levers
 
 
 def _typed(name: str, value: str) -> Any:

@@ -42,11 +42,11 @@ class Row(NamedTuple):
     @property
     def reference_seconds(self) -> float | None:
         """Seconds of an iteration by the published figures; None if none is published."""
-        found, work = self.reference, self.workload
-        if found.sec_per_iteration:
-            return found.sec_per_iteration
-        if found.samples_per_sec_per_gpu:
-            return work.global_batch * self.counted / (found.samples_per_sec_per_gpu * work.ranks)
-        if found.tflops_per_gpu:
-            return reported_flops.reported(work, self.formula) / (found.tflops_per_gpu * 1e12 * work.ranks)
+        reference, work = self.reference, self.workload
+        if reference.sec_per_iteration:
+            return reference.sec_per_iteration
+        if reference.samples_per_sec_per_gpu:
+            return work.global_batch * self.counted / (reference.samples_per_sec_per_gpu * work.ranks)
+        if reference.tflops_per_gpu:
+            return reported_flops.reported(work, self.formula) / (reference.tflops_per_gpu * 1e12 * work.ranks)
         return None

@@ -63,13 +63,13 @@ def read_text(text: str, name: str) -> Rows:
         raise ConfigError([Problem("rows_file", name, f"expected columns of a reference table, among them {formats}")])
     if len(lines) == 1:
         raise ConfigError([Problem("rows_file", name, "expected rows below the columns")])
-    found = Rows([], [])
+    rows = Rows([], [])
     for number, cells in lines[1:]:
         try:
-            found.rows.append(_row(columns, cells, read))
+            rows.rows.append(_row(columns, cells, read))
         except ValueError as error:
-            found.problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
-    return found
+            rows.problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
+    return rows
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -87,7 +87,7 @@ def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) ->
         ValueError: a cell is wrong, or cells contradict each other.
     """
     if len(cells) > len(columns):
-        raise ValueError(f"expected {len(columns)} cells, as there are columns, not {len(cells)}")
+        raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
     row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
     work = row.workload
     width, heads = work.model.width, work.model.attention_heads
