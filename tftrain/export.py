@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tftrain import program
 from tftrain.config.export import ExportConfig
+from tftrain.host import log
 from tftrain.host.complete_folder import complete_folder
 from tftrain.host.exit_codes import RunError
 
@@ -42,8 +43,9 @@ def export(config: ExportConfig) -> None:
         RunError, OSError: the message names the file or the flag.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    with log.native_log_on_failure():
+        from tftrain.inference import trained_model
     from tftrain.formats import tokenizer
-    from tftrain.inference import trained_model
     from tftrain.inference.serving import report
     from tftrain.inference.serving.quantized import VARIANTS
     from tftrain.inference.serving.signatures import Source, signatures

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tftrain import program
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
+from tftrain.host import log
 from tftrain.host.exit_codes import RunError
 from tftrain.host.files import reason
 from tftrain.inference import prediction_text
@@ -69,7 +70,8 @@ def predictions(
     Raises:
         RunError, OSError: the message names the file or the flag.
     """
-    from tftrain.inference import trained_model
+    with log.native_log_on_failure():
+        from tftrain.inference import trained_model
 
     settings = config.predict
     model = trained_model.load(config.source, embeds=settings.embedding is not None)

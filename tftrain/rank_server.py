@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tftrain import run
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
+from tftrain.host import log
 from tftrain.host.exit_codes import RunError
 from tftrain.launching import forking
 from tftrain.saving import checkpoint_flags
@@ -32,8 +33,9 @@ def main(argv: Sequence[str]) -> None:
 
 def load_modules() -> None:
     """Imports the modules of a run; this starts no thread and opens no GPU."""
-    for name in MODULES:
-        importlib.import_module(name)
+    with log.native_log_on_failure():
+        for name in MODULES:
+            importlib.import_module(name)
 
 
 if __name__ == "__main__":

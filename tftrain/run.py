@@ -132,7 +132,8 @@ def prepare_process(config: TrainConfig, may_restart: bool) -> None:
 def run(config: TrainConfig, launch: Launch) -> int:
     """Connects the ranks, trains or evaluates with what `checked` returned, and returns the exit code."""
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
-    import tensorflow as tf
+    with log.native_log_on_failure():
+        import tensorflow as tf
 
     from tftrain.ops.library import MissingLibraryError
     from tftrain.parallel import collectives, start, tensorflow_cluster
