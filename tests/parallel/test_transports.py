@@ -136,14 +136,17 @@ def test_both_transports_agree(ranks):
 
 LAYOUTS = {
     "tp2": ["--tensor_parallel_size=2"],
-    "tp2 bf16 sequence": ["--tensor_parallel_size=2", "--sequence_parallel", "--precision=bf16"],
+    "tp2 bf16 sequence full": [
+        *("--tensor_parallel_size=2", "--sequence_parallel", "--precision=bf16"),
+        "--activation_checkpointing=full",
+    ],
     "pp2": ["--num_hidden_layers=2", "--pipeline_parallel_size=2", "--grad_accum_steps=2"],
 }
 
 
 @pytest.mark.multirank
 @pytest.mark.parametrize(
-    "layout", [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("tp2", "pp2")), "tp2 bf16 sequence"]
+    "layout", [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("tp2", "pp2")), "tp2 bf16 sequence full"]
 )
 def test_losses_are_equal(tmp_path, layout):
     found = []

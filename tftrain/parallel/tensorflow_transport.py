@@ -31,6 +31,11 @@ def number(what: object) -> int:
     return zlib.crc32(repr(what).encode()) >> 1
 
 
+def _unique(name: str) -> str:
+    """Returns what a graph calls an operation of this name; one that is recomputed is there a second time."""
+    return tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=False).rpartition("/")[2]
+
+
 def _pieces(length: int, dtype: tf.DType) -> list[range]:
     """Returns the numbers of a tensor that travel together; one piece of an empty tensor."""
     starts = range(0, max(length, 1), PIECE_BYTES // dtype.size)
@@ -93,7 +98,7 @@ class TensorFlowTransport:
         """Receives [length] of the dtype of `after`, and after it."""
         received = []
         for piece in _pieces(length, after.dtype):
-            name, shape = f"{self._name}.{piece.start}", tf.TensorShape([len(piece)])
+            name, shape = _unique(f"{self._name}.{piece.start}"), tf.TensorShape([len(piece)])
             with tf.control_dependencies([*received[-1:], after]):
                 numbers = self._numbers(name, after.dtype, shape)
                 received.append(tf.raw_ops.CollectiveBcastRecvV2(T=after.dtype, shape=shape, name=name, **numbers))
@@ -101,7 +106,7 @@ class TensorFlowTransport:
 
     def _run(self, op, tensor, suffix="", **options):
         """Runs an op on a tensor."""
-        name = self._name + suffix
+        name = _unique(self._name + suffix)
         result = op(input=tensor, name=name, **options, **self._numbers(name, tensor.dtype, tensor.shape))
         return result if devices.has_gpu() else run_independently(result)
 
