@@ -130,7 +130,7 @@ CudaError LaunchFlash(const Args& args, const CudaStream& stream, const KernelOf
   const auto launch = [&](auto t, auto head, auto narrow) {
     using Form = FlashForm<kPass, decltype(t), head, narrow>;
     constexpr int64_t kBytes = FlashShared<kPass, decltype(t), head, narrow>::kBytes;
-    if (kBytes > MostSharedBytes()) {
+    if (kBytes > kLeastSharedBytes && kBytes > MostSharedBytes()) {  // a launch asks the driver only if it must
       error = TooLittleShared(shape.head_size, kBytes);
       return;
     }

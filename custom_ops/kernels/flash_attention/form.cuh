@@ -97,10 +97,10 @@ struct FlashShared {
 
   __device__ static Scores scores() { return {reinterpret_cast<T*>(DynamicShared() + kScoresAt)}; }
 
-  // The rows of the calling warp.
-  __device__ static Rows warp_rows(int set) {
-    return {rows(set).at(static_cast<int>(threadIdx.x) / kWarp * Form::kWarpRows, 0)};
-  }
+  // Those of the calling warp.
+  __device__ static Rows warp_rows(int set) { return {rows(set).at(FirstOfWarp(), 0)}; }
+  __device__ static Scores warp_scores() { return {scores().at(FirstOfWarp(), 0)}; }
+  __device__ static int FirstOfWarp() { return static_cast<int>(threadIdx.x) / kWarp * Form::kWarpRows; }
 };
 
 // Calls run(Number<head>()) with the padded head size of the narrowest kernel.

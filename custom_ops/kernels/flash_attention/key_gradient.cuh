@@ -28,23 +28,6 @@ __device__ __forceinline__ void GradientsOfColumns(const ScoreRule& rule, const 
   }
 }
 
-// Writes the warp's gradients of scores, as operands of the next product, to its rows in shared memory.
-template <typename T, int kRowTiles, int kTiles>
-__device__ __forceinline__ void StoreScores(const float (&gradients)[kRowTiles][kTiles][4], HeadRows<T, 8 * kTiles> scores) {
-  const int first = static_cast<int>(threadIdx.x) / kWarp * 16 * kRowTiles + LaneGroup();
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        *reinterpret_cast<uint32_t*>(scores.at(first + 16 * r + 8 * half, 8 * j + LaneColumn())) =
-            PairFromFloats(gradients[r][j][2 * half], gradients[r][j][2 * half + 1], T());
-      }
-    }
-  }
-}
-
 // Adds scores' * keys, over all keys of the block, to `rows` rows of `sums`. A warp has 16 columns of the head and one or two
 // tiles of 16 queries at once.
 template <typename Form, typename T, int kHead, int kQueries>
@@ -191,7 +174,7 @@ __global__ void __launch_bounds__(FlashForm<kPass, T, kHead, kNarrow>::kThreads,
       MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, block.first_out, dvalue);
       MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, block.first_out, dkey);
       if constexpr (kPass == FlashPass::kAllGradients) {
-        StoreScores(gradients, Shared::scores());
+        StoreToRows(gradients, Shared::warp_scores(), [](int, int, float v) { return v; });
         __syncthreads();
         AddQueryGradients<Form>(Shared::scores(), Shared::rows(0), block.first_out, block.length - columns.first,
                                 block.head_size, dquery + shape.Offset(block.place.sample, columns.head, columns.first),

@@ -214,23 +214,19 @@ __device__ __forceinline__ void MultiplyOverRows(const float (&weights)[kRowTile
   }
 }
 
-// Writes a warp's fragments times the factors of their rows, [tile of rows][g, g + 8]: the first `rows` rows and the first
-// `columns` columns. They pass through rows of shared memory that are the warp's own, so that 16 bytes are written at once.
-template <typename T, int kHead, int kRowTiles, int kTiles>
-__device__ __forceinline__ void StoreFragments(const float (&fragments)[kRowTiles][kTiles][4],
-                                               const float (&factors)[kRowTiles][2], HeadRows<T, kHead> through, int rows,
-                                               int columns, T* to, int64_t stride) {
-  const int group = LaneGroup(), column = LaneColumn(), lane = threadIdx.x % kWarp;
-  __syncwarp();  // all lanes have read what the rows held
+// Writes a warp's fragments to its rows of shared memory: number_of(r, half, v) for each v, of row 16 r + 8 half + g.
+template <typename T, int kWidth, int kRowTiles, int kTiles, typename NumberOf>
+__device__ __forceinline__ void StoreToRows(const float (&fragments)[kRowTiles][kTiles][4], HeadRows<T, kWidth> rows,
+                                            const NumberOf& number_of) {
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float low = fragments[r][j][2 * half] * factors[r][half];
-        const float high = fragments[r][j][2 * half + 1] * factors[r][half];
-        T* const at = through.at(16 * r + 8 * half + group, 8 * j + column);
+        const float low = number_of(r, half, fragments[r][j][2 * half]);
+        const float high = number_of(r, half, fragments[r][j][2 * half + 1]);
+        T* const at = rows.at(16 * r + 8 * half + LaneGroup(), 8 * j + LaneColumn());
         if constexpr (std::is_same_v<T, float>) {
           at[0] = low;
           at[1] = high;
@@ -240,6 +236,17 @@ __device__ __forceinline__ void StoreFragments(const float (&fragments)[kRowTile
       }
     }
   }
+}
+
+// Writes a warp's fragments times the factors of their rows, [tile of rows][g, g + 8]: the first `rows` rows and the first
+// `columns` columns. They pass through rows of shared memory that are the warp's own, so that 16 bytes are written at once.
+template <typename T, int kHead, int kRowTiles, int kTiles>
+__device__ __forceinline__ void StoreFragments(const float (&fragments)[kRowTiles][kTiles][4],
+                                               const float (&factors)[kRowTiles][2], HeadRows<T, kHead> through, int rows,
+                                               int columns, T* to, int64_t stride) {
+  const int lane = threadIdx.x % kWarp;
+  __syncwarp();  // all lanes have read what the rows held
+  StoreToRows(fragments, through, [&](int r, int half, float v) { return v * factors[r][half]; });
   __syncwarp();
   constexpr int kPacks = kTiles * 8 / kWidest<T>;
 #pragma unroll 4
