@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.bench.collectives import parse
+from tftrain.bench.collectives import divide, parse
 
 FIRST_OF_A_STEP, GRADIENTS = "data.loss_weights", ("data.gradients.", "data.rows")
 WAITS, HIDDEN, EXPOSED = "#d9d9d9", "#6f9fd8", "#e3a857"
@@ -40,12 +40,8 @@ class Step(NamedTuple):
         return max(each.exists for each in self.sums)
 
     def travelling(self, since: float = 0.0) -> float:
-        """Returns the seconds, later than `since`, in which gradients travel: one sum after the other."""
-        total, last = 0.0, since
-        for each in sorted(self.sums, key=lambda each: each.begins):
-            total += max(0.0, each.ends - max(each.begins, last))
-            last = max(last, each.ends)
-        return total
+        """Returns the seconds, later than `since`, in which gradients travel."""
+        return divide((since, self.seconds), (), ((each.begins, each.ends) for each in self.sums))[2]
 
 
 def steps_of(lines: Iterator[str], rank: int = 0) -> list[Step]:

@@ -87,9 +87,9 @@ def test_wandb_has_one_run_with_all_rows_and_the_flags(train, tmp_path):
     train("tensorboard,wandb")
     rows = train("tensorboard,wandb", steps=6)
     end = time.monotonic() + 30  # wandb's own process may still write.
-    while len(in_wandb(tmp_path / "run/wandb")[0]) < len(rows) and time.monotonic() < end:
+    while len((written := in_wandb(tmp_path / "run/wandb"))[0]) < len(rows) and time.monotonic() < end:
         time.sleep(0.1)
-    losses, ids, configs = in_wandb(tmp_path / "run/wandb")
+    losses, ids, configs = written
     assert losses == [(row["step"], row["loss"]) for row in rows]
     assert len(ids) == 1
     assert configs[0]["hidden_size"] == 32
