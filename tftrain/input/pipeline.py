@@ -109,6 +109,8 @@ def _dataset(numbers: tf.data.Dataset, batch, data: DataConfig) -> tf.data.Datas
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
+    # They fuse kinds of datasets that are not here, and looking for them takes a third of an iterator's start.
+    options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = data.data_readers
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
