@@ -14,7 +14,7 @@ import pytest
 from tests.crash_matrix.matrix import TRAINING
 from tests.distributed import run_ranks
 from tests.hosts import training
-from tests.hosts.faults import FAULTS, RANKS, play, undisturbed
+from tests.hosts.faults import FAULTS, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
 from tests.hosts.training import FLAGS, Job
 from tests.launching.fakes import command_of
