@@ -5,10 +5,11 @@ pale, its label has no colour, and the spread is a band around zero.
 """
 
 import html
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tftrain.page.document import words
 
 Record = Mapping[str, Any]
 Place = Callable[[float], float]  # of a value, in percent of the axis
@@ -148,12 +149,6 @@ def _line(panel: Panel, series: Series, record: Record, at: Place) -> str:
     side = f"left:{end:.3f}%" if value >= 0 else f"right:{100 - start:.3f}%"
     label = f'<span class="label" style="{side}" data-value="{value:.6g}">{panel.text(value)}</span>'
     return f'<div class="line {series.kind} {verdict}">{band}{bar}{label}</div>'
-
-
-def words(text: str) -> str:
-    """Returns text as HTML that breaks between words, and after an underscore or a slash."""
-    parts = re.sub(r"([_/])", r"\1<wbr>", html.escape(text)).split()
-    return " ".join(f'<span class="word">{part}</span>' if "-" in part or "<wbr>" in part else part for part in parts)
 
 
 def _number(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 import datetime
 import html
+import re
 from collections.abc import Sequence
 
 # Light and dark, and no wider than a window of 800 pixels.
@@ -61,6 +62,12 @@ summary { cursor: pointer; color: var(--quiet); } details { font-size: 13px; }
   td.text, tbody th { overflow-wrap: anywhere; } }
 .plot { display: block; width: 100%; max-width: 60rem; height: auto; margin-top: 1rem; }
 .plot text { font-size: 13px; fill: var(--quiet); } .plot .grid { stroke: var(--line); }
+.plot .curve { fill: none; stroke-width: 2; stroke: var(--measured); } .plot .end { fill: var(--measured); }
+.plot .planned { stroke: var(--planned); } .plot .end.planned { fill: var(--planned); }
+.plot .published { stroke: var(--published); } .plot .end.published { fill: var(--published); }
+.plot .faint { stroke-width: 1; opacity: .5; stroke: var(--planned); } .plot .end.faint { fill: none; stroke: none; }
+.key.faint { background: var(--planned); opacity: .5; } .key.edge { background: var(--quiet); height: 2px; }
+.plot .curve.edge { stroke: var(--quiet); stroke-dasharray: 5 4; } .plot .end.edge { fill: none; stroke: none; }
 .plot .dot { fill: var(--planned); opacity: .45; } .plot .frontier, .plot .ring { fill: none; stroke-width: 2; }
 .plot .frontier { stroke: var(--measured); } .plot .ring { stroke: var(--text); }
 .plot .edge { stroke: var(--quiet); stroke-dasharray: 5 4; }
@@ -79,3 +86,19 @@ def document(title: str, about: str, parts: Sequence[str]) -> str:
 {"".join(parts)}
 </body></html>
 """
+
+
+def table(heads: Sequence[str], kinds: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns a table; `kinds` are "text" or "number" for each column. The last cell of a line is HTML already."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, cells, strict=True))
+
+    body = "".join(f"<tr>{row([words(cell) for cell in cells[:-1]] + [cells[-1]], 'td')}</tr>\n" for cells in lines)
+    return f"<table><thead><tr>{row(heads, 'th')}</tr></thead><tbody>\n{body}</tbody></table>\n"
+
+
+def words(text: str) -> str:
+    """Returns text as HTML that breaks between words, and after an underscore or a slash."""
+    parts = re.sub(r"([_/])", r"\1<wbr>", html.escape(text)).split()
+    return " ".join(f'<span class="word">{part}</span>' if "-" in part or "<wbr>" in part else part for part in parts)

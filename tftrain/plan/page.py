@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.host.units import GB
-from tftrain.page.bars import Panel, Series, chart, words
-from tftrain.page.document import document
+from tftrain.page.bars import Panel, Series, chart
+from tftrain.page.document import document, table, words
 from tftrain.plan import choice, report, scatter
 from tftrain.plan.commands import command, of_division
 from tftrain.plan.config import PlanConfig
@@ -113,17 +113,7 @@ def _figures(plan: Forecast, steps: int) -> str:
         ("tokens/s", f"{tokens / plan.seconds:,.4g}", f"of all ranks; {tokens:,} tokens a step"),
         (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", "--max_steps"),
     ]
-    return _table(("figure", "value", "meaning"), ("text", "number", "text"), lines)
-
-
-def _table(heads: Sequence[str], kinds: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Returns a table; `kinds` are "text" or "number" for each column. The last cell of a line is HTML already."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, cells, strict=True))
-
-    body = "".join(f"<tr>{row([words(cell) for cell in cells[:-1]] + [cells[-1]], 'td')}</tr>\n" for cells in lines)
-    return f"<table><thead><tr>{row(heads, 'th')}</tr></thead><tbody>\n{body}</tbody></table>\n"
+    return table(("figure", "value", "meaning"), ("text", "number", "text"), lines)
 
 
 def _suggestions(levers: Sequence[Lever]) -> list[str]:
@@ -133,7 +123,7 @@ def _suggestions(levers: Sequence[Lever]) -> list[str]:
         (f"{each.plan.seconds:.4g}", f"{each.plan.gb:.1f}", words(each.flags) + _command(each.plan.work, each.config))
         for each in levers
     ]
-    return ["<h2>What makes it fit</h2>", _table(("s a step", "GB", "levers"), ("number", "number", "text"), lines)]
+    return ["<h2>What makes it fit</h2>", table(("s a step", "GB", "levers"), ("number", "number", "text"), lines)]
 
 
 def _command(work: Workload, config: PlanConfig) -> str:
@@ -180,6 +170,6 @@ def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> 
         "device's memory without the margin (--memory_margin)."
     )
     heads = ("s a step", "GB", f"days for {config.run.max_steps:,} steps", "layout")
-    table = _table(heads, ("number", "number", "number", "text"), lines)
+    best_ones = table(heads, ("number", "number", "number", "text"), lines)
     title = "<h2>Memory and time of all layouts</h2>"
-    return [title, f'<p class="note">{words(note)}</p>', scatter.svg(layouts, best, plan, days), table]
+    return [title, f'<p class="note">{words(note)}</p>', scatter.svg(layouts, best, plan, days), best_ones]

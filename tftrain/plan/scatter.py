@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+from tftrain.page.lines import ticks
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.search import Layout
 
@@ -54,7 +55,7 @@ def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days:
 
 def _axes(at, right: float, bottom: float, top: float, days: float) -> str:
     base, parts = HEIGHT - BOTTOM, []
-    for gb in _ticks(right):
+    for gb in ticks(0, right):
         x = at(gb, bottom)[0]
         parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{gb:g}</text>')
     # Days at 1, 2 and 5 times a power of ten.
@@ -67,10 +68,3 @@ def _axes(at, right: float, bottom: float, top: float, days: float) -> str:
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">GB of the fullest rank</text>')
     parts.append(f'<text x="6" y="{HEIGHT - 6}">days, from bottom to top</text>')
     return "".join(parts)
-
-
-def _ticks(most: float) -> list[float]:
-    """Returns about six round numbers up to the largest."""
-    raw = most / 6
-    step = min((factor * 10.0 ** math.floor(math.log10(raw)) for factor in (1, 2, 5, 10)), key=lambda s: abs(s - raw))
-    return [step * number for number in range(int(most / step) + 1)]

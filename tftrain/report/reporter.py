@@ -1,4 +1,4 @@
-"""Reports a run: its sizes before the first step, and a row of figures every `log_every` steps."""
+"""Reports a run: a row of figures every `log_every` steps, pictures and a page at the end."""
 
 import contextlib
 import dataclasses
@@ -13,22 +13,22 @@ import tensorflow as tf
 
 from tftrain.checkpoint import durable
 from tftrain.config.fields import flag_values
-from tftrain.config.ramp import Ramp
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import versions
-from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorers import Scorer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
-from tftrain.report import memory, planned, predictions, product_time
+from tftrain.report import goodput, memory, planned, predictions, product_time, run_page
+from tftrain.report.goodput import Goodput
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
 from tftrain.report.trackers import Trackers
-from tftrain.run_state import Evaluation, Run, StepInfo, division_of
+from tftrain.run_state import Evaluation, Run, StepInfo
 from tftrain.saving.saves import Saves
+from tftrain.supervise.ledger import Ledger
 from tftrain.tasks.task import Contents
 
 logger = logging.getLogger(__name__)
@@ -97,17 +97,18 @@ class Clock:
 class Reporter:
     """Measures the steps of a run on every rank, with a `clock`, and writes rows on the chief."""
 
-    def __init__(self, run: Run, saves: Saves, done: int, baseline: int):
+    def __init__(self, run: Run, saves: Saves, done: int, baseline: int, ledger: Ledger):
         """Opens the files and removes the rows of steps after the `done` updates; rows count the failures of `saves`.
 
-        `baseline` is the bytes that this process held before the model was built.
+        `baseline` is the bytes that this process held before the model was built, `ledger` has its seconds.
         """
         self.clock = Clock()
         self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
-        self._writer = self._trackers = None
+        self._writer = self._trackers = self._goodput = None
+        self._ledger = ledger
         if run.mesh.is_chief:
             output_dir, form, reports = run.config.run.output_dir, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
@@ -116,11 +117,14 @@ class Reporter:
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done)
             _write_config(run.config, run.mesh)
+            is_new = done == 0 and run.config.checkpoint.resume == "none"
+            self._goodput = Goodput(output_dir, ledger, done, is_new)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
         """Records a step and writes a row if one is due; every rank must call it."""
         if self._writer:
             self._writer.advance(number)
+            self._goodput.note(number)
         if number == self._memory_step:
             self._write_plan(number)
         if is_due:
@@ -163,8 +167,10 @@ class Reporter:
             self._writer.spike(row)
 
     def close(self) -> None:
-        """Ends the files and draws the loss curve."""
+        """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again."""
         if self._writer:
+            self._goodput.note(int(self._run.progress.step), is_last=True)
+            logger.info(goodput.words(self._goodput.starts))
             self._writer.close()
             curve = self._writer.path.with_name("loss_curve.png")
             try:
@@ -177,6 +183,8 @@ class Reporter:
             if self._trackers:
                 drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
                 self._trackers.close(drawn, self._writer.last_line, int(self._run.progress.step) == self._max_steps)
+            run_page.write_or_warn(self._writer.path.parent)
+        self._ledger.restart()
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
@@ -221,64 +229,6 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         skipped_steps=int(progress.skipped_steps),
         nan_steps=int(progress.nan_steps),
         failed_saves=failed_saves,
-    )
-
-
-def describe(run: Run, source: ExampleSource) -> str:
-    """Returns the sizes of the run, for the log before the first step; `source` is the training split."""
-    config, batch, data = run.config, run.config.batch, run.config.data
-    examples, rows = source.real_examples, source.num_examples
-    work, gpu, precision = run.task.step_flops(batch.global_batch_size), devices.has_gpu(), config.compute.precision
-    xla = "XLA" if config.compiles_whole(gpu) else "XLA between the sums of tensor parallel ranks"
-    parts = {
-        "model": run.task.description(),
-        "data": (
-            f"{examples} examples{'' if rows == examples else f' in {rows} rows'} of {data.max_seq_length} tokens",
-            *([] if source.mixture else [f"{rows / batch.global_batch_size:.1f} steps an epoch"]),
-        ),
-        "mix": (source.mixture.words(batch.ramp.samples_after(config.run.max_steps)),) if source.mixture else (),
-        "batch": (
-            f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
-            f"x {run.mesh.data.size} ranks",
-            f"{work / 1e12:.3f} TFLOP a step",
-        ),
-        "ranks": _division_words(run),
-        "ramp": _ramp_words(batch.ramp),
-        "sums": (collectives.transport(),) if run.mesh.size > 1 and gpu else (),
-        "compute": (
-            precision + (" (products in TF32)" if precision == "fp32" and gpu and config.has_tf32 else ""),
-            devices.device_name(),
-            xla if config.compiles(gpu) else "graph mode",
-            f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
-        ),
-    }
-    return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
-
-
-def _division_words(run: Run) -> tuple[str, ...]:
-    """Returns how ranks divide the model; empty if each has all of it."""
-    mesh, parallel, stages = run.mesh, run.config.parallel, run.mesh.pipeline_parallel_size
-    if mesh.tensor_parallel_size == stages == 1:
-        return ()
-    words = [f"data {mesh.data.size} x tensor {mesh.tensor_parallel_size} x pipeline {stages}"]
-    if parallel.sequence_parallel:
-        words.append("sequence parallel")
-    if stages > 1:
-        chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
-        words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
-        words.append(f"layers of the model chunks {','.join(map(str, division_of(run.config)))}")
-    return (*words, f"transport {'tensorflow' if mesh.tensorflow_kinds else 'horovod'}")
-
-
-def _ramp_words(ramp: Ramp) -> tuple[str, ...]:
-    """Returns the description of a batch ramp; empty if the batch is full from the start."""
-    stages = ramp.stages()
-    if len(stages) == 1:
-        return ()
-    return (
-        f"batches of {ramp.start} samples, then of {ramp.increment} more at a time over {ramp.samples} samples",
-        f"{len(stages)} sizes",
-        f"full after {stages[-1].first_step} updates",
     )
 
 

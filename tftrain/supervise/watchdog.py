@@ -21,6 +21,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import PendingCollectives
+from tftrain.supervise.ledger import Ledger
 
 TICK_SECONDS = 0.25
 # The report itself may hang: the pipe of stderr may be full, or the disk of the output folder gone.
@@ -53,6 +54,7 @@ class Watchdog:
         The report writes OUTPUT_DIR/stacks/rank_N.txt and names the host, "" if all ranks share one.
         """
         self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
+        self.ledger = Ledger()
         self.stage: int | None = None  # Of the pipeline, for the report; None without stages.
         self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
@@ -67,11 +69,15 @@ class Watchdog:
         return limit
 
     @contextlib.contextmanager
-    def limit(self, what: str, flag: str, code: int = ExitCode.STALLED) -> Iterator[Limit]:
-        """Sets a limit for the body of a `with` statement; an exception lifts it, too."""
+    def limit(self, what: str, flag: str, code: int = ExitCode.STALLED, kind: str = "") -> Iterator[Limit]:
+        """Sets a limit for the body of a `with` statement; an exception lifts it, too.
+
+        The `ledger` counts its seconds as `kind`, if that is given.
+        """
         limit = self.begin(what, flag, code)
         try:
-            yield limit
+            with self.ledger.spend(kind) if kind else contextlib.nullcontext():
+                yield limit
         finally:
             self._limits.remove(limit)
 

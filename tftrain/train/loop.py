@@ -17,8 +17,9 @@ from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory, plot
+from tftrain.report.description import describe
 from tftrain.report.health import Health
-from tftrain.report.reporter import Clock, Reporter, describe
+from tftrain.report.reporter import Clock, Reporter
 from tftrain.run_state import Run
 from tftrain.saving import initial_weights
 from tftrain.saving.best import Best
@@ -66,7 +67,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             logger.info(f"nothing to do: --max_steps={max_steps} and {done} steps are done")
             return ExitCode.DONE
         logger.info(memory.state_line(run))
-        reporter = Reporter(run, checkpoints.saves, done, baseline)
+        reporter = Reporter(run, checkpoints.saves, done, baseline, watchdog.ledger)
         held_out = held_out_of(run)
         best = best_of(config, held_out, mesh, done)
         if best and best.is_exhausted:
@@ -130,11 +131,12 @@ def take_steps(
     """
     done, max_steps = int(run.progress.step), run.config.run.max_steps
     for number in range(done + 1, max_steps + 1):
-        with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
+        with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds", kind="data"):
             batch = next(batches)
         size = run.task.batch_size(batch) * run.mesh.data.size, batch["input_ids"].shape[1]
-        timeout = "start_timeout_seconds" if clock.compiles(*size) else "step_timeout_seconds"
-        with watchdog.limit(f"step {number}", timeout):
+        compiles = clock.compiles(*size)
+        timeout = "start_timeout_seconds" if compiles else "step_timeout_seconds"
+        with watchdog.limit(f"step {number}", timeout, kind="compile" if compiles else "steps"):
             requests = np.array([observer.request() for observer in observers], np.float32)
             if number == done + 1:
                 rank_checks.before_first_step(step, batch, requests, run.mesh)

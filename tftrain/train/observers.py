@@ -101,7 +101,8 @@ class Evaluate(Observer):
         if outcome.is_stopped or not outcome.is_due(self.every):
             return
         number = outcome.number
-        with self.watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
+        name = f"evaluation after step {number}"
+        with self.watchdog.limit(name, "step_timeout_seconds", kind="evaluation") as limit:
             result = self.held_out(limit.restart)
             self.reporter.evaluation(number, result)
         outcome.evaluation = result
@@ -145,11 +146,12 @@ class Save(Observer):
         if self.best:
             self.checkpoints.saves.keep_step = self.best.step
         if outcome.is_last or (is_good and (self.is_due or outcome.is_best)):
-            with self.watchdog.limit(f"the checkpoint of step {outcome.number}", "save_timeout_seconds"):
+            name = f"the checkpoint of step {outcome.number}"
+            with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
                 self.checkpoints.save(outcome.is_last, is_good)
             self.schedule.saved()
 
     def finish(self) -> None:
         """Waits for the last checkpoint."""
-        with self.watchdog.limit("the last checkpoint", "save_timeout_seconds"):
+        with self.watchdog.limit("the last checkpoint", "save_timeout_seconds", kind="checkpoints"):
             self.checkpoints.saves.finish()

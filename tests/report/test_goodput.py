@@ -1,0 +1,78 @@
+"""Goodput: each second counts once, over all starts of a run, and steps that are lost count as repeated."""
+
+import time
+
+import pytest
+
+from tftrain.report import goodput
+from tftrain.report.goodput import Goodput, Start
+from tftrain.supervise.ledger import Ledger
+
+
+def test_a_second_counts_for_the_innermost_kind():
+    ledger = Ledger()
+    ledger.restart(time.time() - 5)
+    with ledger.spend("compile"):
+        time.sleep(0.02)
+        with ledger.spend("data"):
+            time.sleep(0.05)
+    time.sleep(0.03)
+    seconds = ledger.seconds()
+    assert seconds["start"] == pytest.approx(5, abs=0.02)
+    assert seconds["data"] == pytest.approx(0.05, abs=0.015)
+    assert seconds["compile"] == pytest.approx(0.02, abs=0.015)
+    assert seconds["other"] == pytest.approx(0.03, abs=0.015)
+    assert sum(seconds.values()) == pytest.approx(time.time() - ledger.began, abs=0.01)
+
+
+def test_an_error_ends_its_kind():
+    ledger = Ledger()
+    with pytest.raises(KeyError), ledger.spend("steps"):
+        raise KeyError
+    time.sleep(0.01)
+    assert ledger.seconds()["other"] >= 0.01
+
+
+def start(began, first, step, steps, **seconds):
+    return Start(began, first, step, {"start": 4.0, "steps": steps, **seconds})
+
+
+def test_steps_that_a_later_start_takes_again_are_repeated():
+    """The second start goes back to step 60 of 100, the third to step 50: the first keeps 50, the second none of 30."""
+    starts = [start(0, 0, 100, 200.0, checkpoints=6.0), start(220, 60, 90, 60.0), start(300, 50, 120, 140.0)]
+    seconds = goodput.totals(starts)
+    assert seconds["repeated"] == pytest.approx(200 * 50 / 100 + 60)
+    assert seconds["steps"] == pytest.approx(100 + 140)
+    assert seconds["down"] == pytest.approx((220 - 210) + (300 - 284))
+    assert sum(seconds.values()) == pytest.approx(300 + 144)
+    assert list(seconds) == [kind for kind in goodput.KINDS if kind in seconds]
+    assert goodput.words(starts) == (
+        "goodput 54.1% of 0:07:24 since the first of 3 starts; repeated 36.0%, down 5.9%, start 2.7%, checkpoints 1.4%"
+    )
+
+
+def test_a_start_that_is_stopped_loses_nothing():
+    seconds = goodput.totals([start(0, 0, 10, 20.0), start(30, 10, 12, 4.0)])
+    assert "repeated" not in seconds
+    assert seconds["down"] == 6
+
+
+def test_the_starts_of_a_run_are_kept_and_a_new_run_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(goodput, "SECONDS", 0.0)
+    Goodput(tmp_path, Ledger(), 0, is_new=False).note(7)
+    Goodput(tmp_path, Ledger(), 5, is_new=False).note(9)
+    assert [(each.first, each.step) for each in goodput.read(tmp_path)] == [(0, 7), (5, 9)]
+    Goodput(tmp_path, Ledger(), 0, is_new=True).note(3)
+    assert [(each.first, each.step) for each in goodput.read(tmp_path)] == [(0, 3)]
+
+
+def test_a_damaged_or_missing_file_costs_no_step(tmp_path, caplog):
+    (tmp_path / goodput.NAME).write_text('[{"began": 1}]')
+    with pytest.raises(ValueError, match=r"goodput\.json: .*first"):
+        goodput.read(tmp_path)
+    record = Goodput(tmp_path / "gone", Ledger(), 0, is_new=False)
+    record.note(1, is_last=True)
+    record.note(2, is_last=True)
+    assert caplog.text.count("goodput can't be written: No such file") == 1
+    Goodput(tmp_path, Ledger(), 2, is_new=False)
+    assert "the goodput of earlier starts is lost" in caplog.text
