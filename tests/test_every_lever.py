@@ -31,6 +31,7 @@ LEVERS = (
         "--optimizer=fused_lamb",
     ),
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
+    *("--param_groups=*/kernel rate=0.5 weight_decay=0.1", "--ema_decay=0.9", "--weights=averaged", "--eval_every=1"),
     *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
 )
 # A residual add without a fused op, and heads that share keys and values.
@@ -85,7 +86,7 @@ def done(program, arguments):
 @pytest.mark.multirank
 def test_it_is_evaluated_resumed_and_taken_as_initial_weights(trained, tmp_path):
     folder, data = trained
-    done("started", f"--mode=evaluate --output_dir={folder}")
+    done("started", f"--mode=evaluate --output_dir={folder} --weights=averaged")
     done(
         "started",
         f"--init_checkpoint=tftrain:{folder} --data_dir={data} {' '.join(SMALL[-2:])} --output_dir={tmp_path}",
@@ -100,7 +101,7 @@ def test_it_is_evaluated_resumed_and_taken_as_initial_weights(trained, tmp_path)
 @pytest.mark.multirank
 def test_it_is_predicted_exported_and_converted_without_its_levers(trained, tmp_path):
     folder, _ = trained
-    done("predict", f"--output_dir={folder} [MASK]")
+    done("predict", f"--output_dir={folder} --weights=averaged [MASK]")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
     command = [sys.executable, "-I", "-c", BARE, str(tmp_path / "out/1")]

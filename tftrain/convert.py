@@ -35,9 +35,9 @@ def convert(config: ConvertConfig) -> None:
     source, target = parse_place(config.from_), parse_place(config.to)
     weights: Weights
     if config.average_last > 1:
-        weights = AveragedWeights(Path(source.path), config.average_last)
+        weights = AveragedWeights(Path(source.path), config.average_last, config.weights == "averaged")
     else:
-        weights = registry.open_weights(source, config.allow_pickle)
+        weights = registry.open_weights(source, config.allow_pickle, config.weights)
     if config.tokenizer_dir:
         weights.tokenizer = tokenizer_of(config.tokenizer_dir)
     logger.info(f"{config.from_}: {described(weights)}")

@@ -22,7 +22,8 @@ import sys
 import tempfile
 import time
 
-from tftrain.config import flags
+from tftrain.architecture.describe import describe
+from tftrain.config import flags, param_groups
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
 from tftrain.host import determinism, devices, files, hardware, huge_pages, log
@@ -98,6 +99,10 @@ def checked(
     config = with_sizes(completed.config.resolve(launch.size))
     if problems := memory_limit.problems(config, launch, forked):
         raise ConfigError(problems)
+    if groups := config.optimizer.param_groups:
+        names = [each.name for each in describe(config.model).variables()]
+        if problems := param_groups.problems(groups, names):
+            raise ConfigError(problems)
     return config
 
 

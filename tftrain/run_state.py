@@ -3,6 +3,7 @@
 The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
 """
 
+import contextlib
 import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
+from tftrain.config import param_groups
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
@@ -141,7 +143,7 @@ class Run:
         self.segments = segments_of(config, self.jit, mesh.data.size)
         self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
-        model, parallel = self.task.model, config.parallel
+        model, parallel, variables = self.task.model, config.parallel, describe(config.model).variables()
         named = model.named_variables()
         rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
         if not self.shards_weights:
@@ -156,8 +158,9 @@ class Run:
             model.initial_value,
             list(self._shapes),
             model.summed,
-            {each.name for each in describe(config.model).variables() if not each.decays},
+            {each.name for each in variables if not each.decays},
             self.shards_weights,
+            param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
         )
         state = self.optimizer.state
         if self.shards_weights:
@@ -170,6 +173,7 @@ class Run:
                 masters = zip(state.names, state.masters, strict=True)
                 self._use_values_of_first_rank({name: master for name, master in masters if name in rounded})
             state.publish()  # With a split, each part of the weights comes from its owner.
+        state.start_average()
         model.token_embedding.update_copy(mesh, "initial")
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
@@ -180,8 +184,8 @@ class Run:
 
     def tensor_shapes(self) -> dict[str, list[int]]:
         """Returns the shape of every whole tensor of a checkpoint of this run, by name."""
-        kinds = (MASTER, *self.optimizer.state.slots)
-        shapes = {f"{kind}/{name}": shape for kind in kinds for name, shape in self._shapes.items()}
+        slots_of = self.optimizer.slots_of
+        shapes = {f"{kind}/{n}": shape for n, shape in self._shapes.items() for kind in (MASTER, *slots_of(n))}
         return shapes | {name: variable.shape.as_list() for name, variable in self.counters().items()}
 
     def tensors_to_save(self) -> Iterator[TensorData]:
@@ -208,6 +212,16 @@ class Run:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
         self.task.model.token_embedding.update_copy(self.mesh, "restored")
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Gives the model the average of its weights until the end of a `with` statement; every rank must call it."""
+        state, embedding = self.optimizer.state, self.task.model.token_embedding
+        state.swap_average()
+        embedding.update_copy(self.mesh, "averaged")
+        yield
+        state.swap_average()
+        embedding.update_copy(self.mesh, "trained")
 
     def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""

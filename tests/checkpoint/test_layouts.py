@@ -54,13 +54,14 @@ def runs():
         yield {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
 
 
-def ranks_of(ranks, precision, parallel):
+def ranks_of(ranks, precision, parallel, **optimizer):
     config = dataclasses.replace(
         BASE,
         model=dataclasses.replace(BASE.model, num_hidden_layers=1, num_attention_heads=4),
         batch=BatchConfig(global_batch_size=12),
         compute=dataclasses.replace(BASE.compute, precision=precision),
         parallel=ParallelConfig(**parallel),
+        optimizer=dataclasses.replace(BASE.optimizer, **optimizer),
     ).resolve(ranks)
     size, split = config.parallel.tensor_parallel_size, 2 if config.parallel.split_group == "host" else None
     return [Run(config, Mesh(rank, ranks, rank, ranks, size, split_size=split)) for rank in range(ranks)]
@@ -69,8 +70,11 @@ def ranks_of(ranks, precision, parallel):
 @pytest.fixture(scope="module")
 def whole(runs):
     """A random state."""
+    return random_state(*runs["dp1"])
+
+
+def random_state(run):
     random = np.random.default_rng(0)
-    (run,) = runs["dp1"]
     shapes = {name: shape for name, shape in run.tensor_shapes().items() if name not in run.counters()}
     found = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     for name, variable in run.counters().items():
@@ -125,7 +129,7 @@ def test_every_rank_of_another_layout_reads_its_part(checkpoint, whole, runs, ta
 def wipe(run):
     weights = [] if run.shards_weights else run.task.model.named_variables().values()
     stores = [*run.optimizer.state.masters, *itertools.chain(*run.optimizer.state.slots.values())]
-    for variable in (*run.counters().values(), *stores, *weights):
+    for variable in filter(lambda each: each is not None, (*run.counters().values(), *stores, *weights)):
         variable.assign(tf.zeros_like(variable))
 
 
@@ -135,15 +139,58 @@ def check(run, whole):
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
-        parts = {name: pieces[name].take_block(whole[f"{kind}/{name}"]) for name in named}
+        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(pieces[name].whole, np.float32)) for name in named}
+        parts = {name: pieces[name].take_block(tensor) for name, tensor in tensors.items()}
         expected = list(parts.values())
         if state.split:
             expected = state.split.take(list(map(tf.constant, expected)).__getitem__)
         for store, value in zip(stores, expected, strict=True):
-            np.testing.assert_array_equal(store, value)
+            if store is not None:
+                np.testing.assert_array_equal(store, value)
         if kind == "master" and not state.split:
             for name, variable in named.items():
                 np.testing.assert_array_equal(variable, tf.cast(parts[name], variable.dtype), err_msg=name)
+
+
+@pytest.mark.usefixtures("runs")
+def test_slots_of_muon_and_averages_are_read_in_any_layout(tmp_path):
+    recipe = {"optimizer": "muon", "ema_decay": 0.9}
+    source = ranks_of(*LAYOUTS["tp2-dp2-zero1-even"], **recipe)
+    (alone,), sharded = (ranks_of(*LAYOUTS[name], **recipe) for name in ("dp1", "dp2-zero3"))
+    state = random_state(alone)
+    assert {name.partition("/")[0] for name in state} >= {"master", "muon_m", "adam_m", "adam_v", "ema"}
+    reference = states.saved(tmp_path, state)
+    for run in source:
+        run.load(reference)
+    (tmp_path / "saved").mkdir()
+    reader = Reader(saved_by(source, tmp_path / "saved"))
+    for run in (*sharded, alone):
+        wipe(run)
+        run.load(reader)
+        check(run, state)
+    owners = [
+        item.tensor
+        for run in sharded
+        for store, muon in zip(run.optimizer.state.slices, run.optimizer.state.slots["muon_m"], strict=True)
+        for item in store
+        if muon is not None and item.tensor is not None
+    ]
+    assert len(owners) == len(set(owners)) == 6  # Each kernel of the block has one owner.
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_average_begins_with_the_weights_of_a_checkpoint_without_one_and_may_end(tmp_path):
+    (plain,), (averaging,) = (ranks_of(1, "fp32", {}, ema_decay=decay) for decay in (0.0, 0.9))
+    state = random_state(plain)
+    reader = states.saved(tmp_path, state)
+    Checkpoints(averaging)._check_tensors(reader)
+    averaging.load(reader)
+    for name in averaging.task.model.named_variables():
+        state[f"ema/{name}"] = state[f"master/{name}"]
+    check(averaging, state)
+    reader = states.saved(tmp_path, random_state(averaging), step=2)
+    Checkpoints(plain)._check_tensors(reader)
+    plain.load(reader)
 
 
 def test_a_rank_reads_what_it_owns_and_nothing_else(runs):

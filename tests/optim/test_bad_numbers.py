@@ -30,6 +30,8 @@ def poisoned(names, values):
         ("reference_lamb", "even"),
         ("fused_lamb", "greedy:1"),
         ("lion", "even"),
+        ("stableadamw", "even"),
+        ("muon", "even"),
     ],
 )
 @pytest.mark.parametrize(

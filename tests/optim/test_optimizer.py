@@ -9,6 +9,7 @@ import tf_keras
 
 from tests.checkpoint import states
 from tests.tf_models import tf_models
+from tftrain.config import param_groups
 from tftrain.config.train import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules, state_split
@@ -28,10 +29,11 @@ SHAPES = {
     "prime/kernel": (8209,),
     "prime_matrix/kernel": (37, 101),
 }
+MATRICES = {"layer_00/wide/kernel": (3, 7), "layer_00/tall/kernel": (9, 4)}
 EXCLUDED = ("bias", "beta", "gamma")
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_global_norm=0.0)
 MAX_STEPS = 12
-RULES = ("reference_lamb", "reference_adamw", "fused_lamb", "fused_adamw", "lion")
+RULES = ("reference_lamb", "reference_adamw", "fused_lamb", "fused_adamw", "lion", "muon", "stableadamw")
 
 
 def initial_weights(seed=0):
@@ -43,11 +45,12 @@ def initial_weights(seed=0):
     return weights
 
 
-def gradient_steps(count, seed=1):
+def gradient_steps(count, seed=1, more=()):
     random = np.random.default_rng(seed)
     steps = []
     for _ in range(count):
-        gradients = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
+        shapes = {**SHAPES, **dict(more)}
+        gradients = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
         gradients["zero_gradient/kernel"][:] = 0
         gradients["all_zero/kernel"][:] = 0
         gradients["embeddings/word"][3] = -0.0
@@ -59,6 +62,7 @@ def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
     options = {"undecayed": [name for name in weights if name.endswith(EXCLUDED)], **options}
+    options = {"groups": param_groups.of_names(config.param_groups, weights), **options}
     return Optimizer(config, MAX_STEPS, dict(zip(weights, variables, strict=True)), **options), variables
 
 
@@ -89,13 +93,14 @@ class Reference:
     """The papers' algorithms in float64 NumPy, one tensor after the other, with the schedule and clipping."""
 
     def __init__(self, config, weights):
-        self.config, self.t = config, 0
+        self.config, self.t, self.clipped = config, 0, False
+        self.groups = param_groups.of_names(config.param_groups, weights)
         self.w = {name: value.astype(np.float64) for name, value in weights.items()}
         self.m = {name: np.zeros_like(value) for name, value in self.w.items()}
         self.v = {name: np.zeros_like(value) for name, value in self.w.items()}
 
     def slot(self, name):
-        return {"adam_m": self.m, "adam_v": self.v, "lion_m": self.m}[name]
+        return {"adam_m": self.m, "adam_v": self.v, "lion_m": self.m, "muon_m": self.m}[name]
 
     def apply(self, gradients):
         config = self.config
@@ -111,7 +116,16 @@ class Reference:
         b1, b2 = config.adam_beta1, config.adam_beta2
         for name, w in self.w.items():
             g = gradients[name].astype(np.float64) * clip
-            if config.optimizer == "lion":
+            if config.optimizer == "muon" and name.startswith("layer") and name.endswith("kernel"):
+                mu = config.muon_momentum
+                self.m[name] = mu * self.m[name] + (1 - mu) * g
+                x = mu * self.m[name] + (1 - mu) * g
+                x /= np.linalg.norm(x) + 1e-7
+                for _ in range(5):  # The singular values one by one, without products of matrices.
+                    u, s, v = np.linalg.svd(x, full_matrices=False)
+                    x = u @ np.diag(3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5) @ v
+                update = 0.2 * np.sqrt(max(x.shape)) * x
+            elif config.optimizer == "lion":
                 update = np.sign(b1 * self.m[name] + (1 - b1) * g)
                 self.m[name] = b2 * self.m[name] + (1 - b2) * g
             else:
@@ -119,12 +133,17 @@ class Reference:
                 v = self.v[name] = b2 * self.v[name] + (1 - b2) * g**2
                 update = (m / (1 - b1**self.t)) / (np.sqrt(v / (1 - b2**self.t)) + config.adam_epsilon)
             excluded = name.split("/")[-1] in EXCLUDED
-            if not excluded:
-                update = update + config.weight_decay * w
+            group = self.groups.get(name, param_groups.ParamGroup(name))
+            decay = 0.0 if excluded else config.weight_decay
+            update = update + (decay if group.weight_decay is None else group.weight_decay) * w
             ratio = 1.0
             if config.optimizer.endswith("lamb") and not excluded and np.any(w) and np.any(update):
                 ratio = np.linalg.norm(w) / np.linalg.norm(update)
-            self.w[name] = w - rate * ratio * update
+            if config.optimizer == "stableadamw":
+                root = np.sqrt(v / (1 - b2**self.t))
+                ratio = 1 / max(1, np.sqrt(np.mean((g / np.maximum(root, config.adam_epsilon)) ** 2)))
+                self.clipped |= ratio < 0.9
+            self.w[name] = w - rate * group.rate * ratio * update
         return rate, norm
 
 
@@ -153,7 +172,7 @@ def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, 
     state = whole(optimizer)
     for name, variable in zip(SHAPES, variables, strict=True):
         assert_equal_after_ten_updates(variable, reference.w[name], name)
-        for slot in optimizer.state.slots:
+        for slot in optimizer.slots_of(name):
             assert_equal_after_ten_updates(state[f"{slot}/{name}"], reference.slot(slot)[name], name)
     assert int(optimizer.step) == 10
 
@@ -250,10 +269,26 @@ def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():
     assert {name: rule.fused_update is not None for name, rule in rules.RULES.items()} == OPTIMIZERS
 
 
+GROUPS = "embeddings/* rate=0.5; prime*/kernel rate=2 weight_decay=0; */query/bias weight_decay=0.3"
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
+def test_groups_have_a_rate_and_a_decay_of_their_own(rule):
+    config = dataclasses.replace(CONFIG, optimizer=rule, param_groups=GROUPS)
+    optimizer, variables = make(config)
+    reference, step = Reference(config, initial_weights()), compiled(optimizer, "graph")
+    for gradients in gradient_steps(10):
+        step(*[tf.constant(value) for value in gradients.values()])
+        reference.apply(gradients)
+    for name, variable in zip(SHAPES, variables, strict=True):
+        assert_equal_after_ten_updates(variable, reference.w[name], name)
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS], ids=["", "groups"])
+@pytest.mark.parametrize("rule", RULES)
+def test_flat_buckets_are_updated_as_their_tensors_are(rule, groups, monkeypatch):
     monkeypatch.setattr(state_split, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
-    config = dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.25)
+    config = dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.25, param_groups=groups)
     optimizer, variables = make(config, split_strategy="even")
     assert len(optimizer.state.split.buckets) > 3
     reference = Reference(config, initial_weights())
@@ -266,7 +301,7 @@ def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
     for name, variable in zip(SHAPES, variables, strict=True):
         assert_equal_after_ten_updates(variable, reference.w[name], name)
         np.testing.assert_array_equal(variable, state[f"master/{name}"])
-        slot = next(iter(optimizer.state.slots))
+        slot = optimizer.slots_of(name)[0]
         assert_equal_after_ten_updates(state[f"{slot}/{name}"], reference.slot(slot)[name], name)
 
 
@@ -305,3 +340,61 @@ def test_gradients_that_do_not_match_the_variables_are_refused():
         optimizer.apply([tf.zeros(3)])
     with pytest.raises(ValueError, match="no gradient for embeddings/word"):
         optimizer.apply([None, *[tf.zeros(variable.shape) for variable in variables[1:]]])
+
+
+def test_stableadamw_divides_the_rate_by_the_root_mean_square_where_gradients_jump():
+    config = dataclasses.replace(CONFIG, optimizer="stableadamw")
+    optimizer, variables = make(config)
+    reference = Reference(config, initial_weights())
+    for number, gradients in enumerate(gradient_steps(6)):
+        larger = {name: value * 10.0 ** (number > 3) for name, value in gradients.items()}
+        apply(optimizer, larger)
+        reference.apply(larger)
+    assert reference.clipped
+    for name, variable in zip(SHAPES, variables, strict=True):
+        assert_equal_after_ten_updates(variable, reference.w[name], name)
+
+
+@pytest.mark.parametrize("split_strategy", [None, "even", "naive"])
+def test_muon_orthogonalizes_wide_and_tall_matrices(split_strategy, monkeypatch):
+    monkeypatch.setattr(state_split, "BUCKET_BYTES", 4 * 40)
+    config = dataclasses.replace(CONFIG, optimizer="muon", param_groups=GROUPS)
+    weights = initial_weights() | {
+        name: np.random.default_rng(5).normal(0, 0.5, shape).astype(np.float32) for name, shape in MATRICES.items()
+    }
+    optimizer, variables = make(config, weights=weights, split_strategy=split_strategy)
+    reference, step = Reference(config, weights), compiled(optimizer, "graph")
+    for gradients in gradient_steps(6, more=MATRICES):
+        values = [tf.constant(value) for value in gradients.values()]
+        step(*(optimizer.state.split.take(values.__getitem__) if split_strategy else values))
+        reference.apply(gradients)
+    for name, variable in zip(weights, variables, strict=True):
+        assert_equal_after_ten_updates(variable, reference.w[name], name)
+    held = {name.partition("/")[::2] for name in whole(optimizer)}
+    assert ("muon_m", "layer_00/tall/kernel") in held
+    assert ("adam_m", "layer_00/tall/kernel") not in held
+    assert ("adam_v", "layer_00/attention/query/bias") in held
+
+
+@pytest.mark.parametrize(("rule", "split_strategy"), [("fused_lamb", None), ("muon", "even"), ("fused_adamw", "even")])
+def test_the_average_follows_the_weights_and_is_exchanged_exactly(rule, split_strategy):
+    config = dataclasses.replace(CONFIG, optimizer=rule, ema_decay=0.3)
+    optimizer, variables = make(config, split_strategy=split_strategy, dtype=tf.bfloat16)
+    optimizer.state.start_average()
+    step, before = compiled(optimizer, "graph"), whole(optimizer)
+    expected = {name: before[f"master/{name}"].astype(np.float64) for name in SHAPES}
+    bad = {name: np.full(shape, np.nan, np.float32) for name, shape in SHAPES.items()}
+    for number, gradients in enumerate([*gradient_steps(5), bad]):
+        values = [tf.constant(value) for value in gradients.values()]
+        step(*(optimizer.state.split.take(values.__getitem__) if split_strategy else values))
+        state, decay = whole(optimizer), min(0.3, (1 + number) / (10 + number))
+        for name in SHAPES if number < 5 else ():
+            expected[name] = decay * expected[name] + (1 - decay) * state[f"master/{name}"]
+    for name in SHAPES:
+        np.testing.assert_allclose(state[f"ema/{name}"], expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
+    optimizer.state.swap_average()
+    for name, variable in zip(SHAPES, variables, strict=True):
+        np.testing.assert_array_equal(variable, tf.cast(state[f"ema/{name}"], tf.bfloat16), err_msg=name)
+    optimizer.state.swap_average()
+    for name, value in whole(optimizer).items():
+        np.testing.assert_array_equal(value, state[name], err_msg=name)

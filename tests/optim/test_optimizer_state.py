@@ -43,6 +43,8 @@ def bits(variables):
         ("graph", "fused_adamw", np.inf),
         ("xla", "fused_adamw", np.nan),
         ("eager", "lion", -np.inf),
+        ("graph", "stableadamw", np.nan),
+        ("graph", "muon", np.nan),
         ("graph", "lion", np.nan),
         ("xla", "lion", np.inf),
     ],

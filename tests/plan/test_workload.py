@@ -1,6 +1,7 @@
 """What a run's configuration amounts to: the planner's rules are those of the trainer."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -8,8 +9,10 @@ from tftrain.config.fields import changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
-from tftrain.plan import memory
+from tftrain.optim.state_layout import is_hidden_matrix
+from tftrain.plan import memory, timing
 from tftrain.plan import workload as workload_module
+from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config
 
@@ -57,6 +60,26 @@ def test_a_plain_update_is_what_the_flag_that_forces_it_says(monkeypatch, choice
 
 def test_levers_of_plain_tensorflow_leave_nothing_fused():
     assert workload(changed(TrainConfig(), workload_module.reference_levers())).fused == frozenset()
+
+
+def test_muon_has_one_moment_for_the_kernels_of_blocks_and_time_for_its_iterations():
+    muon, adamw = (workload(TrainConfig(optimizer=OptimizerConfig(optimizer=name))) for name in ("muon", "adamw"))
+    variables = muon.model.variables()
+    sizes = {each.name: math.prod(each.shape) for each in variables}
+    kernels = sum(size for name, size in sizes.items() if is_hidden_matrix(name))
+    expected = 4 * (2 * sum(sizes.values()) - kernels)
+    assert memory.estimate(muon, Constants()).moments == pytest.approx(expected)
+    cluster = A100
+    seconds = timing.orthogonal_seconds(muon, cluster, Constants())
+    # BERT base: in each of 12 layers four square kernels, and two with four times as many rows or columns.
+    side = 768
+    flops = 12 * 5 * (4 * 6 * side**3 + 2 * (4 * 4 + 2) * side**3)
+    assert seconds > flops / cluster.peak(2)
+    assert timing.orthogonal_seconds(adamw, cluster, Constants()) == 0
+    split = muon._replace(dp=4, zero_stage=1)
+    assert timing.orthogonal_seconds(split, cluster, Constants()) == pytest.approx(seconds / 4)
+    many = muon._replace(dp=1024, zero_stage=1)
+    assert memory.estimate(many, Constants()).moments > 4 * muon.moments * 4 * side**2
 
 
 def test_lion_has_one_moment():

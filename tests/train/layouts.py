@@ -55,6 +55,7 @@ MODERN |= {"use_bias_in_keys": True}
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 ZERO_3 = {**ZERO_2, "split_weights": True}
+RECIPE = {"param_groups": "*/kernel rate=0.5 weight_decay=0.1; embeddings/* rate=2", "ema_decay": 0.9}
 
 
 def case(
@@ -65,6 +66,7 @@ def case(
     grad_accum_dtype="fp32",
     learning_rate=0.01,
     packed=False,
+    recipe=(),
     **parallel,
 ):
     """Returns a configuration, of which `parallel` is all that the one-rank run does without.
@@ -81,7 +83,8 @@ def case(
         model=model,
         batch=BatchConfig(None, accumulate, SAMPLES, grad_accum_dtype=grad_accum_dtype),
         optimizer=dataclasses.replace(
-            BASE.optimizer, optimizer=optimizer, learning_rate=learning_rate, adam_epsilon=epsilon
+            BASE.optimizer,
+            **{"optimizer": optimizer, "learning_rate": learning_rate, "adam_epsilon": epsilon, **dict(recipe)},
         ),
         compute=dataclasses.replace(BASE.compute, **dict(compute)),
         parallel=ParallelConfig(**parallel),
@@ -237,6 +240,17 @@ def cases():
         "tp2-zero1-wide": case(**ZERO_1, tensor_parallel_size=2, **wide),  # a tensor is larger than a bucket
         "tp4-sequence": case(tensor_parallel_size=4, sequence_parallel=True),
         "zero1-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
+        "zero2-recipe": case(**ZERO_2, recipe=RECIPE),
+        "tp2-recipe-stableadamw": case(tensor_parallel_size=2, optimizer="stableadamw", recipe=RECIPE),
+        "zero1-tp2-stableadamw": case(**ZERO_1, tensor_parallel_size=2, optimizer="stableadamw"),
+        "zero3-stableadamw": case(**ZERO_3, model={"num_hidden_layers": 2}, optimizer="stableadamw"),
+        "pp2-recipe": case(ACCUMULATE, model={"num_hidden_layers": 2}, recipe=RECIPE, pipeline_parallel_size=2),
+        "zero1-tp2-muon": case(**ZERO_1, tensor_parallel_size=2, optimizer="muon", recipe=RECIPE),
+        "zero2-muon": case(**ZERO_2, optimizer="muon"),
+        "zero3-muon": case(**ZERO_3, model={"num_hidden_layers": 2}, optimizer="muon"),
+        "zero1-pp2-muon-llama": case(
+            ACCUMULATE, **ZERO_1, model=LLAMA | {"num_hidden_layers": 2}, optimizer="muon", pipeline_parallel_size=2
+        ),
         "zero1-greedy:3": case(**ZERO_1, state_split_strategy="greedy:3"),
         "pp2-list": case(ACCUMULATE, model={"num_hidden_layers": 5}, pipeline_parallel_size=2, pipeline_split="1,4"),
         "pp8": case(**staged, model={"num_hidden_layers": 9}, pipeline_parallel_size=8),

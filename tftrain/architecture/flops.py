@@ -30,6 +30,11 @@ class ForwardFlops(NamedTuple):
         return sum(self)
 
 
+def kernels_of_block(model: Architecture) -> list[tuple[int, int]]:
+    """Returns the shapes of the kernels of a block, [inputs, outputs]."""
+    return [(leaf.inputs, leaf.outputs) for _, leaf in model.block.parts() if isinstance(leaf, Dense)]
+
+
 def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     """Counts the matrix products of one forward pass over one sample.
 

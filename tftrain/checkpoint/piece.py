@@ -19,6 +19,7 @@ DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8")
 
 # The tensor `master/NAME` of a checkpoint is the weight NAME, in fp32; other kinds are the slots of the update rule.
 MASTER = "master"
+AVERAGE = "ema"  # the exponential moving average of the weight
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Set
 
-from tftrain.config import fine_tuning, length_choice, mixture
+from tftrain.config import fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.families import listed, taking
 from tftrain.config.fields import ConfigError, Problem, superfluous
 from tftrain.config.layer_split import split_layers
@@ -34,6 +34,12 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
         elif TRACKERS[name] and importlib.util.find_spec(TRACKERS[name]) is None:
             expected = f"expected {TRACKERS[name]} to be installed: pip install 'tftrain[trackers]'"
             problems.append(Problem("report_to", config.log.report_to, expected))
+    if config.evaluation.weights == "averaged":
+        if config.run.mode == "train" and not config.optimizer.ema_decay:
+            problems.append(Problem("weights", "averaged", "expected trained, or add ema_decay"))
+        elif config.run.mode == "evaluate" and config.run.init_checkpoint:
+            expected = "expected trained with init_checkpoint; name a run's averages with output_dir or resume"
+            problems.append(Problem("weights", "averaged", expected))
     for name in config.run.hooks:
         if not re.fullmatch(r"[\w.]+:\w+", name):
             problems.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
@@ -137,6 +143,9 @@ def _of_data(config) -> Iterator[Problem]:
 
 def _of_schedule(config) -> Iterator[Problem]:
     optimizer, max_steps = config.optimizer, config.run.max_steps
+    yield from param_groups.problems(optimizer.param_groups)
+    if optimizer.optimizer != "muon":
+        yield from superfluous(optimizer, ("muon_momentum",), "remove this flag, or use optimizer=muon")
     if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
         expected = f"expected at most learning_rate={optimizer.learning_rate}"
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)

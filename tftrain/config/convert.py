@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
 
 FORMATS = {
     "tftrain": "a checkpoint, or a run's --output_dir",
@@ -55,6 +55,13 @@ def tokenizer_problems(folder: str | None) -> list[Problem]:
     return [Problem("tokenizer_dir", folder, expected)]
 
 
+def average_problems(weights: str, source: Place | None) -> list[Problem]:
+    """Returns why `--weights` can't be averaged of a model at a place."""
+    if weights != "averaged" or source is None or source.format == "tftrain":
+        return []
+    return [Problem("weights", weights, "expected trained: only a run of tftrain has averaged weights")]
+
+
 def parse_place(value: str) -> Place | None:
     """Returns the place that FORMAT:PATH names; None if it names none."""
     name, _, path = value.partition(":")
@@ -81,6 +88,8 @@ class ConvertConfig:
     reader runs none of it, but other programs that load the same file may."""
     average_last: int = flag(1, minimum=1, maximum=1000)
     """Convert the mean of the weights in this number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
+    weights: str = flag("trained", choices=WEIGHTS)
+    """Weights of a run that are converted: averaged are the moving average of its ema_decay."""
     init_missing: bool = flag(False)
     """Give initial values to output heads that the source lacks, instead of refusing it."""
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
@@ -91,4 +100,5 @@ class ConvertConfig:
         source, problems = parse_place(self.from_ or ""), field_problems(self)
         if self.average_last > 1 and source and source.format != "tftrain":
             problems += [Problem("average_last", self.average_last, "expected 1: only runs have several checkpoints")]
+        problems += average_problems(self.weights, source)
         return problems + ends + tokenizer_problems(self.tokenizer_dir)

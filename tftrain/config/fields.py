@@ -16,6 +16,9 @@ from tftrain.host.files import one_line
 
 Config = TypeVar("Config")
 
+# The weights of a run that a program may take.
+WEIGHTS = ("trained", "averaged")
+
 # Characters of a value in a message: a path fits, a flagfile's line of a megabyte does not.
 _MAX_VALUE = 300
 

@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tftrain.config.convert import FORMATS_IN_WORDS, Place, parse_place, place_problems, tokenizer_problems
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.convert import (
+    FORMATS_IN_WORDS,
+    Place,
+    average_problems,
+    parse_place,
+    place_problems,
+    tokenizer_problems,
+)
+from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
 
 
 @dataclass(frozen=True)
@@ -13,6 +20,8 @@ class ModelSource:
 
     output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or its best if fine-tuned.")
     init_checkpoint: str | None = flag(None, f"The model instead of that of a run, as FORMAT:PATH. {FORMATS_IN_WORDS}.")
+    weights: str = flag("trained", choices=WEIGHTS)
+    """Weights of a run: averaged are the moving average of its ema_decay."""
     tokenizer_dir: str | None = flag(None)
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
 
@@ -33,6 +42,7 @@ class ModelSource:
             problems.append(Problem("output_dir", self.output_dir, "expected either output_dir or init_checkpoint"))
         elif self.init_checkpoint:
             problems += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
+            problems += average_problems(self.weights, parse_place(self.init_checkpoint))
         elif not Path(self.output_dir).is_dir():
             problems.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
         return problems + tokenizer_problems(self.tokenizer_dir)

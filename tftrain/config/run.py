@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tftrain.config.fields import flag
+from tftrain.config.fields import WEIGHTS, flag
 from tftrain.host.log import LEVELS
 
 # Name -> the package that it needs.
@@ -49,6 +49,8 @@ class EvaluationConfig:
     """Steps between evaluations on the held-out split; 0: only at the end; -1: never."""
     eval_examples: int = flag(0, minimum=0)
     """Number of held-out examples in an evaluation, the first ones of the split; 0: all."""
+    weights: str = flag("trained", choices=WEIGHTS)
+    """Weights that are evaluated: averaged are the moving average of ema_decay."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 import dataclasses
 from dataclasses import dataclass
 
-from tftrain.config import combinations, mixture
+from tftrain.config import combinations, mixture, param_groups
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
@@ -15,7 +15,7 @@ from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
-OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
+OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False, "muon": False, "stableadamw": False}
 _FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, has_fused in OPTIMIZERS.items() if has_fused]
 _MEMORY_OPTIMIZERS = ("none", "default", "heuristics", "recomputation", "scheduling", "swapping")
 
@@ -71,8 +71,9 @@ class OptimizerConfig:
     ON_RESUME = "named"
 
     optimizer: str = flag("lamb", choices=(*OPTIMIZERS, *_FORCED), on_resume="fixed")
-    """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where they
-    are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one."""
+    """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675; Muon: arXiv 2502.16982;
+    StableAdamW: arXiv 2304.13013), by fused ops where they are built, else by plain TensorFlow; the prefixes fused_ and
+    reference_ force one."""
     learning_rate: float = flag(1e-3, above=0)
     """Peak learning rate for the global batch; the number of ranks does not scale it."""
     schedule: str = flag("polynomial", choices=("polynomial", "cosine", "constant", "wsd", "inverse_sqrt"))
@@ -89,7 +90,16 @@ class OptimizerConfig:
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
     adam_epsilon: float = flag(1e-6, "Added to the square root of the second moment.", above=0)
+    muon_momentum: float = flag(0.95, minimum=0, below=1)
+    """Momentum of optimizer=muon for the kernels of the blocks; the other weights have AdamW's betas."""
     clip_global_norm: float = flag(1.0, "Clip the gradient to this global norm; 0: no clipping.", minimum=0)
+    ema_decay: float = flag(0.0, minimum=0, below=1, on_resume="logged")
+    """Decay of an exponential moving average of the weights, such as 0.999, which weights=averaged evaluates; 0: no
+    average. After t updates it is at most (1 + t) / (10 + t)."""
+    param_groups: str | None = flag(None)
+    """File of parameter groups: on each line a pattern of weights' names, then rate=X, which multiplies the learning
+    rate, weight_decay=Y, or both, such as layer_0*/attention/* rate=0.5 weight_decay=0; or the lines themselves,
+    separated by semicolons. A checkpoint holds the groups, not the file's name."""
 
 
 @dataclass(frozen=True)
@@ -196,5 +206,10 @@ class TrainConfig:
             data=dataclasses.replace(with_absolute_paths(self.data), mix=mixture.with_absolute_paths(self.data.mix)),
             fine_tuning=with_absolute_paths(self.fine_tuning),
             batch=self.batch.resolve(self.parallel.data_parallel_size(ranks)),
-            optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup, decay_steps=decay),
+            optimizer=dataclasses.replace(
+                self.optimizer,
+                warmup_steps=warmup,
+                decay_steps=decay,
+                param_groups=param_groups.resolved(self.optimizer.param_groups),
+            ),
         )

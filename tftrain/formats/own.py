@@ -12,7 +12,7 @@ import numpy as np
 from tftrain.architecture.describe import describe
 from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import MASTER, Piece
+from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.fine_tuning import FineTuningConfig
@@ -27,17 +27,18 @@ from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
 from tftrain.input.vocabulary import read_vocabulary
 
+NO_AVERAGE = "it has no averaged weights; expected trained, or a run with --ema_decay"
 TOKENIZER_FOLDER = "tokenizer"  # in the output folder of a run
 
 
 class OwnWeights(Weights):
-    """The master weights of a checkpoint."""
+    """The master weights of a checkpoint, or their moving average."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, averaged: bool = False):
         """Opens a checkpoint, see `find`.
 
         Raises:
-            CheckpointError: there is none, or it is damaged.
+            CheckpointError: there is none, or it is damaged; or it has no average.
             FormatError: it does not say what model it holds, or holds other tensors than that.
         """
         path = find(path)
@@ -48,7 +49,10 @@ class OwnWeights(Weights):
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         every = {each.name: each.shape for each in describe(self.model).variables()}
         masters = ((name.partition("/"), each[1]) for name, each in self._reader.tensors.items())
-        weights = {name: shape for (kind, _, name), shape in masters if kind == MASTER}
+        self._kind = AVERAGE if averaged else MASTER
+        weights = {name: shape for (kind, _, name), shape in masters if kind == self._kind}
+        if averaged and not weights:
+            raise FormatError(f"{path}: --weights=averaged: {NO_AVERAGE}")
         for name, shape in weights.items():
             if every.get(name) != shape:
                 raise FormatError(f"{path}: {name} is {list(shape)}; its own configuration has another model")
@@ -56,19 +60,19 @@ class OwnWeights(Weights):
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
-        return self._reader.read(Piece.block(f"{MASTER}/{name}", self.shapes[name], "F32"))
+        return self._reader.read(Piece.block(f"{self._kind}/{name}", self.shapes[name], "F32"))
 
 
 class AveragedWeights(OwnWeights):
     """The mean of the master weights of a run's newest checkpoints (Izmailov et al., arXiv 1803.05407)."""
 
-    def __init__(self, output_dir: Path, count: int):
+    def __init__(self, output_dir: Path, count: int, averaged: bool = False):
         """Opens `count` checkpoints of a run; raises what `OwnWeights` does, and FormatError if there are fewer."""
         paths = folder.find(output_dir)[-count:]
         if len(paths) < count:
             raise FormatError(f"{output_dir}: it has {len(paths)} checkpoints; expected {count} (--average_last)")
-        super().__init__(paths[-1])
-        self._others = [OwnWeights(path) for path in paths[:-1]]
+        super().__init__(paths[-1], averaged)
+        self._others = [OwnWeights(path, averaged) for path in paths[:-1]]
         self.notes = (f"the mean of the checkpoints {', '.join(path.name for path in paths)}",)
         for other in self._others:
             if (other.model, other.shapes) != (self.model, self.shapes):

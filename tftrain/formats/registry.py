@@ -23,13 +23,16 @@ WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
 _WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have several classes for a model
 
 
-def open_weights(source: Place, allow_pickle: bool = False) -> Weights:
+def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trained") -> Weights:
     """Opens the model at a place; of hf with `allow_pickle` also one without a safetensors file.
+
+    `weights` is one of WEIGHTS; only tftrain has averaged ones.
 
     Raises:
         FormatError, CheckpointError: it can't be read; the message names the file.
     """
     options = {"allow_pickle": allow_pickle} if source.format == "hf" else {}
+    options |= {"averaged": True} if weights == "averaged" else {}
     return _module(source.format).read(Path(source.path), **options)
 
 

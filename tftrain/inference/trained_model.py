@@ -56,7 +56,7 @@ def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> T
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
-    weights = registry.open_weights(source.place)
+    weights = registry.open_weights(source.place, weights=source.weights)
     if source.tokenizer_dir:
         weights.tokenizer = tokenizer_of(source.tokenizer_dir)
         if weights.tokenizer is None:

@@ -7,21 +7,24 @@ over them: all norms of the update, and a mark for each tensor that is not finit
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import AVERAGE, Piece
+from tftrain.config.param_groups import ParamGroup
 from tftrain.config.train import OptimizerConfig
 from tftrain.host import devices
 from tftrain.ops.library import is_available, require_gpu_kernels
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
+from tftrain.optim.orthogonal import Orthogonalization
 from tftrain.optim.schedule import RampedSteps, learning_rate
 from tftrain.optim.state import OptimizerState, whole_pieces
-from tftrain.optim.state_layout import bucket_kinds, bucket_loads
+from tftrain.optim.state_layout import bucket_kinds, bucket_loads, is_hidden_matrix
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
 from tftrain.parallel.mesh import Mesh
@@ -60,6 +63,7 @@ class Optimizer(tf.Module):
         summed: Collection[str] = (),
         undecayed: Collection[str] = (),
         shards_weights: bool = False,
+        groups: Mapping[str, ParamGroup] = MappingProxyType({}),
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -75,6 +79,7 @@ class Optimizer(tf.Module):
             summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
             undecayed: names of the variables with neither weight decay nor layer adaptation.
             shards_weights: whether the variables are released, and the split state is all that ranks hold of them.
+            groups: by name, the group of each variable that is in one.
         """
         super().__init__(name="optimizer")
         mesh, gpu = mesh or Mesh(), devices.has_gpu()
@@ -83,23 +88,29 @@ class Optimizer(tf.Module):
         pieces = pieces or whole_pieces(variables)
         held, targets = [pieces[name] for name in variables], list(variables.values())
         is_sliced = [piece.is_divided for piece in held]
+        rule, self.is_fused = rules.choose(config, is_available(gpu))
+        self._rule = rule
+        is_matrix = [rule.slots_of_matrices is not None and is_hidden_matrix(name) for name in variables]
         split = None
         if split_strategy:
             dtypes = [variable.dtype for variable in targets]
-            kinds = bucket_kinds(held, dtypes, [name in summed for name in variables], shards_weights)
+            kinds = bucket_kinds(held, dtypes, [name in summed for name in variables], shards_weights, is_matrix)
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
-            split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads)
+            split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads, is_matrix)
         if gpu and config.optimizer.startswith("fused_"):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
-        rule, self.is_fused = rules.choose(config, is_available(gpu))
+        slots = {name: self.slots_of(name) for name in variables}
         self.state = OptimizerState(
-            list(variables), targets, split, mesh, pieces, rule.slots, initial, summed, shards_weights
+            list(variables), targets, split, mesh, pieces, slots, initial, summed, shards_weights
         )
         self._names = list(names_of_model or variables)
         places = list(map(self._names.index, variables))
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
-        self._update = Update(rule, self.is_fused, self.state, self._norms, undecayed)
+        # Products of bf16 are what GPUs are fast at; CPUs have none that are faster than those of fp32.
+        products = tf.bfloat16 if gpu else tf.float32
+        orthogonalization = Orthogonalization(self.state.names, pieces, mesh.tensor, products)
+        self._update = Update(rule, self.is_fused, self.state, self._norms, orthogonalization, undecayed, groups)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 
     def apply(
@@ -138,12 +149,20 @@ class Optimizer(tf.Module):
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
         rate = learning_rate(self.config, self._length, self.step)
         self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, found_inf))
+        if self.config.ema_decay:
+            self._update.average(rules.average_share(self.config, self.step, found_inf))
         self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
         # On a GPU, a maximum of int32 would wait on the host for all gradients, and a range is made on the host.
         culprit = tf.reduce_max(tf.where(marks > 0, np.arange(len(self._names) + 1, dtype=np.float32), -1.0))
         loss_scale.update(found_inf)
         return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
+
+    def slots_of(self, name: str) -> tuple[str, ...]:
+        """Returns the names of the slots of a variable of any stage, given its global name."""
+        of_matrices = self._rule.slots_of_matrices
+        slots = of_matrices if of_matrices and is_hidden_matrix(name) else self._rule.slots
+        return (*slots, AVERAGE) if self.config.ema_decay else slots
 
     def culprit_name(self, culprit: int) -> str:
         """Returns the name of the first value that was not finite: the loss, or the gradient that backward made first.

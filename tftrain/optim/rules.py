@@ -27,11 +27,14 @@ class UpdateRule(abc.ABC):
     """One optimizer; `RULES` has the subclasses."""
 
     slots: ClassVar[tuple[str, ...]]  # names of the fp32 state tensors of each weight, as the methods take them
-    # Whether the learning rate of each tensor gets its trust ratio. Then `direction` must follow from the weight
-    # and the new slots alone: it is computed once more after all norms are known.
+    # Those of the blocks' kernels, [inputs, outputs], whose directions such a rule makes orthogonal; None: the same.
+    slots_of_matrices: ClassVar[tuple[str, ...] | None] = None
+    # Whether the learning rate of each tensor is multiplied by its `layer_factor`. Then `direction` must follow from
+    # the weight and the new slots alone: it is computed once more after the sums over all ranks are known.
     adapts_layers: ClassVar[bool] = False
-    # Over one update or several; None: there are no fused ops.
-    fused_update: ClassVar[Callable[[Sequence[FusedUpdate], Rates], None] | None] = None
+    adapts_undecayed: ClassVar[bool] = False  # also that of tensors without weight decay
+    # Over one update or several; without rates, each has the learning rate. None: there are no fused ops.
+    fused_update: ClassVar[Callable[[Sequence[FusedUpdate], Rates | None], None] | None] = None
 
     def __init__(self, config: OptimizerConfig):
         self.config = config
@@ -57,6 +60,21 @@ class UpdateRule(abc.ABC):
         Gradient and slots before are as for `next_slots`; None where `adapts_layers`.
         """
 
+    def layer_measure(self, gradient: tf.Tensor, after: Sequence[tf.Tensor], at: UpdateScalars) -> tf.Tensor | None:
+        """Returns what else `layer_sums` needs, of the gradient's shape, fp32; None: nothing."""
+        return None
+
+    def layer_sums(self, weight: tf.Tensor, update: tf.Tensor, measure: tf.Tensor | None) -> tuple:
+        """Returns two sums over a tensor or a part of one, fp32 scalars, where `adapts_layers`.
+
+        Weight, update with weight decay, and `layer_measure` are fp32 of one shape.
+        """
+        return squared_norm(weight), squared_norm(update)
+
+    def layer_factor(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        """Returns the factor of the learning rate, given both sums over the whole tensor, fp32 scalars or vectors."""
+        return trust_ratio(first, second)
+
 
 class AdamW(UpdateRule):
     """AdamW (arXiv 1711.05101): m_hat / (sqrt(v_hat) + epsilon)."""
@@ -77,8 +95,11 @@ class AdamW(UpdateRule):
         return (m * at.m_correction) / (tf.sqrt(v * at.v_correction) + self.config.adam_epsilon)
 
     @staticmethod
-    def fused_update(calls: Sequence[FusedUpdate], rates: Rates) -> None:
-        """Updates slots and weights in one pass."""
+    def fused_update(calls: Sequence[FusedUpdate], rates: Rates | None) -> None:
+        """Updates slots and weights in one pass; with rates, see `Lamb.fused_update`."""
+        if rates:
+            Lamb.fused_update(calls, rates)
+            return
         for call in calls:
             lamb.adamw(call)
 
@@ -96,6 +117,55 @@ class Lamb(AdamW):
         """Updates the slots in a first pass and the weights in a second one; the norms are summed in between."""
         for call, own in zip(calls, rates([lamb.lamb_moments(call) for call in calls]), strict=True):
             lamb.lamb_weights(call, own)
+
+
+class StableAdamW(AdamW):
+    """StableAdamW (arXiv 2304.13013, algorithm 2): AdamW with Adafactor's update clipping (arXiv 1804.04235).
+
+    The learning rate of each tensor is divided by max(1, RMS), where RMS is the root of the mean of g ** 2 / v_hat over
+    the tensor, and sqrt(v_hat) at least epsilon. RMS is large where the second moment is too old for the gradients.
+    """
+
+    adapts_layers = adapts_undecayed = True
+    fused_update = None
+
+    def layer_measure(self, gradient, after, at):
+        """Returns g / max(sqrt(v_hat), epsilon)."""
+        return gradient / tf.maximum(tf.sqrt(after[1] * at.v_correction), self.config.adam_epsilon)
+
+    def layer_sums(self, weight, update, measure):
+        """Returns the sum of squares of the measure, and the number of elements."""
+        return squared_norm(measure), tf.constant(measure.shape.num_elements(), tf.float32)
+
+    def layer_factor(self, first, second):
+        """Returns 1 / max(1, RMS)."""
+        return 1.0 / tf.maximum(tf.sqrt(first / tf.maximum(second, 1.0)), 1.0)
+
+
+class Muon(AdamW):
+    """Muon (kellerjordan.github.io/posts/muon): orthogonalized momentum for matrices, AdamW for the rest.
+
+    The kernels of the blocks have one slot, and Nesterov's momentum; `tftrain.optim.orthogonal` makes it an update.
+    Queries, keys and values are three matrices. Embeddings, heads and vectors are AdamW's.
+    """
+
+    slots_of_matrices = ("muon_m",)
+    fused_update = None
+
+    def next_slots(self, gradient, slots, at):
+        """Returns mu * m + (1 - mu) * g for a matrix, else as AdamW."""
+        if len(slots) > 1:
+            return super().next_slots(gradient, slots, at)
+        mu, (m,) = self.config.muon_momentum, slots
+        # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
+        return [tf.where(at.one_minus_beta2 > 0, m * mu + gradient * (1 - mu), m)]
+
+    def direction(self, weight, gradient, before, after, at):
+        """Returns mu * m + (1 - mu) * g for a matrix, with the new m, still to be orthogonalized; else as AdamW."""
+        if len(after) > 1:
+            return super().direction(weight, gradient, before, after, at)
+        mu = self.config.muon_momentum
+        return after[0] * mu + gradient * (1 - mu)
 
 
 class Lion(UpdateRule):
@@ -119,7 +189,13 @@ class Lion(UpdateRule):
         return tf.sign(m * at.beta1 - gradient * at.minus_one_minus_beta1)
 
 
-RULES: dict[str, type[UpdateRule]] = {"adamw": AdamW, "lamb": Lamb, "lion": Lion}
+RULES: dict[str, type[UpdateRule]] = {
+    "adamw": AdamW,
+    "lamb": Lamb,
+    "lion": Lion,
+    "muon": Muon,
+    "stableadamw": StableAdamW,
+}
 
 
 def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, bool]:
@@ -169,6 +245,16 @@ def scalars(
         m_correction=correction(beta1),
         v_correction=correction(beta2),
     )
+
+
+def average_share(config: OptimizerConfig, step: tf.Tensor, skip: tf.Tensor) -> tf.Tensor:
+    """Returns the share of the new weights in their moving average, fp32 scalar; 0 where the update is skipped.
+
+    It is 1 - min(ema_decay, (1 + t) / (10 + t)) after t updates, as with `num_updates` of TensorFlow's
+    ExponentialMovingAverage: an early average soon forgets the initial weights. `step` and `skip` are as for `scalars`.
+    """
+    time = tf.cast(step, tf.float32)
+    return tf.where(skip, 0.0, tf.maximum(1.0 - config.ema_decay, 9.0 / (10.0 + time)))
 
 
 def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import MASTER, Piece, TensorData, renamed
+from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece, TensorData, renamed
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.optim.state_layout import Held, Slice, StateLayout
@@ -32,7 +32,7 @@ class OptimizerState(tf.Module):
         targets: the model's variables, in the same order, of any floating dtype.
         masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
             is divided.
-        slots: by the name of a slot, such as `adam_m`, its variable for each store.
+        slots: by the name of a slot, such as `adam_m`, its variable for each store; None for one that has no such slot.
         slices: for each store, the variables whose elements it has, in order.
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
@@ -47,7 +47,7 @@ class OptimizerState(tf.Module):
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
         pieces: Mapping[str, Piece] | None = None,
-        slots: Sequence[str] = ADAM_SLOTS,
+        slots: Sequence[str] | Mapping[str, Sequence[str]] = ADAM_SLOTS,
         initial: Callable[[str], tf.Tensor] | None = None,
         summed: Collection[str] = (),
         shards_weights: bool = False,
@@ -58,7 +58,8 @@ class OptimizerState(tf.Module):
             names, variables, split: see above; the variables are the targets.
             mesh: the ranks; those of `mesh.data` hold the same variables.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
-            slots: names of the update rule's slots; a checkpoint has a tensor `SLOT/NAME` for each.
+            slots: names of the update rule's slots, or those of each variable by its name, the same for variables that
+                share a bucket; a checkpoint has a tensor `SLOT/NAME` for each.
             initial: returns the fp32 value of the master weight of a variable that is not fp32, given its name; by
                 default the variable's value, which is rounded. It is called for one master weight after another, and
                 with a split only for those that this rank owns elements of.
@@ -74,7 +75,8 @@ class OptimizerState(tf.Module):
         group, replicas = split.group if split else mesh.data, mesh.replicas
         held, buckets = {name: self._pieces[name] for name in self.names}, split.buckets if split else None
         ranks = group.rank, group.size, (replicas.rank, replicas.size)
-        self._layout = StateLayout(held, list(slots), buckets, *ranks)
+        self._slots_of = dict(slots) if isinstance(slots, Mapping) else dict.fromkeys(self.names, tuple(slots))
+        self._layout = StateLayout(held, self._slots_of, buckets, *ranks)
 
         def initial_value(index: int) -> tf.Tensor:
             variable = self.targets[index]
@@ -92,7 +94,35 @@ class OptimizerState(tf.Module):
                 for index, (name, variable) in enumerate(zip(names, variables, strict=True))
             ]
         self.weight_shards = WeightShards(split, self.names, self.targets, self.masters) if shards_weights else None
-        self.slots = {slot: self._make(slot, (tf.zeros(master.shape) for master in self.masters)) for slot in slots}
+        of_stores = [self._slots_of[self.names[first]] for first in firsts]
+        self.slots = {
+            slot: self._make(
+                slot,
+                (
+                    tf.zeros(master.shape) if slot in own else None
+                    for master, own in zip(self.masters, of_stores, strict=True)
+                ),
+            )
+            for slot in dict.fromkeys(itertools.chain.from_iterable(self._slots_of.values()))
+        }
+
+    def slots_of(self, store: int) -> list[tf.Variable]:
+        """Returns the slots of the rule that a store has, in its order."""
+        of_rule = (stores[store] for slot, stores in self.slots.items() if slot != AVERAGE)
+        return [variable for variable in of_rule if variable is not None]
+
+    def start_average(self) -> None:
+        """Makes the average, if the state has one, that of the weights as they are; call it eagerly."""
+        for master, average in zip(self.masters, self.slots.get(AVERAGE, []), strict=False):
+            average.assign(own_copy(master))
+
+    def swap_average(self) -> None:
+        """Exchanges the average and the master weights and publishes; every rank must call it, eagerly."""
+        for master, average in zip(self.masters, self.slots[AVERAGE], strict=True):
+            weight = own_copy(master)
+            master.assign(own_copy(average))
+            average.assign(weight)
+        self.publish()
 
     def copies(self) -> dict[int, tf.Variable]:
         """Returns, by the number of a store, the model's variable that has its rounded weights; none with a split."""
@@ -139,11 +169,20 @@ class OptimizerState(tf.Module):
         return RestoreBuffers(self._held())
 
     def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does."""
-        for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
+        """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does.
+
+        A checkpoint without an average starts it.
+        """
+        held = list(self._held())
+        has_average = any(name.startswith(f"{AVERAGE}/") for name in reader.tensors)
+        if not has_average:
+            held = [each for each in held if not each.piece.name.startswith(f"{AVERAGE}/")]
+        for _, group in itertools.groupby(held, lambda held: id(held.variable)):
             pieces = list(group)
             parts = [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces]
             assign_parts(pieces[0].variable, parts)
+        if not has_average:
+            self.start_average()
         self.publish()
 
     def _held(self) -> Iterator[VariablePiece]:
@@ -154,9 +193,12 @@ class OptimizerState(tf.Module):
         stores = self.masters if held.kind == MASTER else self.slots[held.kind]
         return VariablePiece(held.piece, stores[held.store], held.elements)
 
-    def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
+    def _make(self, kind: str, values: Iterable[tf.Tensor | None]) -> list[tf.Variable | None]:
         places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
-        return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
+        return [
+            None if value is None else _state(f"{kind}/{place}", value)
+            for place, value in zip(places, values, strict=True)
+        ]
 
 
 def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
@@ -164,23 +206,27 @@ def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
     return {name: Piece.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
 
 
-def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader) -> None:
+def load_weights(
+    variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader, kind: str = MASTER
+) -> None:
     """Assigns the master weights of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
 
-    `pieces` has, by name, the piece of the whole tensor that a variable holds.
+    `pieces` has, by name, the piece of the whole tensor that a variable holds. With the kind AVERAGE, the average.
     """
-    for piece, variable, elements in _weights(variables, pieces):
+    for piece, variable, elements in _weights(variables, pieces, kind):
         assign_parts(variable, [(elements, reader.read(piece).reshape(-1))])
 
 
-def weight_restore_buffers(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> RestoreBuffers:
+def weight_restore_buffers(
+    variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str = MASTER
+) -> RestoreBuffers:
     """Returns the pieces that `load_weights` reads, and flat memory for them; for the arguments, see there."""
-    return RestoreBuffers(_weights(variables, pieces))
+    return RestoreBuffers(_weights(variables, pieces, kind))
 
 
-def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> Iterator[VariablePiece]:
+def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str) -> Iterator[VariablePiece]:
     for name, variable in variables.items():
-        yield VariablePiece(renamed(pieces[name], MASTER), variable)
+        yield VariablePiece(renamed(pieces[name], kind), variable)
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

@@ -83,6 +83,7 @@ def layout(
     ranks: int,
     limit: int,
     loads: Sequence[float] | None = None,
+    is_whole: Sequence[bool] | None = None,
 ) -> list[Bucket]:
     """Divides tensors among ranks.
 
@@ -93,6 +94,7 @@ def layout(
         ranks, limit: number of ranks that share the tensors, and elements of a bucket, see `pack`.
         loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
             their slices differ in size, so that a tensor has the same owner in each of their layouts.
+        is_whole: by tensor, whether one rank must own all of it, with `even` too; the same for tensors of a kind.
 
     Returns:
         The buckets, from the last tensor to the first, as backward makes their gradients.
@@ -103,7 +105,13 @@ def layout(
         packed = pack([sizes[tensor] for tensor in tensors], limit)
         groups += [[tensors[place] for place in places] for places in packed]
     if strategy == "even":
-        return [_even(group, sizes, ranks) for group in groups]
+        whole = is_whole or [False] * len(sizes)
+        balanced = [load if must else 0.0 for load, must in zip(loads or sizes, whole, strict=True)]
+        owners = _largest_first(balanced, ranks)
+        return [
+            _by_owner(group, sizes, owners, ranks) if whole[group[0]] else _even(group, sizes, ranks)
+            for group in groups
+        ]
     if strategy == "naive":
         layers = list(dict.fromkeys(name.split("/")[0] for name in names))
         owners = [layers.index(name.split("/")[0]) % ranks for name in names]
@@ -147,22 +155,29 @@ def unit_of(name: str) -> str:
     return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
 
 
+def is_hidden_matrix(name: str) -> bool:
+    """Returns whether a weight is a kernel of a block, given its global name."""
+    return name.startswith("layer_") and name.endswith("/kernel")
+
+
 def bucket_kinds(
     pieces: Sequence[Piece],
     dtypes: Sequence[Hashable],
     is_summed: Sequence[bool] | None = None,
     by_unit: bool = False,
+    is_whole: Sequence[bool] | None = None,
 ) -> list[Hashable]:
     """Returns the kind of each weight; a bucket holds weights of one kind, and `by_unit` of one unit.
 
     Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
     ranks or all whole, because their squares are added together; and of those that are whole, the gradients of all or
-    of none are summed over these ranks.
+    of none are summed over these ranks. Those that a rank must own whole, `is_whole`, are in buckets of their own.
     """
-    is_summed = is_summed or [False] * len(pieces)
-    together = zip(pieces, dtypes, is_summed, strict=True)
+    is_summed, is_whole = (each or [False] * len(pieces) for each in (is_summed, is_whole))
+    together = zip(pieces, dtypes, is_summed, is_whole, strict=True)
     return [
-        (unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, summed) for piece, dtype, summed in together
+        (unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, summed, whole)
+        for piece, dtype, summed, whole in together
     ]
 
 
@@ -189,7 +204,7 @@ class StateLayout:
     def __init__(
         self,
         pieces: Mapping[str, Piece],
-        slots: Sequence[str],
+        slots: Sequence[str] | Mapping[str, Sequence[str]],
         buckets: Sequence[Bucket] | None,
         rank: int,
         ranks: int,
@@ -197,10 +212,14 @@ class StateLayout:
     ):
         """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
+        The slots are those of every tensor, or by name.
         The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it. With
         buckets, `replica` is this rank and the number of those that hold the same shards.
         """
-        self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
+        self._pieces, self._buckets = list(pieces.values()), buckets
+        of_names = slots if isinstance(slots, Mapping) else dict.fromkeys(pieces, tuple(slots))
+        self._kinds = tuple(dict.fromkeys([MASTER, *itertools.chain.from_iterable(of_names.values())]))
+        self._has = [{MASTER, *of_names[name]} for name in pieces]
         self._rank, self._ranks = rank, ranks
         self._copy, self._copies = (rank, ranks) if buckets is None else replica
         self._sizes = [piece.size for piece in self._pieces]
@@ -210,11 +229,13 @@ class StateLayout:
         for kind in self._kinds:
             if self._buckets is None:
                 for index, piece in enumerate(self._pieces):
-                    if piece.size:
+                    if piece.size and kind in self._has[index]:
                         yield Held(renamed(piece, kind), kind, index, slice(None))
                 continue
             for number, bucket in enumerate(self._buckets):
                 for index, in_store, in_tensor in bucket.owned(self._rank, self._sizes):
+                    if kind not in self._has[index]:
+                        continue
                     part = self._pieces[index].part(in_tensor.start, in_tensor.stop)
                     yield Held(renamed(part, kind), kind, number, in_store)
 

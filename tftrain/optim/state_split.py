@@ -26,11 +26,13 @@ class StateSplit:
         strategy: str,
         kinds: Sequence[Hashable] | None = None,
         loads: Sequence[float] | None = None,
+        is_whole: Sequence[bool] | None = None,
     ):
+        """Divides tensors of these names and shapes; for the other arguments, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads, is_whole)
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:

@@ -5,30 +5,51 @@ slice is the part of a store that belongs to one tensor. Rules that adapt layers
 collective adds up the squares of all tensors over the ranks that hold parts.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import tensorflow as tf
 
+from tftrain.checkpoint.piece import AVERAGE
+from tftrain.config.param_groups import ParamGroup
 from tftrain.ops import lamb
 from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 from tftrain.optim import rules
 from tftrain.optim.norms import Norms
+from tftrain.optim.orthogonal import Orthogonalization
 from tftrain.optim.rules import UpdateRule
 from tftrain.optim.state import OptimizerState
+from tftrain.optim.state_layout import Slice
 
 
 class Update:
     """The update of one optimizer's state by one rule."""
 
     def __init__(
-        self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, undecayed: Collection[str] = ()
+        self,
+        rule: UpdateRule,
+        fused: bool,
+        state: OptimizerState,
+        norms: Norms,
+        orthogonalization: Orthogonalization,
+        undecayed: Collection[str] = (),
+        groups: Mapping[str, ParamGroup] = MappingProxyType({}),
     ):
         """Prepares the update, in place by fused ops or in plain TensorFlow.
 
-        The tensors of the names `undecayed` have neither weight decay nor layer adaptation.
+        The tensors of the names `undecayed` have neither weight decay nor LAMB's layer adaptation. `groups` has, by
+        name, the group of a tensor that is in one; its weight decay, if given, is that of the tensor.
         """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
+        self._orthogonalization = orthogonalization
         self._is_adapted = [name not in undecayed for name in state.names]
+        decays = [rule.config.weight_decay if adapted else 0.0 for adapted in self._is_adapted]
+        of_tensors = [groups.get(name, ParamGroup(name)) for name in state.names]
+        self._decays = [
+            decay if group.weight_decay is None else group.weight_decay
+            for group, decay in zip(of_tensors, decays, strict=True)
+        ]
+        self._multipliers = [group.rate for group in of_tensors]
 
     def squared_norms(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the sum of squares of each gradient, fp32 [stores]."""
@@ -40,13 +61,25 @@ class Update:
         """Updates every store; `gradients` are one for each, of any floating dtype."""
         if self._fused:
             calls = list(self._fused_calls(gradients, at))
-            self._rule.fused_update(calls, lambda squares: self._fused_rates(squares, at))
+            has_rates = self._rule.adapts_layers or set(self._multipliers) != {1.0}
+            rates = (lambda squares: self._fused_rates(squares, at)) if has_rates else None
+            self._rule.fused_update(calls, rates)
             if self._state.split:
                 self._state.publish()
         elif self._state.split or self._norms.communicates:
             self._update_parts(gradients, at)
         else:
             self._update_tensors(gradients, at)
+
+    def average(self, share: tf.Tensor) -> None:
+        """Moves the average of each store towards its weights by a share of the difference, fp32 scalar; 0: not."""
+        done = []
+        for master, average in zip(self._state.masters, self._state.slots[AVERAGE], strict=True):
+            with tf.control_dependencies(done):
+                before = average.read_value()
+                # Where the share is 0, -0.0 + 0.0 would be 0.0.
+                after = tf.where(share > 0, before + share * (master.read_value() - before), before)
+                done = [average.assign(after, read_value=False)]
 
     def _update_tensors(self, gradients, at: UpdateScalars) -> None:
         """Updates whole tensors one after the other."""
@@ -56,12 +89,13 @@ class Update:
             # several times the memory of the weights.
             with tf.control_dependencies(done):
                 variable, master = state.targets[index], state.masters[index]
-                slots = [stores[index] for stores in state.slots.values()]
-                weight, (new, update) = master.read_value(), self._advance(master, gradient, slots, at)
+                slots = state.slots_of(index)
+                weight = master.read_value()
+                new, update, measure = self._advance(master, gradient, slots, state.slices[index], at)
                 update = self._with_decay(update, weight, index)
-                rate = at.learning_rate
-                if self._rule.adapts_layers and self._is_adapted[index]:
-                    rate *= rules.trust_ratio(rules.squared_norm(weight), rules.squared_norm(update))
+                rate = at.learning_rate * self._multipliers[index]
+                if self._adapts(index):
+                    rate *= self._rule.layer_factor(*self._rule.layer_sums(weight, update, measure))
                 weight = rules.next_weight(weight, update, rate)
                 targets = [*zip(slots, new, strict=True), (master, weight)]
                 if variable is not master:
@@ -70,20 +104,21 @@ class Update:
 
     def _update_parts(self, gradients, at: UpdateScalars) -> None:
         """Updates stores one after the other; if layers adapt, the slots of all stores before the weights of any."""
-        done, slices, squares = [], [], []
+        done, slices, sums = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
             with tf.control_dependencies(done):
-                new, update = self._advance(master, gradient, slots, at)
+                new, update, measure = self._advance(master, gradient, slots, parts, at)
                 done = [slot.assign(value, read_value=False) for slot, value in zip(slots, new, strict=True)]
                 pieces = list(self._pieces(master, update, parts))
                 if self._rule.adapts_layers:
                     slices += [item.tensor for item, _, _ in pieces]
-                    squares += [(rules.squared_norm(weight), rules.squared_norm(piece)) for _, weight, piece in pieces]
+                    measures = [None] * len(parts) if measure is None else _split(measure, parts)
+                    both = zip(pieces, measures, strict=True)
+                    sums += [self._rule.layer_sums(weight, piece, own) for (_, weight, piece), own in both]
                 else:
-                    done.append(self._assign(master, pieces, [at.learning_rate] * len(pieces)))
+                    done.append(self._assign(master, pieces, self._scaled([item.tensor for item in parts], at)))
         if self._rule.adapts_layers:
-            weights, updates = (tf.stack(each) for each in zip(*squares, strict=True))
-            rates = iter(tf.unstack(self._rates(slices, weights, updates, at)))
+            rates = iter(tf.unstack(self._rates(slices, *map(tf.stack, zip(*sums, strict=True)), at)))
             for _, master, slots, parts in self._stores(gradients):
                 with tf.control_dependencies(done):
                     after = [slot.read_value() for slot in slots]
@@ -93,21 +128,24 @@ class Update:
         with tf.control_dependencies(done):
             self._state.publish()
 
-    def _advance(self, master, gradient, slots, at):
-        """Returns the new slots of a store, and the direction of its weights without weight decay."""
+    def _advance(self, master, gradient, slots, parts, at):
+        """Returns the new slots of a store, the direction of its weights without weight decay, and `layer_measure`."""
         gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), at.gradient_factor)
         before = [slot.read_value() for slot in slots]
         after = self._rule.next_slots(gradient, before, at)
-        return after, self._rule.direction(master.read_value(), gradient, before, after, at)
+        update = self._rule.direction(master.read_value(), gradient, before, after, at)
+        if self._rule.slots_of_matrices and len(slots) == len(self._rule.slots_of_matrices):
+            update = self._orthogonalization(update, parts)
+        return after, update, self._rule.layer_measure(gradient, after, at)
 
     def _stores(self, gradients):
         state = self._state
-        return zip(gradients, state.masters, zip(*state.slots.values(), strict=True), state.slices, strict=True)
+        slots = map(state.slots_of, range(len(state.masters)))
+        return zip(gradients, state.masters, slots, state.slices, strict=True)
 
     def _pieces(self, master, update, slices):
         """Yields each slice of a store, with its weight and its update before the learning rate, both flat."""
-        sizes = [item.size for item in slices]
-        flat = [tf.split(tf.reshape(each, [-1]), sizes) for each in (master.read_value(), update)]
+        flat = [_split(each, slices) for each in (master.read_value(), update)]
         for item, weight, piece in zip(slices, *flat, strict=True):
             yield item, weight, self._with_decay(piece, weight, item.tensor)
 
@@ -116,21 +154,34 @@ class Update:
         return update + decay * weight if decay else update
 
     def _weight_decay(self, tensor: int | None) -> float:
-        return self._rule.config.weight_decay if tensor is not None and self._is_adapted[tensor] else 0.0
+        return 0.0 if tensor is None else self._decays[tensor]
+
+    def _scaled(self, tensors: Sequence[int | None], at: UpdateScalars) -> list[tf.Tensor]:
+        """Returns the learning rate of each slice without the layer's factor, fp32 scalars."""
+        factors = {tensor: 1.0 if tensor is None else self._multipliers[tensor] for tensor in tensors}
+        rates = {factor: at.learning_rate * factor for factor in set(factors.values())}
+        return [rates[factors[tensor]] for tensor in tensors]
 
     def _assign(self, master, pieces, rates):
         pairs = zip(pieces, rates, strict=True)
         new = [tf.reshape(rules.next_weight(weight, update, rate), [-1]) for (_, weight, update), rate in pairs]
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
 
-    def _rates(self, tensors: Sequence[int | None], weights, updates, at: UpdateScalars) -> tf.Tensor:
-        """Returns the learning rate of each slice times the trust ratio of its tensor, fp32 [n].
+    def _adapts(self, tensor: int | None) -> bool:
+        """Returns whether the rule adapts the learning rate of a tensor; None is padding."""
+        rule = self._rule
+        return rule.adapts_layers and tensor is not None and (rule.adapts_undecayed or self._is_adapted[tensor])
 
-        `tensors` has the tensor of each slice, None for padding; `weights` and `updates` are sums of squares, fp32 [n].
+    def _rates(self, tensors: Sequence[int | None], first, second, at: UpdateScalars) -> tf.Tensor:
+        """Returns the learning rate of each slice times the layer's factor of its tensor, fp32 [n].
+
+        `tensors` has the tensor of each slice, None for padding; `first` and `second` are the slices' `layer_sums`.
         """
-        weights, updates = self._norms.of_tensors(tensors, weights, updates)
-        is_adapted = [tensor is not None and self._is_adapted[tensor] for tensor in tensors]
-        return at.learning_rate * tf.where(is_adapted, rules.trust_ratio(weights, updates), 1.0)
+        rates = tf.stack(self._scaled(tensors, at))
+        if not self._rule.adapts_layers:
+            return rates
+        factors = self._rule.layer_factor(*self._norms.of_tensors(tensors, first, second))
+        return rates * tf.where([self._adapts(tensor) for tensor in tensors], factors, 1.0)
 
     def _fused_rates(self, squares: Sequence[lamb.Squares], at: UpdateScalars) -> list[tf.Tensor]:
         tensors = [tensors for _, tensors, _ in self._fused_stores()]
@@ -156,7 +207,12 @@ class Update:
         """Yields one call for all whole tensors, or one for each bucket of parts."""
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
-            slots = {slot.rpartition("_")[2]: variables[stores] for slot, variables in state.slots.items()}
+            slots = {slot.rpartition("_")[2]: state.slots[slot][stores] for slot in self._rule.slots}
             decays, epsilon = [self._weight_decay(tensor) for tensor in tensors], self._rule.config.adam_epsilon
             settings = {"weight_decays": decays, "epsilon": epsilon, "segments": sizes, "copies": copies}
             yield FusedUpdate(gradients[stores], weights=state.masters[stores], scalars=at, **slots, **settings)
+
+
+def _split(store: tf.Tensor, slices: Sequence[Slice]) -> list[tf.Tensor]:
+    """Returns the slices of a store's tensor, each flat."""
+    return tf.split(tf.reshape(store, [-1]), [item.size for item in slices])

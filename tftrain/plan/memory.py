@@ -10,6 +10,7 @@ the schedule's table (`tftrain.schedules`).
 import functools
 from typing import NamedTuple
 
+from tftrain.architecture.flops import kernels_of_block
 from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
 from tftrain.plan.blocks import Part, SavedTensor, total
@@ -76,6 +77,10 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     owned = with_state / (work.dp if work.zero_stage else 1)
     if work.zero_stage and work.split_strategy != "even":
         owned = _fullest_owner(work, with_state)
+    elif work.zero_stage and work.orthogonal:  # Muon's matrices have one owner each, the largest first.
+        kernels = [rows * columns / work.tp for rows, columns in kernels_of_block(work.model)]
+        matrices = work.layers_of(stage) * sum(kernels)
+        owned = (with_state - matrices) / work.dp + max(*kernels, matrices / work.dp)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
     held = _held_by_stages(work, one, stage)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
@@ -192,7 +197,7 @@ def _buffers(work: Workload, weights: float, owned: float) -> float:
     """
     if work.dp == 1:
         return 0.0
-    has_owners = work.trainer == "tftrain" and work.zero_stage and work.split_strategy != "even"
+    has_owners = work.trainer == "tftrain" and work.zero_stage and (work.split_strategy != "even" or work.orthogonal)
     return min(weights, BUCKET) * ITEM_BYTES[work.wire] + (4 * min(owned, BUCKET) if has_owners else 0.0)
 
 

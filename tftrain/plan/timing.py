@@ -8,6 +8,7 @@ whichever is longer. Under a pipeline, the schedule's table says when each stage
 import functools
 from typing import NamedTuple
 
+from tftrain.architecture.flops import kernels_of_block
 from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
@@ -22,6 +23,7 @@ FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # of these, for each moment
+NEWTON_SCHULZ = 5  # iterations of Muon
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
 FLASH_PASSES = (1.0, 1.25, 1.25)
 
@@ -180,7 +182,7 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
         bubble,
         data_parallel_seconds(work, part_durations(inventory.one_block(work), cluster, constants), cluster, constants)
         + weights * constants.gradient_ns * 1e-9,
-        update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
+        update_seconds(work, weights, speed) + orthogonal_seconds(work, cluster, constants) + constants.step_ms * 1e-3,
     )
 
 
@@ -201,6 +203,24 @@ def relaunch_seconds(work: Workload, constants: Constants) -> float:
     """
     launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
     return launches * constants.launch_us * 1e-6
+
+
+def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:
+    """Returns the seconds of Muon's iterations: three products each, of a matrix and its shorter side.
+
+    Each rank of a split state has its share of the matrices; tensor parallel ranks gather theirs and all do the same.
+    """
+    if not work.orthogonal:
+        return 0.0
+    speed = rates(cluster, constants)
+    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, speed.memory)
+    item, one_block = 2 if cluster.multiprocessors else 4, 0.0
+    for shape in kernels_of_block(work.model):
+        short, long = sorted(shape)
+        sizes = (short, short, long), (short, short, short), (short, long, short)
+        one_block += NEWTON_SCHULZ * sum(products.seconds(*reach, *each, 1, item) for each in sizes)
+        one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed.link, speed.network) / 2
+    return one_block * work.layers_of(0) / (work.dp if work.zero_stage else 1)
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:

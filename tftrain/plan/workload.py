@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import pretrained
-from tftrain.architecture.flops import head_in_layers
+from tftrain.architecture.flops import head_in_layers, kernels_of_block
 from tftrain.config import data_sizes
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
@@ -13,7 +13,7 @@ from tftrain.config.train import OptimizerConfig, TrainConfig
 from tftrain.host.units import ITEM_BYTES
 
 OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
-MOMENTS = {"lion": 1}  # of an update rule; the others have two
+MOMENTS = {"lion": 1}  # of an update rule; the others have two, and muon one for the kernels of the blocks
 
 
 class Workload(NamedTuple):
@@ -47,7 +47,8 @@ class Workload(NamedTuple):
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
     segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
-    moments: int = 2  # fp32 moments that the update rule has for each weight
+    moments: float = 2  # fp32 moments that the update rule has for each weight, on average
+    orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
     checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
 
@@ -156,6 +157,7 @@ def from_config(
     jit = config.compiles(gpu)
     architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
     predictions = seq if architecture.causal else predictions
+    rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(
         trainer=trainer,
@@ -182,10 +184,19 @@ def from_config(
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
-        moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
+        moments=_moments(rule, architecture) + (config.optimizer.ema_decay > 0),  # The average is one more.
+        orthogonal=rule == "muon",
         checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
+
+
+def _moments(rule: str, model: Architecture) -> float:
+    """Returns the moments that an update rule has for each weight, on average."""
+    if rule != "muon":
+        return MOMENTS.get(rule, 2)
+    kernels = model.layers * sum(rows * columns for rows, columns in kernels_of_block(model))
+    return 2 - kernels / model.parameters
 
 
 def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:

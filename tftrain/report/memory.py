@@ -55,7 +55,8 @@ def allocated() -> int:
 def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
     """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
     sizes, seen = {}, set()
-    for kind, held in zip(STATE, (weights, state.masters, itertools.chain(*state.slots.values())), strict=True):
+    slots = (slot for slot in itertools.chain(*state.slots.values()) if slot is not None)
+    for kind, held in zip(STATE, (weights, state.masters, slots), strict=True):
         new = {id(variable): variable for variable in held if id(variable) not in seen}
         sizes[kind] = sum(variable.dtype.size * variable.shape.num_elements() for variable in new.values())
         seen |= new.keys()

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import AgreedCheckpointError
+from tftrain.checkpoint.piece import AVERAGE
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.fields import changed
 from tftrain.host.environment import versions
@@ -138,7 +139,8 @@ class Checkpoints:
         expected = self._run.tensor_shapes()
         stored = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
         for name in expected.keys() ^ stored.keys():
-            if name.startswith("loss_scale/"):  # Only fp16 runs have one, and a new one soon reaches its value.
+            # Only fp16 runs have a loss scale, and a new one soon reaches its value. An average may begin or end.
+            if name.startswith(("loss_scale/", f"{AVERAGE}/")):
                 expected.pop(name, None), stored.pop(name, None)
         differing = [
             f"{name} is {stored.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"

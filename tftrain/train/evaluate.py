@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
+from tftrain.checkpoint.piece import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
+from tftrain.formats.own import NO_AVERAGE
 from tftrain.host import devices, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.labelled.preflight import identity
@@ -79,11 +81,14 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     if initial:
         return task, Path(initial.path), 0
     named, pieces = task.model.held_variables(), task.model.pieces
-    buffers = functools.partial(weight_restore_buffers, named, pieces)
+    kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
+    buffers = functools.partial(weight_restore_buffers, named, pieces, kind)
     reader = resume.choose(config, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
-    load_weights(named, pieces, reader)
+    if kind == AVERAGE and not any(name.startswith(f"{kind}/") for name in reader.tensors):
+        raise AgreedCheckpointError(f"{reader.path}: --weights=averaged: {NO_AVERAGE}")
+    load_weights(named, pieces, reader, kind)
     return task, reader.path, reader.manifest.step

@@ -12,6 +12,7 @@ the model has learned from context.
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import tensorflow as tf
@@ -38,11 +39,14 @@ class HeldOut:
         mesh: Mesh,
         jit: bool,
         forward: ShardedEvaluation | None = None,
+        weights: Callable[[], AbstractContextManager] = nullcontext,
     ):
         """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is.
 
-        `forward` evaluates a batch where ranks hold shards of the weights.
+        `forward` evaluates a batch where ranks hold shards of the weights. `weights` gives the model, within a `with`
+        statement, the weights to evaluate.
         """
+        self._weights = weights
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)
@@ -54,6 +58,10 @@ class HeldOut:
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it. `before_batch` is called before each batch."""
+        with self._weights():
+            return self._evaluate(before_batch)
+
+    def _evaluate(self, before_batch: Callable[[], None]) -> Evaluation:
         # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
         # stages takes one at a time.
         mesh = self._mesh

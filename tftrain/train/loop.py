@@ -160,7 +160,8 @@ def held_out_of(run: Run) -> HeldOut | None:
     if not evaluates:
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None
-    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward)
+    weights = run.averaged_weights if config.evaluation.weights == "averaged" else contextlib.nullcontext
+    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward, weights)
 
 
 def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int) -> Best | None:

@@ -1,0 +1,46 @@
+"""The orthogonal updates of matrices: their singular values, and slices that tensor parallel ranks hold."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tftrain.checkpoint.piece import Piece
+from tftrain.optim import orthogonal
+from tftrain.optim.orthogonal import Orthogonalization, orthogonalized
+from tftrain.optim.state_layout import Slice
+from tftrain.parallel.mesh import Group
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (5, 12), (12, 5), (1, 6)])
+@pytest.mark.parametrize("products", [tf.float32, tf.bfloat16])
+def test_singular_values_come_near_one_and_singular_vectors_stay(shape, products):
+    matrix = np.random.default_rng(0).normal(size=shape)
+    update = np.asarray(orthogonalized(tf.constant(matrix, tf.float32), products), np.float64)
+    u, _, v = np.linalg.svd(matrix, full_matrices=False)
+    assert np.linalg.svd(update, compute_uv=False).min() > 0.6
+    assert np.linalg.svd(update, compute_uv=False).max() < 1.3
+    diagonal = u.T @ update @ v.T
+    off = diagonal - np.diag(np.diag(diagonal))
+    assert np.abs(off).max() < (1e-5 if products == tf.float32 else 0.05)
+
+
+def test_a_matrix_of_zeros_stays_zero():
+    assert not np.any(orthogonalized(tf.zeros([3, 4])))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_slice_is_that_of_the_whole_matrix(axis, monkeypatch):
+    whole = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    halves = np.split(whole, 2, axis)
+    # What the transport does: rows of the first rank, then those of the second one.
+    rows = np.concatenate([half.T if axis else half for half in halves])
+    monkeypatch.setattr(orthogonal.collectives, "all_gather_rows", lambda group, tensor, name: tf.constant(rows))
+    expected = 0.2 * np.sqrt(6) * np.asarray(orthogonalized(tf.constant(whole)))
+    for rank, half in enumerate(halves):
+        offset = tuple(rank * size if at == axis else 0 for at, size in enumerate(half.shape))
+        piece = Piece.block("w", whole.shape, "F32", offset, half.shape)
+        update = Orthogonalization(["w"], {"w": piece}, Group("tensor", rank, (0, 1)), tf.float32)
+        store = tf.concat([tf.reshape(half, [-1]), tf.zeros(3)], 0)
+        result = update(store, [Slice(0, half.size), Slice(None, 3)]).numpy()
+        np.testing.assert_allclose(result[:-3].reshape(half.shape), np.split(expected, 2, axis)[rank], atol=1e-6)
+        assert not result[-3:].any()

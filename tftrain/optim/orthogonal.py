@@ -1,0 +1,67 @@
+"""Orthogonal updates of hidden matrices (Muon): the momentum of a matrix, with all singular values brought near 1.
+
+Newton-Schulz iteration needs the whole matrix. Data parallel ranks that split the state own whole matrices, so that an
+owner computes alone. Tensor parallel ranks gather the slices of a matrix, all compute the same, and each takes its
+own slice.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tftrain.checkpoint.piece import Piece
+from tftrain.optim.state_layout import Slice
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Group
+
+# The quintic a x + b x^3 + c x^5 and the iterations of Muon (kellerjordan.github.io/posts/muon): singular values come
+# between about 0.7 and 1.2.
+COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+# Moonlight (arXiv 2502.16982, section 2.2): 0.2 sqrt(max(rows, columns)) gives updates the root mean square of those of
+# AdamW, so that one learning rate and one weight decay serve all tensors.
+RMS_OF_ADAMW = 0.2
+
+
+def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Tensor:
+    """Returns about U V^T of a matrix U S V^T, fp32 [rows, columns], computed with products of the dtype `products`."""
+    rows, columns = matrix.shape
+    a, b, c = COEFFICIENTS
+    x = tf.transpose(matrix) if rows > columns else matrix  # The products are of the shorter side.
+    x = tf.cast(x / (tf.norm(x) + 1e-7), products)
+    for _ in range(ITERATIONS):
+        square = tf.matmul(x, x, transpose_b=True)
+        x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
+    x = tf.cast(x, tf.float32)
+    return tf.transpose(x) if rows > columns else x
+
+
+class Orthogonalization:
+    """Makes the momenta of the matrices of a store updates; each slice is a whole matrix, or a tensor parallel one."""
+
+    def __init__(self, names: Sequence[str], pieces: Mapping[str, Piece], group: Group, products: tf.DType):
+        """Takes the tensors of a state and what this rank holds of them, and the tensor parallel ranks."""
+        self._pieces, self._group, self._products = [pieces[name] for name in names], group, products
+
+    def __call__(self, momentum: tf.Tensor, slices: Sequence[Slice]) -> tf.Tensor:
+        """Returns the update of a store, fp32, of the shape of its momentum; all ranks of the group call it."""
+        parts = tf.split(tf.reshape(momentum, [-1]), [item.size for item in slices])
+        updates, done = [], []
+        for part, (tensor, _) in zip(parts, slices, strict=True):
+            # One matrix after the other: the iteration takes several times the memory of one.
+            with tf.control_dependencies(done):
+                updates.append(part if tensor is None else tf.reshape(self._of_tensor(part, tensor), [-1]))
+            done = updates[-1:]
+        return tf.reshape(tf.concat(updates, 0), momentum.shape)
+
+    def _of_tensor(self, momentum, tensor: int) -> tf.Tensor:
+        piece = self._pieces[tensor]
+        scale = RMS_OF_ADAMW * max(piece.whole) ** 0.5
+        block = tf.reshape(momentum, piece.shape)
+        if not piece.is_divided:
+            return scale * orthogonalized(block, self._products)
+        by_columns = piece.shape[0] == piece.whole[0]
+        rows = tf.transpose(block) if by_columns else block
+        whole = collectives.all_gather_rows(self._group, rows, f"matrix.{piece.name}")
+        whole = tf.ensure_shape(whole, piece.whole[::-1] if by_columns else piece.whole)
+        update = scale * orthogonalized(whole, self._products)
+        return piece.take_block(tf.transpose(update) if by_columns else update)
