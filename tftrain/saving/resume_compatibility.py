@@ -20,6 +20,7 @@ _NEWER = {
     *("global_attn_every", "local_attention", "local_rope_theta", "schedule", "decay_steps", "plot_schedule"),
     *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
     *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
+    *("cache_dir", "cache_gb", "local_dir"),
     *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
