@@ -216,6 +216,8 @@ def test_a_copy_of_a_run_has_what_a_model_needs_and_is_made_once(server, tmp_pat
     path = run(tmp_path / "run", 1, 2, 3)
     scores.write(path, scores.Scores("accuracy", [scores.Score(1, 0.5), scores.Score(3, 0.4)]))
     upload(path)
+    remote.fetch_run(ADDRESS, tmp_path / "best", with_best=True)
+    assert [each.name for each in folder.find(tmp_path / "best")] == [NAMES[0], NAMES[2]]
     cache = Cache(str(tmp_path / "cache"))
     copy = remote.local_copy(ADDRESS, cache)
     assert [each.name for each in folder.find(copy)] == [NAMES[0], NAMES[2]]

@@ -85,17 +85,29 @@ def size(name: str) -> int:
 
 
 def listing(address: str) -> dict[str, str]:
-    """Returns the files below a folder at an address, and words for each that change with its content; maybe none.
+    """Returns the files below a folder, maybe none, and words for each that change with its content; raises OSError."""
 
-    Raises:
-        OSError: the folder can't be listed.
-    """
-    return dict(sorted(_retried(address, _listing).items()))
+    def find(_):
+        system, path = _system(address)
+        system.invalidate_cache()
+        root, files = path.rstrip("/") + "/", sorted(system.find(path, detail=True).items())
+        versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
+        return {name.removeprefix(root): version for name, version in versions if name.startswith(root)}
+
+    return _retried(address, find)
 
 
 def read(address: str, start: int, stop: int) -> bytes:
     """Returns the bytes [start, stop) of a file at an address; raises OSError."""
-    return _retried(address, lambda _: _read(address, start, stop))
+
+    def get(_):
+        system, path = _system(address)
+        block = system.cat_file(path, start=start, end=stop)
+        if len(block) != stop - start:
+            raise OSError(errno.EIO, f"{len(block)} bytes at byte {start}; expected {stop - start}")
+        return block
+
+    return _retried(address, get)
 
 
 def read_small(address: str, limit: int) -> bytes:
@@ -196,14 +208,6 @@ class _Remote(io.RawIOBase):
         return count
 
 
-def _read(address: str, start: int, stop: int) -> bytes:
-    system, path = _system(address)
-    block = system.cat_file(path, start=start, end=stop)
-    if len(block) != stop - start:
-        raise OSError(errno.EIO, f"{len(block)} bytes at byte {start}; expected {stop - start}")
-    return block
-
-
 def _system(address: str) -> tuple[Any, str]:
     """Returns fsspec's file system of an address, and the path in it."""
     import fsspec
@@ -218,17 +222,6 @@ def _system(address: str) -> tuple[Any, str]:
 def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
     system, path = _system(address)
     return system, path, system.info(path)
-
-
-def _listing(address: str) -> dict[str, str]:
-    system, path = _system(address)
-    system.invalidate_cache()
-    root, files = path.rstrip("/") + "/", system.find(path, detail=True)
-    return {
-        name.removeprefix(root): str([str(info[key]) for key in _VERSION if key in info])
-        for name, info in files.items()
-        if name.startswith(root)
-    }
 
 
 def _list_files(address: str) -> list[str]:

@@ -28,12 +28,12 @@ class ExampleSource:
         widths: number of elements of each feature of an example; None: the feature is one number.
         weights: names of the features that weight predictions, which are 0 in an example that only fills a batch.
         mixture: tells which examples are of which source, if there are several.
-        fetch: takes example numbers, int64 [n], and lets `batch` read them without a wait; None if it never waits long.
+        is_remote: whether examples may be at an address, so that `batch` waits for a server.
     """
 
     weights: tuple[str, ...] = ()
     mixture: Mixture | None = None
-    fetch: Callable[[np.ndarray], None] | None = None
+    is_remote: bool = False
 
     def __init__(self, num_examples: int, max_seq_length: int, widths: Mapping[str, int | None]):
         self.num_examples = self.real_examples = num_examples
@@ -72,8 +72,7 @@ class RecordSource(ExampleSource):
     def __init__(self, records: RecordSet, max_seq_length: int, widths: Mapping[str, int | None], id_limit: int):
         super().__init__(len(records), max_seq_length, widths)
         self._records, self._id_limit = records, id_limit
-        if records.is_remote:
-            self.fetch = lambda examples: records.fetch(examples.tolist())
+        self.is_remote = records.is_remote
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples."""

@@ -10,7 +10,6 @@ A run reads examples in random order, and each once an epoch, so no block is a b
 stay, and none makes way for another.
 """
 
-import contextlib
 import fcntl
 import functools
 import itertools
@@ -18,9 +17,7 @@ import logging
 import os
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -126,12 +123,7 @@ class Blocks:
             return addresses.read(self.address, offset, offset + size)
         for block in self._numbers(offset, size):
             if not self._present[block]:
-                with self._locked(block) as file:
-                    if not self._present[block]:
-                        begin = block * BLOCK_BYTES
-                        content = addresses.read(self.address, begin, min(begin + BLOCK_BYTES, self._size))
-                        os.pwrite(file.fileno(), content, begin)
-                        self._present[block] = 1
+                self._fetch(block)
         return None
 
     def discard(self, offset: int, size: int) -> None:
@@ -142,10 +134,12 @@ class Blocks:
     def _numbers(self, offset: int, size: int) -> range:
         return range(offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES + 1)
 
-    @contextlib.contextmanager
-    def _locked(self, block: int) -> Iterator[BinaryIO]:
-        """Locks a block, and gives the open shard. The lock of an open file keeps out other threads as well."""
+    def _fetch(self, block: int) -> None:
         with open(self._path + _BLOCKS, "rb+") as marks, open(self._path, "rb+") as file:
-            range_of_bytes = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, block, 1, 0)
-            fcntl.fcntl(marks, fcntl.F_OFD_SETLKW, range_of_bytes)
-            yield file
+            # The lock of an open file keeps out other threads as well.
+            fcntl.fcntl(marks, fcntl.F_OFD_SETLKW, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, block, 1, 0))
+            if not self._present[block]:
+                begin = block * BLOCK_BYTES
+                content = addresses.read(self.address, begin, min(begin + BLOCK_BYTES, self._size))
+                os.pwrite(file.fileno(), content, begin)
+                self._present[block] = 1

@@ -16,7 +16,7 @@ from tftrain.config.train import DataConfig
 from tftrain.input.length_buckets import LengthBuckets
 from tftrain.input.source import Batch, ExampleSource, open_source
 
-AHEAD = 16  # batches whose records are fetched at once if they are at an address
+AHEAD = 16  # batches that are read at once if their records are at an address
 __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
@@ -43,17 +43,13 @@ def train_batches(
     def order(samples: np.ndarray) -> np.ndarray:
         return source.example_numbers(samples, seed)
 
-    def examples(number: int) -> np.ndarray:
-        first = first_sample + number * global_batch_size
-        return (buckets.examples if buckets else order)(np.arange(first + start, first + stop))
-
     def batch(number: tf.Tensor) -> Batch:
         first = first_sample + number * global_batch_size
         features = source.batch(first + start, stop - start, buckets.examples if buckets else order)
         features_of_batch = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
         return buckets.cut(features_of_batch, first) if buckets else features_of_batch
 
-    return _dataset(source, tf.data.Dataset.counter(), batch, examples, data)
+    return _dataset(tf.data.Dataset.counter(), batch, source, data)
 
 
 def ramped_batches(
@@ -99,10 +95,6 @@ def eval_batches(
     def order(samples: np.ndarray) -> np.ndarray:
         return np.minimum(samples, rows.stop - 1)
 
-    def examples(number: int) -> np.ndarray:
-        first = rows.start + number * global_batch_size
-        return order(np.arange(first + start, first + stop))
-
     def batch(number: tf.Tensor) -> Batch:
         first = rows.start + number * global_batch_size + start
         features = source.batch(first, stop - start, order)
@@ -111,32 +103,21 @@ def eval_batches(
             features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)
 
-    return _dataset(source, tf.data.Dataset.range(batches), batch, examples, data)
+    return _dataset(tf.data.Dataset.range(batches), batch, source, data)
 
 
-def _dataset(
-    source: ExampleSource, numbers: tf.data.Dataset, batch, examples: Callable[[int], np.ndarray], data: DataConfig
-) -> tf.data.Dataset:
-    """Returns `batch` of each number; if the source fetches, it does so for the `examples` of batches ahead."""
+def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataConfig) -> tf.data.Dataset:
+    # Threads that wait for a server need no core.
+    readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    options.threading.private_threadpool_size = data.data_readers
+    # They fuse kinds of datasets that are not here, and looking for them takes a third of an iterator's start.
+    options.experimental_optimization.apply_default_optimizations = False
+    options.threading.private_threadpool_size = readers
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
-    if source.fetch:
-
-        def fetch(number):
-            source.fetch(examples(number))
-            return number
-
-        @tf.autograph.experimental.do_not_convert
-        def fetched(number):
-            return tf.ensure_shape(tf.numpy_function(fetch, [number], tf.int64), [])
-
-        options.threading.private_threadpool_size += AHEAD
-        numbers = numbers.map(fetched, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
-    mapped = numbers.map(batch, num_parallel_calls=data.data_readers, deterministic=True)
+    mapped = numbers.map(batch, num_parallel_calls=readers, deterministic=True)
     return mapped.prefetch(2 * data.data_readers).with_options(options)
 
 

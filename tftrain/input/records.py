@@ -97,7 +97,8 @@ def scan(path: str) -> np.ndarray:
     offsets, file = array.array("Q", [0]), _OpenFile(path)
     while offsets[-1] < file.size:
         begin = offsets[-1]
-        offsets.append(begin + FRAME_BYTES + _payload_length(file, begin, file.header(begin)))
+        header = file.pread(min(_HEADER.size, file.size - begin), begin)
+        offsets.append(begin + FRAME_BYTES + _payload_length(file, begin, header))
     return np.array(offsets, np.uint64)
 
 
@@ -217,10 +218,6 @@ class _OpenFile:
             self.size = os.fstat(self._descriptor).st_size
             raise _cut_short(self, offset, size)
         return data
-
-    def header(self, offset: int) -> bytes:
-        """Reads the header of a record, or what there is of it."""
-        return self.pread(min(_HEADER.size, self.size - offset), offset)
 
     def fetch(self, size: int, offset: int) -> bytes | None:
         """Fetches a range of a shard of a mirror; returns it if the shard has no blocks. Raises DataError."""
