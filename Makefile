@@ -1,6 +1,7 @@
 # Every target that needs the environment brings it up to date first; when it is, that takes a fraction of a second.
 #
-#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.13 that works)
+#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.13 that works,
+#                               or one that is at least 1.25 times as fast)
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL, GPU kernels; GPU=0 goes back
 #   TF=2.21                     TensorFlow 2.21 instead of 2.20, on CPUs
 #   NCCL=0                      with GPU=1: Horovod without NCCL, where there is no CUDA toolkit

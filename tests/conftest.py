@@ -7,6 +7,14 @@ import json
 import os
 from pathlib import Path
 
+# Before TensorFlow is imported, which would load Keras 3 too.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many test processes as cores: more threads would wait for each other.
+    os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+
 import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -15,13 +23,6 @@ from tests.data_fixtures import corpus, prepare_config, prepared, prepared_packe
 from tftrain.host import log
 
 __all__ = ["corpus", "prepare_config", "prepared", "prepared_packed", "prepared_static"]
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many test processes as cores: more threads would wait for each other.
-    os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 
 # Properties hold however busy the machine is.
 hypothesis.settings.register_profile("tests", deadline=None)

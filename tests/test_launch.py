@@ -154,7 +154,7 @@ def machine_file(folder, **figures):
 @pytest.mark.multirank
 def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
     flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}", machine_file(tmp_path)]
-    launch = ["-m", "tftrain.launch", "--layout=auto", "--activation_checkpointing=full", *flags]
+    launch = ["-m", "tftrain.launch", "--layout=auto", "--fork_ranks", "--activation_checkpointing=full", *flags]
     said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
     chosen = re.search(r"^  1  (\S+) s a step, \S+ GB: data (\d) x tensor (\d) .* fastest of \d+ layouts", said, re.M)
     assert int(chosen[2]) * int(chosen[3]) <= 2

@@ -2,8 +2,9 @@
 # What `make setup` runs: finds a Python, installs the system packages that are missing (as root, with apt) or says how to,
 # and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
 #
-# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment, NCCL=0 leaves NCCL out of it; see
-# setup.py. TF=2.21 chooses TensorFlow's version. OPS=0 leaves out the fused ops, and Bazel with them. What is not given is as in the last set-up.
+# PYTHON=/path/to/python3.x names the Python to use; without it, the first that works is taken, or one that is faster.
+# GPU=1 or GPU=0 chooses the environment, NCCL=0 leaves NCCL out of it; see setup.py. TF=2.21 chooses TensorFlow's version.
+# OPS=0 leaves out the fused ops, and Bazel with them. What is not given is as in the last set-up.
 # CHROMIUM=1 adds Chromium, in which a test looks at the reports of tftrain.bench.
 set -eu
 cd "$(dirname "$0")/.."

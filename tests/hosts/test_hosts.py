@@ -14,7 +14,7 @@ import pytest
 from tests.crash_matrix.matrix import TRAINING
 from tests.distributed import run_ranks
 from tests.hosts import training
-from tests.hosts.faults import FAULTS, RANKS, play, undisturbed
+from tests.hosts.faults import FAULTS, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
 from tests.hosts.training import FLAGS, Job
 from tests.launching.fakes import command_of
@@ -34,25 +34,24 @@ STEPS = 4
 SHORT = (*FLAGS, f"--max_steps={STEPS}", "--checkpoint_every=0")
 
 
-@pytest.fixture(scope="module")
-def one_host(tmp_path_factory):
-    """The folder of a training on one host."""
-    folder = tmp_path_factory.mktemp("one_host")
-    run_ranks(RANKS, ["-m", "tftrain.run", *SHORT, f"--output_dir={folder}"], seconds=SECONDS)
-    return folder
-
-
 # `horovodrun` loads TensorFlow on every host before it starts a rank. `tftrain.launch` shows the same in less time.
 @pytest.mark.parametrize(
-    "launcher",
-    [training.launch, pytest.param(training.horovodrun, marks=pytest.mark.nightly)],
-    ids=lambda f: f.__name__,
+    ("launcher", "ranks"),
+    [
+        (training.launch, 1),
+        pytest.param(training.launch, 2, marks=pytest.mark.nightly),
+        pytest.param(training.horovodrun, 2, marks=pytest.mark.nightly),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
 )
-def test_two_hosts_have_the_losses_of_one(tmp_path, one_host, launcher):
+def test_two_hosts_have_the_losses_of_one(tmp_path, launcher, ranks):
+    one_host = tmp_path / "one_host"
+    run_ranks(2 * ranks, ["-m", "tftrain.run", *SHORT, f"--output_dir={one_host}"], seconds=SECONDS)
     (tmp_path / "network").mkdir()
     with network(tmp_path / "network", "node1", "node2") as hosts:
-        job = Job(hosts, "node1", launcher(*SHORT, f"--output_dir={tmp_path / 'run'}"), tmp_path / "log")
-        while not len(job.ranks("node1")) == len(job.ranks("node2")) == 2:
+        command = launcher(*SHORT, f"--output_dir={tmp_path / 'run'}", places=f"node1:{ranks},node2:{ranks}")
+        job = Job(hosts, "node1", command, tmp_path / "log")
+        while not len(job.ranks("node1")) == len(job.ranks("node2")) == ranks:
             assert job.is_running, job.output
             time.sleep(0.05)
         outcome = job.outcome(SECONDS)

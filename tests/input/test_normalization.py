@@ -46,7 +46,10 @@ def texts(count, seed=0):
     return made
 
 
-@pytest.mark.parametrize(("lower_case", "strip_accents"), CASES)
+@pytest.mark.parametrize(
+    ("lower_case", "strip_accents"),
+    [*CASES[:2], *(pytest.param(*case, marks=pytest.mark.nightly) for case in CASES[2:])],
+)
 @pytest.mark.parametrize("planes", ["assigned", pytest.param("others", marks=pytest.mark.nightly)])
 def test_every_code_point_is_normalized_as_the_other_implementation_does(lower_case, strip_accents, planes):
     expected, ours = other(lower_case, strip_accents), BertNormalizer(lower_case, strip_accents)

@@ -128,7 +128,7 @@ def test_two_collectives_with_one_number_are_refused(group, monkeypatch):
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_both_transports_agree(ranks):
     output = run_ranks(ranks, ["-m", "tests.parallel.transport_ranks"])
     assert output.count("TensorFlow's transport agrees with Horovod's") == ranks
@@ -145,9 +145,8 @@ LAYOUTS = {
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize(
-    "layout", [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("tp2", "pp2")), "tp2 bf16 sequence full"]
-)
+@pytest.mark.nightly  # tests/train/test_layouts.py compares losses of both transports with those of one rank.
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_are_equal(tmp_path, layout):
     found = []
     for transport in ("horovod", "tensorflow"):

@@ -72,7 +72,7 @@ def delayed(dy):
 
 
 embed, backward = Embedding.call, Stage.backward
-first = -2 if sys.argv[1] == "last" else 0
+first = -1 if sys.argv[1] == "last" else 0
 for layout in (*LAYOUTS[first:], *SEGMENTS[first:]):
     in_segments = layout in SEGMENTS
     # Between two clusters of XLA, or within what is none.

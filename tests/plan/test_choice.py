@@ -71,12 +71,12 @@ def every_plan(asked):
     [
         (),
         ("--precision=bf16", "--model_family=gpt"),
-        ("--tensor_parallel_size=2",),
+        pytest.param(("--tensor_parallel_size=2",), marks=pytest.mark.nightly),
         ("--tensor_parallel_size=1", "--pipeline_parallel_size=1", "--attn_impl=softmax"),
         ("--pipeline_parallel_size=2", "--activation_checkpointing=none", "--split_opt_state=false"),
-        ("--pipeline_parallel_size=4", "--pipeline_schedule=gpipe"),
+        pytest.param(("--pipeline_parallel_size=4", "--pipeline_schedule=gpipe"), marks=pytest.mark.nightly),
         ("--micro_batch_size=2", "--sequence_parallel=false", "--pipeline_parallel_size=1"),
-        ("--grad_accum_steps=2", "--split_grad_accum"),
+        pytest.param(("--grad_accum_steps=2", "--split_grad_accum"), marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.parametrize("memory_gb", [pytest.param(12.0, marks=pytest.mark.nightly), 1.1])
