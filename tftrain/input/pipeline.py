@@ -114,8 +114,6 @@ def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataC
     options.autotune.enabled = False
     # They fuse kinds of datasets that are not here, and looking for them takes a third of an iterator's start.
     options.experimental_optimization.apply_default_optimizations = False
-    # They fuse kinds of datasets that are not here, and looking for them takes a third of an iterator's start.
-    options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = readers
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
