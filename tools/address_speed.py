@@ -2,9 +2,9 @@
 
     python tools/address_speed.py --data_dir=data/tiny
 
-The server is one of HTTP on this machine. Runs on the disk and at the address take turns, and the fastest of each counts,
-which other work on the machine has disturbed least. "no cache" reads each record by a request of its own, as a run does
-with records beyond --cache_gb.
+The server is one of HTTP on this machine. Runs on the disk and at the address take turns, and the fastest of each
+counts, which other work on the machine has disturbed least. "no cache" reads each record by a request of its own, as a
+run does with records beyond --cache_gb.
 """
 
 import argparse
