@@ -68,8 +68,8 @@ def main() -> None:
     """Runs and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", required=True, help="a folder of tftrain.prepare")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=2)
     settings = parser.parse_args()
     handler = functools.partial(Slow, directory=os.path.abspath(settings.data_dir))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
