@@ -32,7 +32,8 @@ def convert(config: ConvertConfig) -> None:
     from tftrain.formats.own import AveragedWeights, tokenizer_of
     from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
 
-    source, target = parse_place(config.from_), parse_place(config.to)
+    target = parse_place(config.to)
+    source = registry.local(parse_place(config.from_), f"--from={config.from_}", config.average_last)
     weights: Weights
     if config.average_last > 1:
         weights = AveragedWeights(Path(source.path), config.average_last, config.weights == "averaged")

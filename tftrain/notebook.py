@@ -52,7 +52,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
         KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
     """
     config = _run_config({**flags, "mode": "train"})
-    lock = RunLock(config.run.output_dir)
+    lock = RunLock(config.run.folder)
     if problem := run.lock_problem(lock, config, Launch()):
         raise ConfigError([problem])
     try:
@@ -62,7 +62,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
 
             if seeds.train(config, mesh) == ExitCode.STOPPED:
                 raise KeyboardInterrupt
-            path = Path(config.run.output_dir) / "metrics.jsonl"
+            path = Path(config.run.folder) / "metrics.jsonl"
             return read_rows(path) if path.exists() else []  # Several seeds have a file each.
     finally:
         lock.release()

@@ -25,8 +25,9 @@ import time
 from tftrain.architecture.describe import describe
 from tftrain.config import flags, param_groups
 from tftrain.config.fields import ConfigError, Problem, changed
+from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
-from tftrain.host import determinism, devices, files, hardware, huge_pages, log
+from tftrain.host import addresses, determinism, devices, files, hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -35,7 +36,7 @@ from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.report import memory_limit
-from tftrain.saving import checkpoint_flags, initial_weights, resume_compatibility
+from tftrain.saving import checkpoint_flags, initial_weights, located, resume_compatibility
 from tftrain.supervise import elastic
 from tftrain.supervise.run_lock import RunLock
 
@@ -62,7 +63,7 @@ def main(argv: list[str], forked: bool = False) -> int:
         if completed.line:
             logger.info(completed.line)
         os.environ.update(slurm.connect(launch))
-        lock = RunLock(config.run.output_dir)
+        lock = RunLock(config.run.folder)
         if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
             raise ConfigError([problem])
     except ConfigError as error:
@@ -79,6 +80,8 @@ def main(argv: list[str], forked: bool = False) -> int:
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     """Returns a command line's configuration, with what a checkpoint or weights supply; and the problems so far."""
     config, problems, named = flags.read(TrainConfig, argv)
+    config, of_addresses = located.with_local_folders(config)
+    problems += of_addresses
     completed = checkpoint_flags.with_flags_of_checkpoint(config, named)
     config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
@@ -116,7 +119,7 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
         holder = lock.acquire(LINGER_SECONDS if elastic.PARENT in os.environ else 0.0) or ""
     holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
     expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
-    return Problem("output_dir", config.run.output_dir, expected) if holder else None
+    return Problem("output_dir", config.run.folder, expected) if holder else None
 
 
 def prepare_process(config: TrainConfig, may_restart: bool) -> None:
@@ -150,7 +153,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     tf.config.experimental.enable_tensor_float_32_execution(compute.tensor_float_32 and not compute.deterministic)
     if compute.deterministic:
         determinism.enable()
-    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=launch.host()), ExitCode.FAILED
+    watchdog, code = Watchdog(launch.rank, config.limits, config.run.folder, host=launch.host()), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
     def end_after_peer() -> None:
@@ -236,8 +239,8 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     refused = "attn_impl" in {problem.flag for problem in problems}
     if config.model.attn_impl == "cudnn" and not refused and not hardware.has_driver():
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
-    if launch.rank == 0 and config.run.output_dir:
-        unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
+    if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "resume"}):
+        unwritable = output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config)
         if unresumable:  # A flag that is not given would have come from the checkpoint.
             problems = [problem for problem in problems if problem.value is not None]
@@ -245,14 +248,21 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     return problems
 
 
-def output_problems(folder: str) -> list[Problem]:
-    """Returns why nothing can be written to a folder, which is made if it is not there."""
+def output_problems(settings: RunConfig) -> list[Problem]:
+    """Returns why nothing can be written to a run's folder, which is made if it is not there, or to its address."""
+    place = settings.folder
     try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        os.makedirs(place, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".") as file:
+            if addresses.is_address(settings.output_dir):
+                place = settings.output_dir
+                addresses.upload(file.name, probe := addresses.join(place, os.path.basename(file.name)))
+                addresses.remove(probe)
             return []
     except OSError as error:
-        return [Problem("output_dir", folder, f"expected a folder that can be written to: {error.strerror}")]
+        flag = "output_dir" if place == settings.output_dir else "local_dir"
+        what = "an address" if addresses.is_address(place) else "a folder"
+        return [Problem(flag, place, f"expected {what} that can be written to: {error.strerror}")]
 
 
 def with_sizes(config: TrainConfig) -> TrainConfig:

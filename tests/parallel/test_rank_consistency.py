@@ -15,7 +15,7 @@ from tftrain.parallel.mesh import Mesh
 
 
 def test_every_flag_is_compared_but_those_of_the_host():
-    left_out = {"cpu_threads", "data_readers", "huge_pages", "machine_file"}
+    left_out = {"cache_dir", "cache_gb", "cpu_threads", "data_readers", "huge_pages", "machine_file"}
     names = {name for section in sections(TrainConfig()) for name in section.__dataclass_fields__}
     assert set(rank_consistency.settings(TrainConfig())) == {f"--{name}" for name in names - left_out}
 

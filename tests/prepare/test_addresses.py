@@ -1,17 +1,14 @@
 """Sources at addresses: servers of HTTP and S3 on this machine, with faults."""
 
-import contextlib
 import functools
-import http.client
 import http.server
-import threading
-import time
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
+from tests.servers import proxy, quick, s3, s3_server, serving
 from tftrain.config.prepare import PrepareConfig
 from tftrain.host import addresses
 from tftrain.input.errors import DataError, MissingFileError
@@ -19,44 +16,8 @@ from tftrain.prepare import sources
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
 
-
-class Proxy(http.server.BaseHTTPRequestHandler):
-    """Passes requests to another server. `faults` has one entry for each of the next requests that get a fault."""
-
-    protocol_version = "HTTP/1.1"
-    target, faults, seconds = ("", 0), [], 0.0
-
-    def do_GET(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
-        connection = http.client.HTTPConnection(*self.target)
-        connection.request(self.command, self.path, self.rfile.read(length), headers)
-        answer = connection.getresponse()
-        body = answer.read()
-        fault = self.faults.pop(0) if self.faults and self.command == "GET" else None
-        time.sleep(self.seconds)
-        if fault == 503:
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if fault == "reset":
-            self.close_connection = True
-            return
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
-        self.close_connection = self.close_connection or fault == "cut"
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
-
-    def log_message(self, *_):
-        pass
+__all__ = ["proxy", "quick", "s3", "s3_server"]
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -86,65 +47,6 @@ class RangeFiles(Files):
         self.end_headers()
         self.wfile.write(part)
         return None
-
-
-@contextlib.contextmanager
-def serving(handler):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_address
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(addresses, "_WAITS", (0.01,) * 3)
-
-
-@pytest.fixture
-def proxy(monkeypatch):
-    """Returns a function that starts a proxy before a server."""
-    with contextlib.ExitStack() as stack:
-
-        def start(address):
-            handler = type("Handler", (Proxy,), {"target": address, "faults": []})
-            return handler, stack.enter_context(serving(handler))
-
-        yield start
-
-
-@pytest.fixture(scope="module")
-def s3_server():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_server, proxy, monkeypatch):
-    """A bucket behind a proxy: the proxy's handler and a file system."""
-    handler, (host, port) = proxy(s3_server)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    system = fsspec.filesystem("s3", skip_instance_cache=True)
-    fsspec.filesystem("s3").clear_instance_cache()
-    if not system.exists("bucket"):
-        system.mkdir("bucket")
-    yield handler, system
-    fsspec.filesystem("s3").clear_instance_cache()
 
 
 def documents_at(*values):

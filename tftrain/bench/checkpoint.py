@@ -112,7 +112,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
     run = Run(config, start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run)
-    home = folder.checkpoint_folder(config.run.output_dir)
+    home = folder.checkpoint_folder(config.run.folder)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.tensors_to_save())
@@ -132,9 +132,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         if "save" in what:
             stall, whole = save()
             return {"seconds": whole if what == "whole save" else stall, "bytes": state}
-        if not folder.find(config.run.output_dir):
+        if not folder.find(config.run.folder):
             save()
-        (*_, newest) = folder.find(config.run.output_dir)
+        (*_, newest) = folder.find(config.run.folder)
         shards = sorted(newest.glob("*.safetensors"))
         if files == "disk":
             forget(shards)

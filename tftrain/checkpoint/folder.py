@@ -2,7 +2,7 @@
 
 - `step_00001000`: a checkpoint, if it has a manifest.
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
-- `.partial_step_...`, `.trash_step_...`: a save or a removal in progress, or interrupted.
+- `.partial_step_...`, `.trash_step_...`, `.step_...`: a save, a removal or a download in progress, or interrupted.
 - `not_finite_step_00001000`: a checkpoint that is only used by its path, see `doubtful_name`.
 - `set_aside_1`: checkpoints of later steps than the one that a run was resumed from, or all of a run that was started
   over.
@@ -12,7 +12,8 @@ import itertools
 import os
 import re
 import shutil
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 
 from tftrain.checkpoint import durable, manifest
 from tftrain.checkpoint.errors import CheckpointError
@@ -27,7 +28,7 @@ def checkpoint_folder(output_dir: str | Path) -> Path:
     return Path(output_dir) / "checkpoints"
 
 
-def order(path: Path) -> tuple[int, int] | None:
+def order(path: PurePath) -> tuple[int, int] | None:
     """Returns the step, and the number among the saves of the step, from a folder's name; None for another name."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else None
@@ -68,7 +69,7 @@ def partial(output_dir: str | Path, step: int, attempt: int) -> Path:
 
 def sweep(output_dir: str | Path, except_for: Path | None = None) -> None:
     """Removes the leftovers of interrupted saves and removals where it can; not `except_for`, a save in progress."""
-    for pattern in (".partial_step_*", ".trash_step_*"):
+    for pattern in (".partial_step_*", ".trash_step_*", ".step_*"):
         for path in checkpoint_folder(output_dir).glob(pattern):
             if path != except_for:
                 shutil.rmtree(path, ignore_errors=True)
@@ -85,14 +86,19 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_ste
     Raises:
         OSError: a checkpoint can't be removed.
     """
-    checkpoints = find(output_dir)
+    for path in superseded(find(output_dir), keep_last, keep_every, keep_step):
+        durable.remove(path, path.with_name(f".trash_{path.name}"))
+
+
+def superseded(
+    checkpoints: Sequence[PurePath], keep_last: int, keep_every: int, keep_step: int | None = None
+) -> list[PurePath]:
+    """Returns those of checkpoints, which are oldest first, that `remove_old` removes."""
     newest = {order(path)[0]: path for path in checkpoints}
     steps = sorted(newest)
     kept = {*steps[-keep_last:], keep_step, *(step for step in steps if keep_every and step % keep_every == 0)}
     remaining = {newest[step] for step in steps if step in kept}
-    for path in checkpoints:
-        if path not in remaining:
-            durable.remove(path, path.with_name(f".trash_{path.name}"))
+    return [path for path in checkpoints if path not in remaining]
 
 
 def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> Path | None:

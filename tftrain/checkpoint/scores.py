@@ -32,8 +32,16 @@ class Scores(msgspec.Struct):
 def read(output_dir: str | Path) -> Scores | None:
     """Returns the scores of a run; None if there are none, or they can't be read."""
     try:
-        return msgspec.json.decode((Path(output_dir) / NAME).read_bytes(), type=Scores)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return decode((Path(output_dir) / NAME).read_bytes())
+    except OSError:
+        return None
+
+
+def decode(content: bytes) -> Scores | None:
+    """Returns the scores in a file; None if they can't be read."""
+    try:
+        return msgspec.json.decode(content, type=Scores)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -14,6 +14,7 @@ from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.config.parallel import schedule_problems
 from tftrain.config.rope import parse
 from tftrain.config.run import TRACKERS
+from tftrain.host.addresses import is_address
 
 
 def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
@@ -45,6 +46,11 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
             problems.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
     if not config.run.output_dir:
         problems.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
+    elif not is_address(config.run.output_dir):
+        expected = "remove this flag, or give an address such as s3://bucket/run as output_dir"
+        problems += superfluous(config.run, ("local_dir",), expected)
+    elif config.fine_tuning.seeds > 1:
+        problems.append(Problem("seeds", config.fine_tuning.seeds, "expected 1, as output_dir is an address"))
     batch_flags = {field.name for field in dataclasses.fields(config.batch)}
     batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
     if batch_flags.isdisjoint({*wrong, *(problem.flag for problem in problems)}):

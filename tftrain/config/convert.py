@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
+from tftrain.host.addresses import is_address
 
 FORMATS = {
     "tftrain": "a checkpoint, or a run's --output_dir",
@@ -15,6 +16,7 @@ FORMATS = {
     "megatron": "a checkpoint folder of Megatron-LM's BERT, of one rank",
 }
 FORMATS_IN_WORDS = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+FORM = "FORMAT:PATH or FORMAT:ADDRESS"
 EXPECTED = f"expected FORMAT:PATH, where FORMAT is one of {', '.join(FORMATS)}"
 
 
@@ -34,7 +36,7 @@ def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
     model = parse_place(value or "")
     if model is None:
         return [Problem(name, value, EXPECTED)]
-    if exists and not Path(model.path).is_dir():
+    if exists and not is_address(model.path) and not Path(model.path).is_dir():
         return [Problem(name, value, f"no such folder; expected {FORMATS[model.format]}")]
     return [] if exists else target_problems(name, value, model.path)
 
@@ -42,6 +44,8 @@ def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
 def target_problems(name: str, value: str | None, folder: str | None) -> list[Problem]:
     """Returns why a program can't write the folder that the value of a flag names: there is none, or it is in use."""
     path = Path(folder or "")
+    if is_address(folder):
+        return [Problem(name, value, "expected a local folder; only what is read may be at an address")]
     if not folder or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         return [Problem(name, value, "expected a folder that does not exist yet, or an empty one")]
     return []
@@ -72,7 +76,7 @@ def parse_place(value: str) -> Place | None:
 class ConvertConfig:
     """Which model is read, and in which format it is written."""
 
-    from_: str | None = flag(None, f"The model to read, as FORMAT:PATH. {FORMATS_IN_WORDS}.")
+    from_: str | None = flag(None, f"The model to read, as {FORM}. {FORMATS_IN_WORDS}.")
     to: str | None = flag(None)
     """The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."""
     architecture: str | None = flag(None)

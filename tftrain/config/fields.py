@@ -7,11 +7,11 @@ import inspect
 import itertools
 import math
 import operator
-import os
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from tftrain.host.addresses import absolute
 from tftrain.host.files import one_line
 
 Config = TypeVar("Config")
@@ -130,10 +130,10 @@ def implementations(config: Any) -> dict[str, str]:
 
 
 def with_absolute_paths(section: Config) -> Config:
-    """Returns a copy of a dataclass whose paths hold in any working folder."""
+    """Returns a copy of a dataclass whose paths hold in any working folder; addresses are as they were."""
     paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
     return dataclasses.replace(
-        section, **{name: os.path.abspath(value) for name in paths if (value := getattr(section, name))}
+        section, **{name: absolute(value) for name in paths if (value := getattr(section, name))}
     )
 
 

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from tftrain.config.fields import Problem
+from tftrain.host.addresses import absolute
 from tftrain.host.files import read_small, reason
 
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
@@ -77,7 +78,7 @@ def with_absolute_paths(value: str | None) -> str | None:
     if not value:
         return value
     parts = [entry.partition(":") for entry in _entries(value)]
-    return ",".join(f"{share}:{os.path.abspath(folder.strip())}" for share, _, folder in parts)
+    return ",".join(f"{share}:{absolute(folder.strip())}" for share, _, folder in parts)
 
 
 def _entries(value: str) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.config.convert import (
+    FORM,
     FORMATS_IN_WORDS,
     Place,
     average_problems,
@@ -12,14 +13,16 @@ from tftrain.config.convert import (
     tokenizer_problems,
 )
 from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
+from tftrain.host.addresses import is_address
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """The model, and its tokenizer."""
 
-    output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or its best if fine-tuned.")
-    init_checkpoint: str | None = flag(None, f"The model instead of that of a run, as FORMAT:PATH. {FORMATS_IN_WORDS}.")
+    output_dir: str | None = flag(None)
+    """Output folder of a run, or its address: its newest checkpoint, or its best if fine-tuned."""
+    init_checkpoint: str | None = flag(None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.")
     weights: str = flag("trained", choices=WEIGHTS)
     """Weights of a run: averaged are the moving average of its ema_decay."""
     tokenizer_dir: str | None = flag(None)
@@ -27,7 +30,7 @@ class ModelSource:
 
     @property
     def place(self) -> Place:
-        """Format and folder of the model."""
+        """Format and folder, or address, of the model."""
         return Place("tftrain", self.output_dir) if self.output_dir else parse_place(self.init_checkpoint)
 
     @property
@@ -43,6 +46,6 @@ class ModelSource:
         elif self.init_checkpoint:
             problems += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
             problems += average_problems(self.weights, parse_place(self.init_checkpoint))
-        elif not Path(self.output_dir).is_dir():
+        elif not is_address(self.output_dir) and not Path(self.output_dir).is_dir():
             problems.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
         return problems + tokenizer_problems(self.tokenizer_dir)

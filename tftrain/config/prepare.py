@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tftrain.config.fields import Problem, field_problems, flag, superfluous
+from tftrain.host.addresses import is_address
 
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
@@ -125,8 +126,8 @@ class PrepareConfig:
         problems = field_problems(self)
         if bool(self.input_files) == self.builtin_corpus:
             problems.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
-        if not self.output_dir:
-            problems.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
+        if not self.output_dir or is_address(self.output_dir):
+            problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
             problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
         problems += self._tokenizer_problems()

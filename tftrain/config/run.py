@@ -119,7 +119,10 @@ class RunConfig:
     mode: str = flag("train", choices=("train", "evaluate"), on_resume="local")
     """Train, or evaluate a checkpoint: the newest, or the one that resume names."""
     output_dir: str | None = flag(None, on_resume="local")
-    """Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots."""
+    """Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots; or its address, such
+    as s3://bucket/run, to which a local folder is uploaded in the background."""
+    local_dir: str | None = flag(None, on_resume="local")
+    """Local folder of a run whose output_dir is an address; by default one in cache_dir."""
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1, on_resume="logged")
     init_checkpoint: str | None = flag(None, on_resume="local")
     """Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue from;
@@ -133,3 +136,8 @@ class RunConfig:
     reports no planned step time."""
     seed: int = flag(1, minimum=0, maximum=2**31 - 1, on_resume="fixed")
     """Seed of the initial weights, the data order, masking and dropout."""
+
+    @property
+    def folder(self) -> str | None:
+        """The local folder of the run: output_dir, or that of which it is the copy at an address."""
+        return self.local_dir or self.output_dir

@@ -13,6 +13,7 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
+from tftrain.host.addresses import Cache
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False, "muon": False, "stableadamw": False}
@@ -27,10 +28,11 @@ class DataConfig:
     ON_RESUME = "named"
 
     data_dir: str | None = flag(None, path=True)
-    """Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary."""
+    """Folder that tftrain.prepare wrote, or its address such as s3://bucket/data; its manifest.json names shards and
+    vocabulary."""
     mix: str | None = flag(None)
     """Mixture of prepared data, instead of data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code: names, shares of
-    the samples, and folders; or a file with one source on each line."""
+    the samples, and folders or addresses; or a file with one source on each line."""
     mix_temperature: float = flag(1.0, above=0)
     """Shares of a mixture are raised to the power of 1 / mix_temperature: above 1, they become more alike."""
     train_files: str | None = flag(None, path=True)
@@ -50,6 +52,16 @@ class DataConfig:
     the smallest of these lengths that holds them."""
     data_readers: int = flag(2, minimum=1, maximum=256, on_resume="local")
     """Threads that read and decode records on each rank."""
+    cache_dir: str | None = flag(None, path=True, on_resume="local")
+    """Local folder for copies of what is at addresses; by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
+    cache_gb: float = flag(100.0, minimum=0, on_resume="local")
+    """Most GB (1e9 bytes) of prepared data in cache_dir, at most 80% of the free disk; records beyond it are read from
+    their address each time."""
+
+    @property
+    def cache(self) -> Cache:
+        """Where copies of what is at addresses are."""
+        return Cache(self.cache_dir, int(self.cache_gb * 1e9))
 
     @property
     def sources(self) -> list[str]:

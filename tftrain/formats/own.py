@@ -21,10 +21,12 @@ from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
+from tftrain.host.addresses import Cache, is_address
 from tftrain.host.environment import versions
 from tftrain.host.files import read_small
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
+from tftrain.input.mirror import DEFAULT, local_folder
 from tftrain.input.vocabulary import read_vocabulary
 
 NO_AVERAGE = "it has no averaged weights; expected trained, or a run with --ema_decay"
@@ -161,20 +163,23 @@ def _tokenizer_folders(path: Path, run: Any) -> list[str]:
 def tokenizer_of(path: str) -> Tokenizer | None:
     """Returns the tokenizer of a folder with a tokenizer's files or prepared data; None if it has neither.
 
+    An address is one of prepared data.
+
     Raises:
         FormatError: a file is damaged.
     """
-    return of_data(path) if Path(path, manifest.NAME).is_file() else tokenizer.read(Path(path))
+    is_data = is_address(path) or Path(path, manifest.NAME).is_file()
+    return of_data(path) if is_data else tokenizer.read(Path(path))
 
 
-def of_data(data_dir: str) -> Tokenizer:
-    """Returns the tokenizer of prepared data.
+def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
+    """Returns the tokenizer of prepared data in a folder or at an address, of which a copy may be in the cache.
 
     Raises:
         FormatError: the data is damaged.
     """
     try:
-        data = read_manifest(data_dir)
+        data = read_manifest(local_folder(data_dir, cache))
         vocabulary = read_vocabulary(data.path(data.vocab_file), data.tokenizer_type)
         model = read_small(data.path(data.tokenizer_file), tokenizer.MAX_BYTES) if data.tokenizer_file else None
     except (DataError, OSError) as error:

@@ -4,12 +4,14 @@ import math
 from importlib import import_module
 from pathlib import Path
 
-from tftrain.config.convert import Place
+from tftrain.checkpoint import remote
+from tftrain.config.convert import FORMATS, Place
 from tftrain.config.train import ModelConfig
 from tftrain.formats import tokenizer
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
+from tftrain.host.addresses import Cache, is_address
 
 _MODULES = {
     "tftrain": "own",
@@ -21,6 +23,21 @@ _MODULES = {
 }
 WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
 _WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have several classes for a model
+
+
+def local(source: Place, shown: str, last: int = 1) -> Place:
+    """Returns a place on this host: the one that is given, or a copy of what is at an address.
+
+    Raises:
+        FormatError: the address can't be read; the message begins with `shown`. For `last`, see `remote.local_copy`.
+    """
+    if not is_address(source.path):
+        return source
+    try:
+        return source._replace(path=str(remote.local_copy(source.path, Cache(), last)))
+    except OSError as error:
+        expected = f"expected an address that can be read, of {FORMATS[source.format]}"
+        raise MissingFileError(f"{shown}: {error.strerror}; {expected}") from error
 
 
 def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trained") -> Weights:

@@ -1,18 +1,25 @@
-"""Files at addresses such as s3://bucket/text.jsonl: lists them, and reads them with retries, through fsspec.
+"""Files at addresses such as s3://bucket/text.jsonl: lists, reads and writes them with retries, through fsspec.
 
 An address begins with a protocol and "://". Credentials and endpoints are those that fsspec's file systems find: in
 their environment variables and in fsspec's configuration files.
 """
 
+import contextlib
 import errno
 import io
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
-from typing import Any, BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import xxhash
+
+from tftrain.host.files import read_at_most
 
 Result = TypeVar("Result")
 
@@ -23,11 +30,42 @@ _PERMANENT = (FileNotFoundError, ImportError, NotImplementedError, PermissionErr
 # HTTP codes of 400 to 499 are permanent, except "request timeout" and "too many requests".
 _TEMPORARY_CODES = (408, 429)
 _REQUEST_BYTES = 4 << 20
+REQUESTS = 32  # at once
+# What changes with a file, as far as a file system says it.
+_VERSION = ("size", "ETag", "LastModified", "mtime", "md5Hash", "content_md5", "blob_id")
 
 
-def is_address(name: str) -> bool:
-    """Whether a name is an address, not a path."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name) is not None
+class Cache(NamedTuple):
+    """Where copies of what is at addresses are, and the most bytes of prepared data to which more is added."""
+
+    given_folder: str | None = None
+    bytes: int = 0
+
+    def path(self, *names: str) -> Path:
+        """Returns a path in the folder, by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
+        default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tftrain")
+        return Path(self.given_folder or default, *names)
+
+
+def is_address(name: str | None) -> bool:
+    """Whether a name is an address, not a path or nothing."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name or "") is not None
+
+
+def absolute(name: str) -> str:
+    """Returns a path that holds in any working folder; an address as it is."""
+    return name if is_address(name) else os.path.abspath(name)
+
+
+def join(address: str, *names: str) -> str:
+    """Returns the address of a file in a folder at an address."""
+    return "/".join((address.rstrip("/"), *names))
+
+
+def local_name(address: str, *contents: str | bytes) -> str:
+    """Returns the name of a local folder for what an address has: equal for equal addresses and contents."""
+    digest = xxhash.xxh3_64_hexdigest("\n".join(map(str, (address.rstrip("/"), *contents))).encode())
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', address).strip('_')[-80:]}_{digest}"
 
 
 def list_files(address: str) -> list[str]:
@@ -44,6 +82,94 @@ def list_files(address: str) -> list[str]:
 def size(name: str) -> int:
     """Returns the bytes of a file at an address or a path, 0 if its server does not say; raises OSError."""
     return _retried(name, _status)[2]["size"] or 0 if is_address(name) else os.path.getsize(name)
+
+
+def listing(address: str) -> dict[str, str]:
+    """Returns the files below a folder, maybe none, and words for each that change with its content; raises OSError."""
+
+    def find(_):
+        system, path = _system(address)
+        system.invalidate_cache()
+        root, files = path.rstrip("/") + "/", sorted(system.find(path, detail=True).items())
+        versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
+        return {name.removeprefix(root): version for name, version in versions if name.startswith(root)}
+
+    return _retried(address, find)
+
+
+def read(address: str, start: int, stop: int) -> bytes:
+    """Returns the bytes [start, stop) of a file at an address; raises OSError."""
+
+    def get(_):
+        system, path = _system(address)
+        block = system.cat_file(path, start=start, end=stop)
+        if len(block) != stop - start:
+            raise OSError(errno.EIO, f"{len(block)} bytes at byte {start}; expected {stop - start}")
+        return block
+
+    return _retried(address, get)
+
+
+def read_small(address: str, limit: int) -> bytes:
+    """Returns the content of a file at an address; raises OSError if it can't, or has more than `limit` bytes."""
+    with open_file(address) as file:
+        content = read_at_most(file, limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", address)
+    return content
+
+
+def download(address: str, path: str | os.PathLike) -> None:
+    """Copies a file to a path, which has the whole file or does not exist; raises OSError."""
+
+    def get(_):
+        system, name, info = _status(address)
+        system.get_file(name, f"{path}.download")
+        if info["size"] not in (None, size := os.path.getsize(f"{path}.download")):
+            raise OSError(errno.EIO, f"{size} bytes arrived; expected {info['size']}")
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    _retried(address, get)
+    os.replace(f"{path}.download", path)
+
+
+def upload(path: str | os.PathLike, address: str) -> None:
+    """Copies a local file to an address, and checks its size there; raises OSError.
+
+    Object stores show a file when it is complete.
+    """
+
+    def put(_):
+        system, name = _system(address)
+        size = os.path.getsize(path)
+        system.put_file(str(path), name)
+        system.invalidate_cache()
+        if (arrived := system.info(name)["size"]) != size:
+            raise OSError(errno.EIO, f"{arrived} bytes arrived; expected {size}")
+
+    _retried(address, put)
+
+
+def copy(address: str, other: str) -> None:
+    """Copies a file to another address of the same file system; raises OSError."""
+    _retried(address, lambda _: _system(address)[0].cp_file(_system(address)[1], _system(other)[1]))
+
+
+def remove(address: str) -> None:
+    """Removes a file that may be gone already; raises OSError."""
+
+    def rm(_):
+        system, name = _system(address)
+        with contextlib.suppress(FileNotFoundError):
+            system.rm_file(name)
+
+    _retried(address, rm)
+
+
+def each(action: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
+    """Returns what an action returns for each item; many requests travel at once."""
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(action, items))
 
 
 def open_file(name: str) -> BinaryIO:
@@ -77,16 +203,9 @@ class _Remote(io.RawIOBase):
     def readinto(self, buffer) -> int:
         count = max(0, min(len(buffer), self._size - self._position))
         if count:
-            buffer[:count] = _retried(self._address, lambda address: self._read(address, count))
+            buffer[:count] = read(self._address, self._position, self._position + count)
             self._position += count
         return count
-
-    def _read(self, address: str, count: int) -> bytes:
-        system, path = _system(address)
-        block = system.cat_file(path, start=self._position, end=self._position + count)
-        if len(block) != count:
-            raise OSError(errno.EIO, f"{len(block)} bytes at byte {self._position}; expected {count}")
-        return block
 
 
 def _system(address: str) -> tuple[Any, str]:
@@ -95,6 +214,8 @@ def _system(address: str) -> tuple[Any, str]:
 
     system, path = fsspec.core.url_to_fs(address)
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
+    if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
+        system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
     return system, path
 
 

@@ -1,5 +1,6 @@
 """A folder that appears when it is complete: a program that fails or is stopped leaves nothing."""
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -29,3 +30,12 @@ def complete_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps out all others that lock a path, also those on hosts that share the file system; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -56,7 +56,7 @@ def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> T
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
-    weights = registry.open_weights(source.place, weights=source.weights)
+    weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     if source.tokenizer_dir:
         weights.tokenizer = tokenizer_of(source.tokenizer_dir)
         if weights.tokenizer is None:
@@ -86,7 +86,7 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
 def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:
     """Raises a FormatError that names the flag if a model lacks what predictions need: a tokenizer, and heads."""
     if model.tokenizer is None:
-        folders = ", ".join(registry.tokenizer_folders(source.place))
+        folders = ", ".join(registry.tokenizer_folders(registry.local(source.place, source.shown)))
         raise FormatError(f"{source.shown}: no tokenizer in any of {folders}; name its folder with --tokenizer_dir")
     if lacking := [head for head in heads if head in model.missing]:
         raise FormatError(

@@ -28,10 +28,12 @@ class ExampleSource:
         widths: number of elements of each feature of an example; None: the feature is one number.
         weights: names of the features that weight predictions, which are 0 in an example that only fills a batch.
         mixture: tells which examples are of which source, if there are several.
+        is_remote: whether examples may be at an address, so that `batch` waits for a server.
     """
 
     weights: tuple[str, ...] = ()
     mixture: Mixture | None = None
+    is_remote: bool = False
 
     def __init__(self, num_examples: int, max_seq_length: int, widths: Mapping[str, int | None]):
         self.num_examples = self.real_examples = num_examples
@@ -70,17 +72,16 @@ class RecordSource(ExampleSource):
     def __init__(self, records: RecordSet, max_seq_length: int, widths: Mapping[str, int | None], id_limit: int):
         super().__init__(len(records), max_seq_length, widths)
         self._records, self._id_limit = records, id_limit
+        self.is_remote = records.is_remote
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples."""
 
         def read(first):
-            numbers = order(np.arange(first, first + count)).tolist()
-            places = [self._records.place(number) for number in numbers]
-            read = map(self._records.read, numbers)
+            records = list(self._records.read_all(order(np.arange(first, first + count)).tolist()))
             return (
-                np.array([canonical(payload, place) for payload, place in zip(read, places, strict=True)], object),
-                np.array([place.encode() for place in places], object),
+                np.array([canonical(payload, place) for place, payload in records], object),
+                np.array([place.encode() for place, _ in records], object),
             )
 
         serialized, where = tf.numpy_function(read, [first_sample], [tf.string, tf.string])

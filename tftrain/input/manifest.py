@@ -132,8 +132,7 @@ def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
     Raises:
         DataError: the manifest is missing or invalid, or does not match the files in the folder.
     """
-    path = os.path.join(folder, NAME)
-    manifest = _from_json(path, folder, _load(path, folder))
+    path, manifest = os.path.join(folder, NAME), load_manifest(folder)
     for name in filter(None, [manifest.vocab_file, manifest.tokenizer_file]):
         if not os.path.isfile(_inside(path, folder, name)):
             raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
@@ -151,6 +150,12 @@ def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
             reason = f"byte {min(size, said)}: the shard has {size} bytes, {path} says {said}"
             raise DataError(f"{shard_path}: {reason}; {remedy}")
     return manifest
+
+
+def load_manifest(folder: str) -> Manifest:
+    """Reads the manifest of a folder without a look at the other files; raises DataError."""
+    path = os.path.join(folder, NAME)
+    return _from_json(path, folder, _load(path, folder))
 
 
 def _check_vocabulary(manifest: Manifest, remedy: str) -> None:

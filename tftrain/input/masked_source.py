@@ -39,8 +39,8 @@ class PairRecords(RecordSource):
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Returns the tokens of examples; wrong features show when the batch is read."""
-        places = [(number, self._records.place(number)) for number in examples.tolist()]
-        return np.array([self._length(decode(self._records.read(number), place)) for number, place in places], np.int64)
+        records = self._records.read_all(examples.tolist())
+        return np.array([self._length(decode(payload, place)) for place, payload in records], np.int64)
 
     def widths_at(self, length: int) -> dict[str, int | None]:
         """Returns the widths of shorter batches."""

@@ -20,9 +20,11 @@ import numpy as np
 from tftrain.config import mixture
 from tftrain.config.mixture import PERIOD, Source
 from tftrain.config.train import DataConfig
+from tftrain.host import addresses
 from tftrain.host.files import listed
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import NAME, Manifest, read_manifest
+from tftrain.input.mirror import local_folder
 from tftrain.input.order import derive_key, example_ids
 
 _STEP = 514229  # the Fibonacci number before PERIOD
@@ -95,12 +97,13 @@ def read_prepared(data: DataConfig) -> Manifest:
         DataError: a manifest can't be used, a source has no training data, or sources do not fit together.
     """
     if not data.mix:
-        return read_manifest(data.data_dir)
+        return read_manifest(local_folder(data.data_dir, data.cache))
     try:
         sources = mixture.read(data.mix, data.mix_temperature)
     except ValueError as error:
         raise DataError(f"--mix={data.mix}: {error}") from error
-    return _merged(tuple(sources), tuple(_stamp(source.folder) for source in sources))
+    folders = addresses.each(lambda source: local_folder(source.folder, data.cache), sources)
+    return _merged(tuple(sources), tuple(folders), tuple(map(_stamp, folders)))
 
 
 def _stamp(folder: str) -> tuple[int, int] | None:
@@ -113,9 +116,11 @@ def _stamp(folder: str) -> tuple[int, int] | None:
 
 
 @functools.lru_cache(maxsize=1)  # Several checks before a start read the manifests, which may be a thousand.
-def _merged(sources: tuple[Source, ...], stamps: tuple[tuple[int, int] | None, ...]) -> Manifest:
-    first = read_manifest(sources[0].folder)
-    manifests = [first, *(read_manifest(source.folder, first.vocab_sha256) for source in sources[1:])]
+def _merged(
+    sources: tuple[Source, ...], folders: tuple[str, ...], stamps: tuple[tuple[int, int] | None, ...]
+) -> Manifest:
+    first = read_manifest(folders[0])
+    manifests = [first, *(read_manifest(folder, first.vocab_sha256) for folder in folders[1:])]
     for source, manifest in zip(sources, manifests, strict=True):
         if fault := _difference(first, manifest):
             raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.folder} has {fault}")

@@ -16,6 +16,7 @@ from tftrain.config.train import DataConfig
 from tftrain.input.length_buckets import LengthBuckets
 from tftrain.input.source import Batch, ExampleSource, open_source
 
+AHEAD = 16  # batches that are read at once if their records are at an address
 __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
@@ -48,7 +49,7 @@ def train_batches(
         features_of_batch = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
         return buckets.cut(features_of_batch, first) if buckets else features_of_batch
 
-    return _dataset(tf.data.Dataset.counter(), batch, data)
+    return _dataset(tf.data.Dataset.counter(), batch, source, data)
 
 
 def ramped_batches(
@@ -102,19 +103,21 @@ def eval_batches(
             features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)
 
-    return _dataset(tf.data.Dataset.range(batches), batch, data)
+    return _dataset(tf.data.Dataset.range(batches), batch, source, data)
 
 
-def _dataset(numbers: tf.data.Dataset, batch, data: DataConfig) -> tf.data.Dataset:
+def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataConfig) -> tf.data.Dataset:
+    # Threads that wait for a server need no core.
+    readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
     # They fuse kinds of datasets that are not here, and looking for them takes a third of an iterator's start.
     options.experimental_optimization.apply_default_optimizations = False
-    options.threading.private_threadpool_size = data.data_readers
+    options.threading.private_threadpool_size = readers
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
-    mapped = numbers.map(batch, num_parallel_calls=data.data_readers, deterministic=True)
+    mapped = numbers.map(batch, num_parallel_calls=readers, deterministic=True)
     return mapped.prefetch(2 * data.data_readers).with_options(options)
 
 

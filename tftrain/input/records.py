@@ -14,12 +14,15 @@ import stat
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import google_crc32c
 import numpy as np
 
+from tftrain.host import addresses
+from tftrain.input import mirror
 from tftrain.input.errors import DataError
 from tftrain.input.record_index import FRAME_BYTES, read_index, write_index
 
@@ -27,6 +30,7 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _GZIP_MAGIC = b"\x1f\x8b"
 _OPEN_FILES = 128
+_AT_ONCE = 256  # records that are fetched before the first of them is read
 # The largest valid example (2^16 tokens in the standard format) needs a third of this.
 LONGEST_RECORD = 16 << 20
 
@@ -93,19 +97,24 @@ def scan(path: str) -> np.ndarray:
     offsets, file = array.array("Q", [0]), _OpenFile(path)
     while offsets[-1] < file.size:
         begin = offsets[-1]
-        offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
+        header = file.pread(min(_HEADER.size, file.size - begin), begin)
+        offsets.append(begin + FRAME_BYTES + _payload_length(file, begin, header))
     return np.array(offsets, np.uint64)
 
 
 class RecordSet:
     """The records of several files, numbered consecutively in file order. Reads are thread-safe.
 
-    The index of each file is loaded at once, which raises DataError as `load_offsets`.
+    The index of each file is loaded at once, which raises DataError as `load_offsets`. If `is_remote`, some files are
+    shards of a `mirror`; `fetch` then reads many records at once.
     """
 
     def __init__(self, paths: Sequence[str]):
         self.paths = list(paths)
+        self.is_remote = any(map(mirror.is_mirrored, self.paths))
         self._offsets = [load_offsets(path) for path in self.paths]
+        self._pool = ThreadPoolExecutor(addresses.REQUESTS, "fetch") if self.is_remote else None
+        self._fetched: dict[int, bytes] = {}  # Records that no file on this host has, until they are read.
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._lock = Lock()
@@ -121,7 +130,24 @@ class RecordSet:
     def place(self, number: int) -> str:
         """Returns "path: byte offset" of a record, for error messages."""
         shard, offset, _ = self._find(number)
-        return f"{self.paths[shard]}: byte {offset}"
+        return f"{self._file(shard).path if self.is_remote else self.paths[shard]}: byte {offset}"
+
+    def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[str, bytes]]:
+        """Yields place and payload of records; see `place` and `read`."""
+        for begin in range(0, len(numbers), _AT_ONCE):
+            some = numbers[begin : begin + _AT_ONCE]
+            self.fetch(some)
+            yield from ((self.place(number), self.read(number)) for number in some)
+
+    def fetch(self, numbers: Iterable[int]) -> None:
+        """Lets `read` of these records wait for no server; raises DataError as `read`."""
+        if self._pool:
+            list(self._pool.map(self._fetch, numbers))
+
+    def _fetch(self, number: int) -> None:
+        shard, offset, size = self._find(number)
+        if number not in self._fetched and (content := self._file(shard).fetch(_most(size), offset)):
+            self._fetched[number] = content
 
     def read(self, number: int) -> bytes:
         """Returns the payload of a record; raises DataError if the file is missing, truncated or damaged."""
@@ -129,18 +155,13 @@ class RecordSet:
         file = self._file(shard)
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
-        # Checked first, because the length in the index may be wrong.
-        if _payload_length(file, offset) != size - FRAME_BYTES:
-            fault = f"the record has another length than {file.path}.index says"
-            raise DataError(f"{file.path}: byte {offset}: {fault}; remove that index: it is written again")
-        record = file.pread(size, offset)
-        payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
-        if masked_crc(payload) != crc:
-            raise DataError(
-                f"{file.path}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
-                "the file is damaged; copy or prepare it again"
-            )
-        return payload
+        record = self._fetched.pop(number, None) or file.pread(_most(size), offset)
+        try:
+            return _payload(file, offset, size, record)
+        except DataError:
+            if not file.discard(_most(size), offset):
+                raise
+        return _payload(file, offset, size, file.pread(_most(size), offset))
 
     def _find(self, number: int) -> tuple[int, int, int]:
         """Returns the shard, the byte offset and the framed size of a record."""
@@ -166,10 +187,10 @@ class RecordSet:
 
 
 class _OpenFile:
-    """A file descriptor that closes with its last reference."""
+    """A file descriptor that closes with its last reference; `path` is the address of a shard of a mirror."""
 
     def __init__(self, path: str):
-        self.path, self._descriptor = path, -1
+        self.path, self._descriptor, self._blocks = path, -1, None
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._descriptor)
@@ -178,6 +199,9 @@ class _OpenFile:
         if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
         self.size = status.st_size
+        if mirror.is_mirrored(path):
+            self._blocks = mirror.Blocks(path, self.size)
+            self.path = self._blocks.address
 
     def __del__(self):
         if self._descriptor >= 0:
@@ -185,8 +209,9 @@ class _OpenFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         """Reads `size` bytes at the offset of a record. The caller has checked that the range is inside the file."""
+        data = self.fetch(size, offset)
         try:
-            data = os.pread(self._descriptor, size, offset)
+            data = os.pread(self._descriptor, size, offset) if data is None else data
         except OSError as error:
             raise DataError(f"{self.path}: byte {offset}: {error.strerror}") from error
         if len(data) != size:
@@ -194,16 +219,48 @@ class _OpenFile:
             raise _cut_short(self, offset, size)
         return data
 
+    def fetch(self, size: int, offset: int) -> bytes | None:
+        """Fetches a range of a shard of a mirror; returns it if the shard has no blocks. Raises DataError."""
+        try:
+            return self._blocks and self._blocks.fetch(offset, size)
+        except OSError as error:
+            raise DataError(f"{self.path}: byte {offset}: {error.strerror}") from error
 
-def _payload_length(file: _OpenFile, offset: int) -> int:
-    """Reads the payload length from a record's header and validates it.
+    def discard(self, size: int, offset: int) -> bool:
+        """Lets a range be fetched again; returns False for a file that is not of a mirror."""
+        if self._blocks:
+            self._blocks.discard(offset, size)
+        return self._blocks is not None
+
+
+def _most(size: int) -> int:
+    """Returns the bytes to read of a record: those of the header, which shows it, if no example has so many."""
+    return size if size <= LONGEST_RECORD + FRAME_BYTES else _HEADER.size
+
+
+def _payload(file: _OpenFile, offset: int, size: int, record: bytes) -> bytes:
+    """Returns the payload of a record of `size` bytes by the index; raises DataError if it is damaged."""
+    if _payload_length(file, offset, record) != size - FRAME_BYTES:
+        fault = f"the record has another length than {file.path}.index says"
+        raise DataError(f"{file.path}: byte {offset}: {fault}; remove that index: it is written again")
+    payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
+    if masked_crc(payload) != crc:
+        raise DataError(
+            f"{file.path}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
+            "the file is damaged; copy or prepare it again"
+        )
+    return payload
+
+
+def _payload_length(file: _OpenFile, offset: int, record: bytes) -> int:
+    """Returns the payload length in a record's header, of which `record` are the first bytes, and validates it.
 
     Raises:
         DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
     """
     if file.size - offset < FRAME_BYTES:
         raise _cut_short(file, offset, FRAME_BYTES)
-    header = file.pread(_HEADER.size, offset)
+    header = record[: _HEADER.size]
     length, crc = _HEADER.unpack(header)
     if masked_crc(header[:8]) != crc:
         if offset == 0 and header.startswith(_GZIP_MAGIC):

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 def written_folder(config: TrainConfig) -> Path:
     """Returns the folder in which a run keeps its tokenizer, so that its checkpoints need nothing else."""
-    return Path(config.run.output_dir or "") / own.TOKENIZER_FOLDER
+    return Path(config.run.folder or "") / own.TOKENIZER_FOLDER
 
 
 def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
@@ -32,7 +32,7 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
     if config.model.reads_examples:
         own_tokenizer = tokenizer_of(config)
     elif config.data.folder:
-        own_tokenizer = own.of_data(config.data.folder)
+        own_tokenizer = own.of_data(config.data.folder, config.data.cache)
     else:
         initial = config.run.init_checkpoint
         own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None

@@ -35,7 +35,7 @@ class Layouts:
 
     def __init__(self, request: choice.Request, kept: Forecast | None = None):
         """Chooses the first layout: `kept`, that of a checkpoint, or the fastest; may raise what `choose` raises."""
-        self._request, self._output_dir = request, request.config.run.output_dir
+        self._request, self._output_dir = request, request.config.run.folder
         self._newest = folder.newest(self._output_dir)
         self._seconds: dict[Workload, float] = {}  # Measured.
         self._take(SearchResult(0, 0, [kept]) if kept else choice.choose(request))

@@ -20,10 +20,10 @@ from tftrain.parallel.mesh import AgreedMeshError, Mesh
 Facts = Mapping[str, str]
 
 # Paths may differ between hosts. All ranks must agree on whether a path is given and on the content there.
-PATHS = ("data_dir", "mix", "train_files", "eval_files", "output_dir", "resume")
+PATHS = ("data_dir", "mix", "train_files", "eval_files", "output_dir", "local_dir", "resume")
 NO_PATHS = ("auto", "none")
 # These flags change no result and no collective.
-HOST_FLAGS = ("cpu_threads", "data_readers", "huge_pages", "machine_file")
+HOST_FLAGS = ("cache_dir", "cache_gb", "cpu_threads", "data_readers", "huge_pages", "machine_file")
 MAX_SHOWN = 8
 
 

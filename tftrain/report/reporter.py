@@ -110,7 +110,7 @@ class Reporter:
         self._writer = self._trackers = self._goodput = None
         self._ledger = ledger
         if run.mesh.is_chief:
-            output_dir, form, reports = run.config.run.output_dir, run.config.log.log_format, run.config.log.reports
+            output_dir, form, reports = run.config.run.folder, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
                 self._trackers = Trackers(names, Path(output_dir), flag_values(run.config), done > 0)
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
@@ -159,7 +159,7 @@ class Reporter:
     def predictions(self, scorer: Scorer, result: Evaluation) -> None:
         """Writes what the model predicts for the held-out examples."""
         if self._writer:
-            predictions.write(self._run.config.run.output_dir, scorer, result.outputs)
+            predictions.write(self._run.config.run.folder, scorer, result.outputs)
 
     def spike(self, row: SpikeRow) -> None:
         """Writes a loss spike."""
@@ -242,4 +242,4 @@ def _write_config(config: TrainConfig, mesh: Mesh) -> None:
         "host": platform.node(),
         "device": devices.device_name(),
     }
-    durable.write(Path(config.run.output_dir) / "config.json", (json.dumps(about, indent=1) + "\n").encode())
+    durable.write(Path(config.run.folder) / "config.json", (json.dumps(about, indent=1) + "\n").encode())

@@ -49,7 +49,7 @@ class Completed(NamedTuple):
 
     def explain(self, problems: list[Problem]) -> list[Problem]:
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
-        output_dir, resume = self.config.run.output_dir, self.config.checkpoint.resume
+        output_dir, resume = self.config.run.folder, self.config.checkpoint.resume
         has_begun = resume == "auto" and (Path(output_dir or "") / "config.json").is_file()
 
         def explained(problem: Problem) -> Problem:
@@ -125,8 +125,8 @@ def problems(config: TrainConfig) -> list[Problem]:
         expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
     if resume not in ("auto", "none") and not (chosen / manifest.NAME).is_file():
-        newest = folder.find(settings.output_dir)[-1:]
-        such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
+        newest = folder.find(settings.folder)[-1:]
+        such_as = newest[0] if newest else folder.checkpoint_folder(settings.folder) / "step_00001000"
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
         return [Problem("resume", resume, expected)]
     if settings.mode == "evaluate" and chosen is None and settings.init_checkpoint is None:
@@ -140,7 +140,7 @@ def problems(config: TrainConfig) -> list[Problem]:
 
 def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
     """Returns the checkpoint that `--resume` means, without a check of its tensors, and the flags in its manifest."""
-    resume, output_dir = config.checkpoint.resume, config.run.output_dir
+    resume, output_dir = config.checkpoint.resume, config.run.folder
     if resume == "none":
         return None, {}
     if resume == "best":

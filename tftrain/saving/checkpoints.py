@@ -21,6 +21,7 @@ from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.saves import Saves
+from tftrain.saving.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,9 @@ logger = logging.getLogger(__name__)
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
-    def __init__(self, run: Run):
-        self._run = run
-        self.saves = Saves(run.config, run.mesh)
+    def __init__(self, run: Run, uploads: Uploads | None = None):
+        self._run, self._uploads = run, uploads or Uploads(run.config, run.mesh)
+        self.saves = Saves(run.config, run.mesh, self._uploads.request)
 
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
@@ -42,7 +43,7 @@ class Checkpoints:
             CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
                 same folder; on all ranks alike. The state may be anything then.
         """
-        run, output_dir = self._run, self._run.config.run.output_dir
+        run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
         reader = resume.choose(run.config, run.mesh, run.restore_buffers)
         if reader:
@@ -58,6 +59,7 @@ class Checkpoints:
             if aside:
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
                 logger.info(f"{what} moved to {aside}")
+            self._uploads.begin(int(run.progress.step), self.saves.superseded)
         return reader and reader.path
 
     def prepare(self) -> threading.Thread:

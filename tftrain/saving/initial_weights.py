@@ -72,7 +72,7 @@ def _effective(model: ModelConfig, name: str):
 def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
     folder = config.data.folder
     try:
-        theirs, ours = tokenizer.vocabulary.tokens, of_data(folder).vocabulary.tokens
+        theirs, ours = tokenizer.vocabulary.tokens, of_data(folder, config.data.cache).vocabulary.tokens
     except FormatError:
         return None  # The checks of the data say more.
     if theirs == ours:

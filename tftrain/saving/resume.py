@@ -52,7 +52,8 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     if blind.size:
         raise AgreedCheckpointError(
             f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {listed(blind, 8)}; "
-            "every rank writes its shards of a checkpoint: name a folder on a file system that all hosts share"
+            "every rank writes its shards of a checkpoint: name a folder on a file system that all hosts share; "
+            "if --output_dir is an address, --local_dir is that folder"
         )
 
 
@@ -69,7 +70,7 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
         CheckpointError: `--resume` names a folder that is not a checkpoint or is damaged, or it is `auto` and all
             checkpoints are damaged; on all ranks alike.
     """
-    settings, output_dir = config.checkpoint, config.run.output_dir
+    settings, output_dir = config.checkpoint, config.run.folder
     if settings.resume == "none":
         return None
     if settings.resume != "auto":

@@ -21,6 +21,7 @@ _NEWER = {
     *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
     *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
     *("param_groups", "muon_momentum", "ema_decay", "weights"),
+    *("cache_dir", "cache_gb", "local_dir"),
     *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"

@@ -8,13 +8,13 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from tftrain.checkpoint import memory, save
+from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt, BackgroundSave
@@ -40,8 +40,10 @@ ATTEMPT_BITS = 48
 class Saves:
     """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish."""
 
-    def __init__(self, config: TrainConfig, mesh: Mesh):
-        self._config, self._output_dir, self._mesh = config.checkpoint, config.run.output_dir, mesh
+    def __init__(self, config: TrainConfig, mesh: Mesh, on_completed: Callable[[], None] = lambda: None):
+        """`on_completed` is called on the chief after each checkpoint, in a thread."""
+        self._on_completed = on_completed
+        self._config, self._output_dir, self._mesh = config.checkpoint, config.run.folder, mesh
         self._keeps_copy = self._config.keeps_copy(config.run.max_steps)
         self._timeout = config.limits.save_timeout_seconds
         self.failed = self._in_a_row = 0  # The same on all ranks.
@@ -114,10 +116,19 @@ class Saves:
         complete = None
         if self._mesh.is_chief:
             plan = run, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
-            complete = functools.partial(save.complete, attempt, *plan, keep_step=self.keep_step)
+            complete = functools.partial(self._complete, attempt, *plan, keep_step=self.keep_step)
         self._save = BackgroundSave(attempt, mine, complete)
         if not (copies or last):
             self.settle()
+
+    def _complete(self, *args, **settings) -> Path:
+        path = save.complete(*args, **settings)
+        self._on_completed()
+        return path
+
+    def superseded(self, checkpoints: Sequence[PurePath]) -> list[PurePath]:
+        """Returns those of checkpoints, which are oldest first, that the run's flags do not keep."""
+        return folder.superseded(checkpoints, self._config.keep_last, self._config.keep_every, self.keep_step)
 
     def _agree(self, step: int, mine: Iterable[TensorData]) -> int:
         """Returns the number of the attempt, which the chief draws, if every rank's elements are finite."""

@@ -225,7 +225,7 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
 
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     """Runs this process's command as a child until the run ends for good, and returns its exit code."""
-    command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.output_dir
+    command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.folder
     seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
     supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
     for number in REQUESTS:

@@ -39,7 +39,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
 
 def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
-    watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir)
+    watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(config, mesh)
         task, path, step = load_task(config, parts, mesh)
@@ -51,7 +51,7 @@ def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
     logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
     if result.outputs is not None and mesh.is_chief:
-        predictions.write(config.run.output_dir, held_out.scorer, result.outputs)
+        predictions.write(config.run.folder, held_out.scorer, result.outputs)
     return rows.of_evaluation(step, task.means, result)
 
 
@@ -85,7 +85,7 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     buffers = functools.partial(weight_restore_buffers, named, pieces, kind)
     reader = resume.choose(config, mesh, buffers)
     if reader is None:
-        output_dir = f"--output_dir={config.run.output_dir}"
+        output_dir = f"--output_dir={config.run.folder}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
     if kind == AVERAGE and not any(name.startswith(f"{kind}/") for name in reader.tensors):

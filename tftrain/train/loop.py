@@ -25,6 +25,7 @@ from tftrain.saving import initial_weights
 from tftrain.saving.best import Best
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
+from tftrain.saving.uploads import Uploads
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
@@ -48,17 +49,23 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         DONE; or STOPPED, if a signal asked for the end and the state is saved.
 
     Raises:
-        DataError, CheckpointError, HookError: the message names the file or the class.
+        DataError, CheckpointError, HookError: the message names the file or the class. FailedSavesError, if the last
+            upload to an address has failed.
         NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
             every rank.
     """
-    classes = hooks.load(config.run.hooks)
-    watchdog, max_steps = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir), config.run.max_steps
+    watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
+    with Uploads(config, mesh) as uploads:
+        return _train(config, mesh, watchdog, uploads)
+
+
+def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> ExitCode:
+    classes, max_steps = hooks.load(config.run.hooks), config.run.max_steps
     grappler.configure(config.compute)
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh, initial_weights.open_for(config))
-        checkpoints = Checkpoints(run)
+        checkpoints = Checkpoints(run, uploads)
         source = run.task.open_source(config.data, "train", config.run.seed)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
@@ -170,7 +177,7 @@ def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int
         return None
     settings = config.fine_tuning
     metric = settings.best_metric or METRICS[config.model.task][0]
-    return Best(config.run.output_dir, metric, settings.early_stopping, mesh, done)
+    return Best(config.run.folder, metric, settings.early_stopping, mesh, done)
 
 
 def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
@@ -196,7 +203,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
             f"{where}"
         )
     if config.log.plot_schedule and run.mesh.is_chief:
-        path = Path(config.run.output_dir) / "schedule.png"
+        path = Path(config.run.folder) / "schedule.png"
         plot.schedule_curve(config, path)
         logger.info(f"schedule {path}")
     checkpoint = config.checkpoint

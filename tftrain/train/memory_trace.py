@@ -84,7 +84,7 @@ class MemoryTrace(Observer):
         if not mesh.is_chief:
             return
         moments, peak = planned.timeline_of(config, mesh, config.batch.global_batch_size)
-        path = Path(config.run.output_dir) / "memory.png"
+        path = Path(config.run.folder) / "memory.png"
         title = f"Memory of rank {rank}, the fullest of {mesh.size}, in step {self.step}"
         try:
             draw(title, length, every[rank], moments, peak, path)

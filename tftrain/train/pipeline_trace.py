@@ -29,7 +29,7 @@ def write(run: Run, clock: StageClock) -> None:
         return
     table = schedule_of(run.config, 1 + max(event.action.micro_batch for event in events))
     planned = simulation.simulate(table, durations(events, table))
-    folder, words = Path(run.config.run.output_dir), []
+    folder, words = Path(run.config.run.folder), []
     schedules = {"as measured": events, "as planned": planned}
     panels = {f"{table.schedule}, {title}": found for title, found in schedules.items()}
     try:

@@ -31,11 +31,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     """
     if config.fine_tuning.seeds == 1:
         return loop.train(config, mesh, watchdog)
-    first, folder = config.run.seed, Path(config.run.output_dir)
+    first, folder = config.run.seed, Path(config.run.folder)
     seeds = range(first, first + config.fine_tuning.seeds)
     runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
     for run in runs:
-        logger.info(f"seed {run.run.seed}: {run.run.output_dir}")
+        logger.info(f"seed {run.run.seed}: {run.run.folder}")
         code = loop.train(run, mesh, watchdog)
         gc.collect()
         if code != ExitCode.DONE:
@@ -47,7 +47,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
 def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
     """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json."""
-    scores_by_seed = {each.run.seed: scores_file.read(each.run.output_dir) for each in runs}
+    scores_by_seed = {each.run.seed: scores_file.read(each.run.folder) for each in runs}
     scores = {seed: scores.best for seed, scores in scores_by_seed.items() if scores and scores.best}
     if not scores:
         logger.info("no held-out examples were scored, so there is no mean over the seeds")
@@ -59,7 +59,7 @@ def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
     logger.info(f"{metric} over {len(values)} seeds: mean {mean:.4f}, standard deviation {spread:.4f}")
     content = {"metric": metric, "scores": {str(seed): score.value for seed, score in scores.items()}}
     content |= {"mean": mean, "standard_deviation": spread}
-    path = Path(config.run.output_dir) / NAME
+    path = Path(config.run.folder) / NAME
     try:
         path.write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:

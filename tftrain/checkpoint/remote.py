@@ -1,0 +1,111 @@
+"""Runs, checkpoints and models at an address: which checkpoints are complete there, and copies of them here.
+
+The folder of a run has the same files at an address as on a disk. A checkpoint there is complete if it has its
+manifest, which is copied last and removed first.
+"""
+
+import errno
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from tftrain.checkpoint import folder, manifest, scores
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.reader import Reader
+from tftrain.host import addresses
+from tftrain.host.addresses import Cache, join
+from tftrain.host.complete_folder import complete_folder, locked
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS, TOKENIZER = "checkpoints", "tokenizer"
+_MAX_SCORES = 16 << 20
+
+
+def checkpoints(files: Iterable[str]) -> list[PurePosixPath]:
+    """Returns the complete checkpoints among the files of a run, oldest first, as paths in the run's folder."""
+    manifests = [path for path in map(PurePosixPath, files) if path.name == manifest.NAME and len(path.parts) == 3]
+    complete = [path.parent for path in manifests if path.parts[0] == CHECKPOINTS and folder.order(path.parent)]
+    return sorted(complete, key=folder.order)
+
+
+def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
+    """Copies what a run has at an address into its working folder, as far as that is older or lacks it.
+
+    That is the newest complete checkpoint if no newer one is here, with what the run reported until then; and the best
+    checkpoint if `with_best`. One process at a time does it.
+
+    Raises:
+        OSError: the address can't be read, or the folder not be written.
+        CheckpointError: there is no checkpoint here, and none of those there can be used.
+    """
+    files = addresses.listing(address)
+    with locked(output_dir / "fetch"):
+        here = folder.newest(output_dir)
+        newer = [name for name in checkpoints(files) if here is None or folder.order(name) > folder.order(here)]
+        has_fetched = any(_fetch(address, files, name, output_dir) for name in reversed(newer))
+        if newer and not has_fetched and here is None:
+            raise CheckpointError(f"none of its {len(newer)} checkpoints can be used; --resume=none starts over")
+        reports = [name for name in files if not name.startswith(f"{CHECKPOINTS}/")]
+        _download(address, [each for each in reports if has_fetched or not (output_dir / each).exists()], output_dir)
+        if with_best and (best := _best(address, files)) and not (output_dir / best).is_dir():
+            _fetch(address, files, best, output_dir)
+
+
+def _fetch(address: str, files: Mapping[str, str], name: PurePosixPath, output_dir: Path) -> bool:
+    """Copies a checkpoint and checks its digests; returns whether it is good."""
+    try:
+        with complete_folder(output_dir / name) as partial:
+            inside = [file.removeprefix(f"{name}/") for file in files if _is_in(file, str(name))]
+            _download(join(address, str(name)), inside, partial)
+            Reader(partial).verify()
+    except CheckpointError as error:
+        logger.warning(f"{join(address, str(name))}: this checkpoint can't be used: {error}")
+        return False
+    logger.info(f"fetched {join(address, str(name))}")
+    return True
+
+
+def local_copy(address: str, cache: Cache, last: int = 1) -> Path:
+    """Returns a folder with a copy of what is at an address: a model, a checkpoint or a run.
+
+    The copy of a run has its tokenizer, its best checkpoint by score, and its newest `last` ones. A checkpoint of a run
+    comes with the tokenizer of the run. Of anything else, all files are copied. What is there already, unchanged, is
+    not copied again.
+
+    Raises:
+        OSError: there is nothing at the address, or it can't be read, or not be copied.
+    """
+    run, _, name = address.rstrip("/").rpartition(f"/{CHECKPOINTS}/")
+    root, inside = (run, f"{CHECKPOINTS}/{name}") if run and "/" not in name else (address, "")
+    files = addresses.listing(root)
+    chosen = {inside, TOKENIZER}
+    if not inside and (complete := checkpoints(files)):
+        chosen = {scores.NAME, TOKENIZER, *map(str, [*complete[-last:], _best(root, files)])}
+    if inside or complete:
+        files = {file: version for file, version in files.items() if any(_is_in(file, each) for each in chosen)}
+    if not any(_is_in(file, inside) for file in files):
+        raise FileNotFoundError(errno.ENOENT, "no such folder", address)
+    path = cache.path("models", addresses.local_name(root, str(files)))
+    with locked(path):
+        if not path.is_dir():
+            with complete_folder(path) as partial:
+                _download(root, files, partial)
+    return path / inside
+
+
+def _is_in(file: str, place: str) -> bool:
+    """Whether a file is at a place, or in the folder there; "" is the folder that has all."""
+    return not place or f"{file}/".startswith(f"{place}/")
+
+
+def _best(address: str, files: Mapping[str, str]) -> PurePosixPath | None:
+    """Returns the checkpoint of a run with the best score; None if there is none."""
+    content = addresses.read_small(join(address, scores.NAME), _MAX_SCORES) if scores.NAME in files else b""
+    stored = scores.decode(content)
+    step = stored and stored.best and stored.best.step
+    return next((name for name in reversed(checkpoints(files)) if folder.order(name)[0] == step), None)
+
+
+def _download(address: str, files: Iterable[str], target: Path) -> None:
+    addresses.each(lambda file: addresses.download(join(address, file), target / file), files)
