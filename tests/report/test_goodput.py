@@ -57,22 +57,20 @@ def test_a_start_that_is_stopped_loses_nothing():
     assert seconds["down"] == 6
 
 
-def test_the_starts_of_a_run_are_kept_and_a_new_run_has_none(tmp_path, monkeypatch):
+def test_the_starts_of_a_run_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(goodput, "SECONDS", 0.0)
-    Goodput(tmp_path, Ledger(), 0, is_new=False).note(7)
-    Goodput(tmp_path, Ledger(), 5, is_new=False).note(9)
+    Goodput(tmp_path, Ledger(), 0).note(7)
+    Goodput(tmp_path, Ledger(), 5).note(9)
     assert [(each.first, each.step) for each in goodput.read(tmp_path)] == [(0, 7), (5, 9)]
-    Goodput(tmp_path, Ledger(), 0, is_new=True).note(3)
-    assert [(each.first, each.step) for each in goodput.read(tmp_path)] == [(0, 3)]
 
 
 def test_a_damaged_or_missing_file_costs_no_step(tmp_path, caplog):
     (tmp_path / goodput.NAME).write_text('[{"began": 1}]')
     with pytest.raises(ValueError, match=r"goodput\.json: .*first"):
         goodput.read(tmp_path)
-    record = Goodput(tmp_path / "gone", Ledger(), 0, is_new=False)
+    record = Goodput(tmp_path / "gone", Ledger(), 0)
     record.note(1, is_last=True)
     record.note(2, is_last=True)
     assert caplog.text.count("goodput can't be written: No such file") == 1
-    Goodput(tmp_path, Ledger(), 2, is_new=False)
+    Goodput(tmp_path, Ledger(), 2)
     assert "the goodput of earlier starts is lost" in caplog.text

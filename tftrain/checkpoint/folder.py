@@ -20,7 +20,7 @@ from tftrain.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 # What a run reports, in its folder.
-REPORTS = ("metrics.jsonl", "log.txt", "tensorboard")
+REPORTS = ("metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.html")
 
 
 def checkpoint_folder(output_dir: str | Path) -> Path:

@@ -96,15 +96,14 @@ def words(starts: Sequence[Start]) -> str:
 class Goodput:
     """The record of the start that is under way."""
 
-    def __init__(self, output_dir: str | Path, ledger: Ledger, first: int, is_new: bool):
-        """Reads the earlier starts, unless the run is new: begun again on purpose, without what there was."""
+    def __init__(self, output_dir: str | Path, ledger: Ledger, first: int):
+        """Reads the earlier starts; `first` updates are done."""
         self.starts, self._ledger, self._last, self._failed = [], ledger, time.monotonic(), False
         self._path, self._first = Path(output_dir) / NAME, first
-        if not is_new:
-            try:
-                self.starts = read(output_dir)
-            except (OSError, ValueError) as error:
-                logger.warning(f"the goodput of earlier starts is lost: {error}")
+        try:
+            self.starts = read(output_dir)
+        except (OSError, ValueError) as error:
+            logger.warning(f"the goodput of earlier starts is lost: {error}")
         self.starts.append(Start(ledger.began, first, first, {}))
 
     def note(self, step: int, is_last: bool = False) -> None:

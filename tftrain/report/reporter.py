@@ -117,8 +117,7 @@ class Reporter:
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done)
             _write_config(run.config, run.mesh)
-            is_new = done == 0 and run.config.checkpoint.resume == "none"
-            self._goodput = Goodput(output_dir, ledger, done, is_new)
+            self._goodput = Goodput(output_dir, ledger, done)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
         """Records a step and writes a row if one is due; every rank must call it."""
