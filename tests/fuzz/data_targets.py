@@ -118,11 +118,16 @@ class Records(Target):
 
     # What a source asks of its records, which are others in every case.
 
+    is_remote = False
+
     def __len__(self):
         return len(self._records)
 
     def read(self, number):
         return self._records.read(number)
+
+    def read_all(self, numbers):
+        return self._records.read_all(numbers)
 
     def place(self, number):
         return self._records.place(number)

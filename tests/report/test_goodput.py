@@ -69,8 +69,7 @@ def test_a_damaged_or_missing_file_costs_no_step(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"goodput\.json: .*first"):
         goodput.read(tmp_path)
     record = Goodput(tmp_path / "gone", Ledger(), 0)
-    record.note(1, is_last=True)
-    record.note(2, is_last=True)
+    record.note(2, at_once=True)
     assert caplog.text.count("goodput can't be written: No such file") == 1
     Goodput(tmp_path, Ledger(), 2)
     assert "the goodput of earlier starts is lost" in caplog.text

@@ -7,6 +7,7 @@ CRC-32C of the length, the payload and the masked CRC-32C of the payload. Every 
 
 import array
 import contextlib
+import functools
 import glob
 import itertools
 import os
@@ -102,6 +103,12 @@ def scan(path: str) -> np.ndarray:
     return np.array(offsets, np.uint64)
 
 
+@functools.cache
+def _fetchers() -> ThreadPoolExecutor:
+    """Returns the threads of this process that fetch records, however many sets it has."""
+    return ThreadPoolExecutor(addresses.REQUESTS, "fetch")
+
+
 class RecordSet:
     """The records of several files, numbered consecutively in file order. Reads are thread-safe.
 
@@ -113,7 +120,7 @@ class RecordSet:
         self.paths = list(paths)
         self.is_remote = any(map(mirror.is_mirrored, self.paths))
         self._offsets = [load_offsets(path) for path in self.paths]
-        self._pool = ThreadPoolExecutor(addresses.REQUESTS, "fetch") if self.is_remote else None
+        self._pool = _fetchers() if self.is_remote else None
         self._fetched: dict[int, bytes] = {}  # Records that no file on this host has, until they are read.
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()

@@ -97,7 +97,7 @@ class Goodput:
     """The record of the start that is under way."""
 
     def __init__(self, output_dir: str | Path, ledger: Ledger, first: int):
-        """Reads the earlier starts; `first` updates are done."""
+        """Reads the earlier starts and writes down this one, with `first` updates done before it."""
         self.starts, self._ledger, self._last, self._failed = [], ledger, time.monotonic(), False
         self._path, self._first = Path(output_dir) / NAME, first
         try:
@@ -105,10 +105,11 @@ class Goodput:
         except (OSError, ValueError) as error:
             logger.warning(f"the goodput of earlier starts is lost: {error}")
         self.starts.append(Start(ledger.began, first, first, {}))
+        self.note(first, at_once=True)
 
-    def note(self, step: int, is_last: bool = False) -> None:
-        """Writes the seconds until now, after so many updates, if it is time or nothing follows."""
-        if not is_last and time.monotonic() - self._last < SECONDS:
+    def note(self, step: int, at_once: bool = False) -> None:
+        """Writes the seconds until now, after so many updates, if it is time or must be at once."""
+        if not at_once and time.monotonic() - self._last < SECONDS:
             return
         self._last = time.monotonic()
         self.starts[-1] = Start(self._ledger.began, self._first, step, self._ledger.seconds())

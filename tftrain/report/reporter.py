@@ -168,7 +168,7 @@ class Reporter:
     def close(self) -> None:
         """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again."""
         if self._writer:
-            self._goodput.note(int(self._run.progress.step), is_last=True)
+            self._goodput.note(int(self._run.progress.step), at_once=True)
             logger.info(goodput.words(self._goodput.starts))
             self._writer.close()
             curve = self._writer.path.with_name("loss_curve.png")
