@@ -62,7 +62,17 @@ def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
     # the editable tftrain stays out.
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "other.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", f"--find-links={dist}"]
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--ignore-installed",
+        "--no-index",
+        "--no-deps",
+        f"--find-links={dist}",
+    ]
     subprocess.run([*pip, "tftrain", "horovod"], check=True)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     options = ["-m", "tftrain.launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'run'}"]
