@@ -2,7 +2,6 @@
 
 import functools
 import http.server
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -15,6 +14,7 @@ from tftrain.input.errors import DataError, MissingFileError
 from tftrain.prepare import sources
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
+from tools import address_speed
 
 __all__ = ["proxy", "quick", "s3", "s3_server"]
 pytestmark = pytest.mark.usefixtures("quick")
@@ -27,26 +27,10 @@ class Files(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class RangeFiles(Files):
-    """The same with ranges."""
+class RangeFiles(address_speed.Slow):
+    """The same with ranges, at once."""
 
-    def end_headers(self):
-        self.send_header("Accept-Ranges", "bytes")
-        super().end_headers()
-
-    def send_head(self):
-        path = Path(self.translate_path(self.path))
-        if self.headers.get("Range") is None or not path.is_file():
-            return super().send_head()
-        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
-        content = path.read_bytes()
-        part = content[int(first) : int(last) + 1]
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(part)))
-        self.end_headers()
-        self.wfile.write(part)
-        return None
+    seconds = 0.0
 
 
 def documents_at(*values):

@@ -17,6 +17,7 @@ from tftrain.host.addresses import Cache
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False, "muon": False, "stableadamw": False}
+ORTHOGONAL_ITERATIONS = 5  # of Newton and Schulz in an update of muon
 _FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, has_fused in OPTIMIZERS.items() if has_fused]
 _MEMORY_OPTIMIZERS = ("none", "default", "heuristics", "recomputation", "scheduling", "swapping")
 

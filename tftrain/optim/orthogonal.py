@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
+from tftrain.config.train import ORTHOGONAL_ITERATIONS
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
-# The quintic a x + b x^3 + c x^5 and the iterations of Muon (kellerjordan.github.io/posts/muon): singular values come
+# The quintic a x + b x^3 + c x^5 of Muon (kellerjordan.github.io/posts/muon): its five iterations bring singular values
 # between about 0.7 and 1.2.
-COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # Moonlight (arXiv 2502.16982, section 2.2): 0.2 sqrt(max(rows, columns)) gives updates the root mean square of those of
 # AdamW, so that one learning rate and one weight decay serve all tensors.
 RMS_OF_ADAMW = 0.2
@@ -28,7 +29,7 @@ def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Ten
     a, b, c = COEFFICIENTS
     x = tf.transpose(matrix) if rows > columns else matrix  # The products are of the shorter side.
     x = tf.cast(x / (tf.norm(x) + 1e-7), products)
-    for _ in range(ITERATIONS):
+    for _ in range(ORTHOGONAL_ITERATIONS):
         square = tf.matmul(x, x, transpose_b=True)
         x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
     x = tf.cast(x, tf.float32)

@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 from tftrain.architecture.flops import kernels_of_block
+from tftrain.config.train import ORTHOGONAL_ITERATIONS
 from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
@@ -23,7 +24,6 @@ FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # of these, for each moment
-NEWTON_SCHULZ = 5  # iterations of Muon
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
 FLASH_PASSES = (1.0, 1.25, 1.25)
 
@@ -218,7 +218,7 @@ def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     for shape in kernels_of_block(work.model):
         short, long = sorted(shape)
         sizes = (short, short, long), (short, short, short), (short, long, short)
-        one_block += NEWTON_SCHULZ * sum(products.seconds(*reach, *each, 1, item) for each in sizes)
+        one_block += ORTHOGONAL_ITERATIONS * sum(products.seconds(*reach, *each, 1, item) for each in sizes)
         one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed.link, speed.network) / 2
     return one_block * work.layers_of(0) / (work.dp if work.zero_stage else 1)
 

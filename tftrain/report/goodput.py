@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tftrain.checkpoint import durable
 from tftrain.host.files import reason
 from tftrain.report.rows import duration
 from tftrain.supervise.ledger import Ledger
@@ -113,10 +114,8 @@ class Goodput:
             return
         self._last = time.monotonic()
         self.starts[-1] = Start(self._ledger.began, self._first, step, self._ledger.seconds())
-        part = self._path.with_suffix(".part")
         try:
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(self.starts), indent=1))
-            part.replace(self._path)
+            durable.write(self._path, msgspec.json.format(msgspec.json.encode(self.starts), indent=1))
         except OSError as error:
             if not self._failed:
                 logger.warning(f"{self._path}: goodput can't be written: {reason(error)}")
