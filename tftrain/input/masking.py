@@ -87,8 +87,9 @@ class Masking:
 
         `limit` is the most predictions of each sample, one for all or int32 [n].
         """
-        masks = _masks(replace(self, key=0))
-        return masks(tokens, tf.constant(self.key, tf.uint64), first_sample, tf.convert_to_tensor(limit))
+        # All are tensors: a number of Python would be traced for each of its values.
+        first, limit = tf.convert_to_tensor(first_sample, tf.int64), tf.convert_to_tensor(limit, tf.int32)
+        return _masks(replace(self, key=0))(tokens, tf.constant(self.key, tf.uint64), first, limit)
 
     def _dense(self, masked, positions, labels) -> dict[str, tf.Tensor]:
         length, slots = self.max_seq_length, self.max_predictions_per_seq
