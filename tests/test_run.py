@@ -143,7 +143,7 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     loop.train(configured(*settings), Mesh())
     assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
     aside = checkpoints.checkpoint_folder(tmp_path) / "set_aside_1"
-    reports = {"metrics.jsonl", "log.txt", "tensorboard"}
+    reports = {"metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.html"}
     assert {path.name for path in aside.iterdir()} == {"step_00000004", "step_00000008", *reports}
     assert (aside / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
     (events,) = (tmp_path / "tensorboard").iterdir()

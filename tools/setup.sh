@@ -28,7 +28,7 @@ def loop():
         Point(i).plus(i, name=str(i))
 if (3, 10) <= sys.version_info[:2] <= (3, 13):
     complete = importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv")
-    seconds = min(timeit.repeat(loop, number=1, repeat=20))
+    seconds = min(timeit.repeat(loop, number=1, repeat=400))
     print("%d.%d" % sys.version_info[:2], "venv" if complete else "no-venv", round(seconds * 1e6))
 ' 2>/dev/null </dev/null || true
 }
