@@ -41,9 +41,9 @@ def test_stages_are_those_of_the_simulation_from_any_sample_on(ramp, consumed):
     assert found[-1] == ramp.full
 
 
-@given(ramps(), st.integers(0, STEPS))
-def test_samples_after_are_those_of_the_simulation(ramp, steps):
-    assert ramp.samples_after(steps) == simulated(ramp, 0, steps)[1]
+@given(ramps(), st.integers(0, STEPS), st.integers(0, 250))
+def test_samples_after_are_those_of_the_simulation(ramp, steps, consumed):
+    assert ramp.samples_after(steps, consumed) == simulated(ramp, consumed, steps)[1]
 
 
 def test_a_ramp_in_numbers():

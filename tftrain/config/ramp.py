@@ -62,9 +62,9 @@ class Ramp:
             stages.append(Stage(self.batch_size(sample), step + steps, sample))
         return stages
 
-    def samples_after(self, steps: int) -> int:
-        """Returns the number of samples that the first `steps` updates of a run consume."""
-        stage = max(stage for stage in self.stages() if stage.first_step <= steps)
+    def samples_after(self, steps: int, consumed_samples: int = 0) -> int:
+        """Returns the number of consumed samples after `steps` more updates than those of `consumed_samples`."""
+        stage = max(stage for stage in self.stages(consumed_samples) if stage.first_step <= steps)
         return stage.first_sample + (steps - stage.first_step) * stage.batch_size
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.input.example_source import Batch, ExampleSource
+from tftrain.input.left_out import NOTHING, LeftOut
 from tftrain.input.order import derive_key
 
 WINDOW = 64  # global batches; their examples are read twice
@@ -37,24 +38,24 @@ class _Window(NamedTuple):
 class LengthBuckets:
     """Arranges the examples of a source in global batches of `batch_size`, and cuts them to one of `lengths`.
 
-    The lengths are ascending; the last one is that of the source.
+    The lengths are ascending; the last one is that of the source. The run's windows are left out of what is arranged.
     """
 
-    def __init__(self, source: ExampleSource, seed: int, lengths: Sequence[int], batch_size: int):
-        self._source, self._seed, self._batch_size = source, seed, batch_size
+    def __init__(
+        self, source: ExampleSource, seed: int, lengths: Sequence[int], batch_size: int, left_out: LeftOut = NOTHING
+    ):
+        self._source, self._seed, self._batch_size, self._left_out = source, seed, batch_size, left_out
         self._lengths = np.asarray(lengths, np.int64)
         self._windows: OrderedDict[int, _Window] = OrderedDict()
         self._lock = Lock()
 
     def examples(self, samples: np.ndarray) -> np.ndarray:
         """Maps consecutive samples, int64 [n], to examples, as `ExampleSource.batch` wants it."""
-        begin, end = int(samples[0]), int(samples[-1]) + 1
-        return np.concatenate([window.examples[window.part(begin, end)] for window in self._of(begin, end)])
+        return self._at(samples, "examples")
 
     def bucket(self, first_sample: int) -> np.int64:
         """Returns the number of the smallest length that holds the global batch that begins with a sample."""
-        begin, end = int(first_sample), int(first_sample) + self._batch_size
-        return np.max([window.buckets[window.part(begin, end)].max() for window in self._of(begin, end)])
+        return self._at(np.arange(first_sample, first_sample + self._batch_size), "buckets").max()
 
     def cut(self, batch: Batch, first_sample: tf.Tensor) -> Batch:
         """Returns a rank's part of a global batch with the widths of `ExampleSource.widths_at`, with less padding.
@@ -71,6 +72,13 @@ class LengthBuckets:
             if whole is not None and min(of_lengths) < whole:
                 shortened[name] = batch[name][:, : tf.gather(tf.constant(of_lengths), number)]
         return shortened
+
+    def _at(self, samples: np.ndarray, name: str) -> np.ndarray:
+        """Returns what windows have by this name for consecutive samples, int64 [n]."""
+        positions = self._left_out.positions(samples)
+        begin, end = int(positions[0]), int(positions[-1]) + 1
+        values = np.concatenate([getattr(each, name)[each.part(begin, end)] for each in self._of(begin, end)])
+        return values[positions - begin]
 
     def _of(self, begin: int, end: int) -> list[_Window]:
         """Returns the windows that have samples from `begin` to `end`, in order."""

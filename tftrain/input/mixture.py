@@ -23,6 +23,7 @@ from tftrain.config.train import DataConfig
 from tftrain.host import addresses
 from tftrain.host.files import listed
 from tftrain.input.errors import DataError
+from tftrain.input.left_out import NOTHING, LeftOut
 from tftrain.input.manifest import NAME, Manifest, read_manifest
 from tftrain.input.mirror import local_folder
 from tftrain.input.order import derive_key, example_ids
@@ -80,9 +81,9 @@ class Mixture:
         periods, places = divmod(samples, PERIOD)
         return periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
 
-    def words(self, samples: int) -> str:
+    def words(self, samples: int, left_out: LeftOut = NOTHING) -> str:
         """Returns share, size and epochs of each source, after so many samples of the run, for the log."""
-        counts = self.consumed(samples).tolist()
+        counts = left_out.total(samples, self.consumed).tolist()
         words_of = [
             f"{source.name} {source.share:.2%} of the samples, {count / size:.2f} epochs of {size}"
             for source, size, count in zip(self.sources, self.sizes, counts, strict=True)

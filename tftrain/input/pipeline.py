@@ -13,6 +13,7 @@ import tensorflow as tf
 from tftrain.config import length_choice
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import DataConfig
+from tftrain.input.left_out import NOTHING, LeftOut
 from tftrain.input.length_buckets import LengthBuckets
 from tftrain.input.source import Batch, ExampleSource, open_source
 
@@ -21,7 +22,14 @@ __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
 def train_batches(
-    source: ExampleSource, data: DataConfig, seed: int, first_sample: int, global_batch_size: int, start: int, stop: int
+    source: ExampleSource,
+    data: DataConfig,
+    seed: int,
+    first_sample: int,
+    global_batch_size: int,
+    start: int,
+    stop: int,
+    left_out: LeftOut = NOTHING,
 ) -> tf.data.Dataset:
     """Returns this rank's part of the global batches, as an infinite dataset.
 
@@ -34,14 +42,15 @@ def train_batches(
         first_sample: global number of the first sample, which is the number of consumed samples.
         global_batch_size: samples of one update over all ranks.
         start, stop: this rank's samples of each global batch.
+        left_out: gives the positions of the samples in the order of the examples.
     """
     buckets = None
     if data.seq_length_buckets != length_choice.NONE:
         lengths = length_choice.read(data.seq_length_buckets, source.max_seq_length)
-        buckets = LengthBuckets(source, seed, lengths, global_batch_size)
+        buckets = LengthBuckets(source, seed, lengths, global_batch_size, left_out)
 
     def order(samples: np.ndarray) -> np.ndarray:
-        return source.example_numbers(samples, seed)
+        return source.example_numbers(left_out.positions(samples), seed)
 
     def batch(number: tf.Tensor) -> Batch:
         first = first_sample + number * global_batch_size
@@ -60,18 +69,21 @@ def ramped_batches(
     ramp: Ramp,
     share: Callable[[int], tuple[int, int]],
     steps: int,
+    left_out: LeftOut = NOTHING,
 ) -> Iterator[Batch]:
     """Yields this rank's part of `steps` global batches whose size follows a ramp.
 
     Args:
         first_sample: global number of the first sample, which determines the size of the first batch.
         share: maps the size of a global batch to this rank's samples, [start, stop).
+        left_out: see `train_batches`.
     """
     stages = ramp.stages(first_sample)
     for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
         size, count = stage.batch_size, min(end, steps) - stage.first_step
         if count > 0:
-            yield from train_batches(source, data, seed, stage.first_sample, size, *share(size)).take(count)
+            batches = train_batches(source, data, seed, stage.first_sample, size, *share(size), left_out)
+            yield from batches.take(count)
 
 
 def eval_batches(
