@@ -11,6 +11,7 @@ Exit codes, of which docs/reliability.md says more:
     79  a signal stopped the run, and --preempt_save_seconds were not enough to save
     80  another rank ended; its own exit code gives the reason
     81  TensorFlow could not allocate a tensor: out of memory
+    82  another spike of the loss after --max_rollbacks rollbacks
     128 plus the signal's number: a signal ended the process at once; of SIGTERM and SIGINT, the second one does
 """
 

@@ -1,6 +1,7 @@
 """The state of a run: task, optimizer, loss scale and counters, and their tensors in a checkpoint.
 
-The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
+The position in the data is `consumed_samples`, and the windows that are left out: the order of the examples is a
+function of the seed and of these.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
+from tftrain.input.left_out import NOTHING
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
@@ -30,6 +32,7 @@ from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.supervise.spikes import SpikeMonitor
 from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
@@ -45,7 +48,7 @@ class StepInfo(NamedTuple):
     learning_rate: tf.Tensor  # fp32
     grad_norm: tf.Tensor  # fp32, unscaled, from before clipping
     loss_scale: tf.Tensor  # fp32
-    skipped: tf.Tensor  # bool; loss or gradient was not finite and nothing was updated
+    skipped: tf.Tensor  # bool; loss or gradient was not finite, or a spike that is skipped, and nothing was updated
     is_nan: tf.Tensor  # bool; skipped, and not because of the loss scale alone
     culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
     bad_ranks: tf.Tensor  # fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite
@@ -88,7 +91,7 @@ class Progress(tf.Module):
 
     Attributes:
         step, consumed_samples: int64, updates tried so far, and their samples.
-        skipped_steps: int64, updates left out because loss or gradient was not finite.
+        skipped_steps: int64, updates left out because loss or gradient was not finite, or a spike.
         nan_steps: int64, those of them that no smaller loss scale would have made finite.
         interval_sums: fp64 [sums], the task's sums since the last logged step, without those of NaN steps.
     """
@@ -132,6 +135,8 @@ class Run:
         segments: of the backward pass of a global batch's last micro-batch, see `tftrain.train.segments`.
         task, optimizer: what is optimised, with this rank's part of the model; and over its variables.
         loss_scale, progress: which the loss is multiplied by, and the counters.
+        left_out: windows of the data that rollbacks have left out.
+        spikes: statistics of loss and gradient norm.
     """
 
     def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
@@ -177,6 +182,7 @@ class Run:
         model.token_embedding.update_copy(mesh, "initial")
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
+        self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""

@@ -10,6 +10,7 @@ from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.health import Health
+from tftrain.supervise.spikes import SpikeMonitor
 from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.train.step import StepInfo
 
@@ -31,9 +32,8 @@ BAD = BACKED_OFF._replace(is_nan=tf.constant(True), culprit=tf.constant(7), bad_
 def seen(infos, max_nan_steps=3):
     found = []
     settings, mesh = LimitsConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
-    health = Health(
-        settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", found.append
-    )
+    names = BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}"
+    health = Health(settings, mesh, *names, found.append, SpikeMonitor(settings.spike_zscore))
     for number, info in enumerate(infos, start=1):
         health.observe(number, info, at_once=number == len(infos))
     return found

@@ -160,6 +160,7 @@ def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, capsys):
         "spike_loss_zscore": 7.5,
         "spike_grad_norm": 3.0,
         "spike_grad_norm_zscore": -0.25,
+        "spike_skipped": 0,
     }
     parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.partition("] ")[2].split("|")]
     assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]

@@ -24,7 +24,7 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
         wrong: flags whose own values are refused.
     """
     problems = [*_of_model(config), *_of_data(config), *_of_schedule(config), *_of_ranks(config, ranks)]
-    problems += _of_buckets(config)
+    problems += [*_of_buckets(config), *_of_spikes(config)]
     if not config.compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
         problems.append(Problem("enable_resource_variables", False, expected))
@@ -228,6 +228,26 @@ def _of_buckets(config) -> list[Problem]:
             return [Problem("seq_length_buckets", lengths, f"expected none: {reason}")]
     divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
     return length_choice.problems(lengths, config.data.max_seq_length, divisor)
+
+
+def _of_spikes(config) -> Iterator[Problem]:
+    """Yields why on_spike can't do what it says."""
+    limits, checkpoint = config.limits, config.checkpoint
+    if limits.on_spike == "log" or config.run.mode != "train":
+        return
+    if not limits.spike_zscore:
+        yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with on_spike={limits.on_spike}")
+    if limits.on_spike != "rollback":
+        return
+    if not checkpoint.saves_before(config.run.max_steps):
+        expected = "expected log or skip, or add checkpoint_every: there is no checkpoint to go back to before the end"
+        yield Problem("on_spike", "rollback", expected)
+    if config.data.synthetic_data:
+        expected = "expected log or skip with synthetic_data, of which no samples can be left out"
+        yield Problem("on_spike", "rollback", expected)
+    if checkpoint.keep_last < 2:
+        expected = "expected at least 2 with on_spike=rollback: the newest checkpoint may be too close to the spike"
+        yield Problem("keep_last", checkpoint.keep_last, expected)
 
 
 def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:

@@ -108,8 +108,17 @@ class LimitsConfig:
     """Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start."""
     max_nan_steps: int = flag(20, minimum=1)
     """Number of consecutive steps with a non-finite loss or gradient that end the run."""
-    spike_zscore: float = flag(6.0, minimum=0)
-    """Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none."""
+    spike_zscore: float = flag(6.0, minimum=0, on_resume="logged")
+    """A step is a spike if its loss or gradient norm is this many standard deviations above its recent mean; 0: none
+    is."""
+    on_spike: str = flag("log", choices=("log", "skip", "rollback"), on_resume="logged")
+    """What a spike does. log: a line in the log. skip: the step makes no update, at most 20 steps in a row. rollback:
+    the run goes back to a checkpoint before the spike, and leaves out the samples around it."""
+    rollback_margin: int = flag(10, minimum=0, on_resume="logged")
+    """Batches before a spike that a rollback leaves out too; it goes back to a checkpoint before them."""
+    rollback_window: int = flag(200, minimum=1, on_resume="logged")
+    """Batches that a rollback leaves out from the spike on, that of the spike included."""
+    max_rollbacks: int = flag(10, "Number of rollbacks after which another spike ends the run.", minimum=1)
 
 
 @dataclass(frozen=True)

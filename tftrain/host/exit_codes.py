@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     NOT_SAVED = 79  # a signal stopped the run, and --preempt_save_seconds were not enough to save
     PEER_ENDED = 80  # another rank ended; its own exit code gives the reason
     OUT_OF_MEMORY = 81  # the device, or the allocator, has no memory left
+    UNSTABLE = 82  # more spikes of the loss than --max_rollbacks permits
     SIGNALLED = 128  # plus the number of the second signal
 
 
@@ -38,6 +39,13 @@ class NotFiniteError(RunError):
             f"{what}. Go on from an earlier checkpoint with a lower --learning_rate or another --precision, or look "
             "for what is wrong in the data"
         )
+
+
+class UnstableError(RunError):
+    """The loss has another spike after all rollbacks that a run may make; on all ranks alike."""
+
+    exit_code = ExitCode.UNSTABLE
+    on_all_ranks = True
 
 
 class OutOfMemoryError(RunError):

@@ -17,6 +17,7 @@ REASONS = {
     ExitCode.SAVES_FAILED: f"checkpoints could not be written, see its own lines above; free the disk and {AGAIN}",
     ExitCode.NOT_SAVED: f"there was no time to save; {AGAIN} from the last checkpoint",
     ExitCode.OUT_OF_MEMORY: "memory was short; its own lines above say what to do",
+    ExitCode.UNSTABLE: "the loss had too many spikes; its own lines above say what to do",
 }
 KILLED = ExitCode.SIGNALLED + signal.SIGKILL
 

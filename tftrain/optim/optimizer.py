@@ -36,7 +36,7 @@ class UpdateInfo(NamedTuple):
     learning_rate: tf.Tensor  # fp32, of this update
     grad_norm: tf.Tensor  # fp32, of the unscaled gradients before clipping
     loss_scale: tf.Tensor  # fp32, by which these gradients were multiplied
-    found_inf: tf.Tensor  # bool, whether loss or norm was not finite and the update was skipped
+    skipped: tf.Tensor  # bool, whether the update was skipped: loss or norm was not finite, or the norm too large
     is_nan: tf.Tensor  # bool, whether it was skipped for a reason that no smaller loss scale removes
     culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
 
@@ -114,7 +114,11 @@ class Optimizer(tf.Module):
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 
     def apply(
-        self, gradients: list[tf.Tensor], loss_scale: LossScale | None = None, losses: tf.Tensor | None = None
+        self,
+        gradients: list[tf.Tensor],
+        loss_scale: LossScale | None = None,
+        losses: tf.Tensor | None = None,
+        norm_limit: tf.Tensor | None = None,
     ) -> UpdateInfo:
         """Unscales, clips and applies gradients unless one is not finite; updates the loss scale in both cases.
 
@@ -126,6 +130,7 @@ class Optimizer(tf.Module):
                 reduced over ranks and still multiplied by the loss scale.
             loss_scale: the scale that the loss was multiplied by; None: 1.
             losses: fp32 of any shape, which must be finite too.
+            norm_limit: fp32 scalar; with a gradient norm from there on the update is skipped, too. None: with none.
 
         Raises:
             ValueError: the gradients do not match the stores.
@@ -148,15 +153,16 @@ class Optimizer(tf.Module):
         clip = self.config.clip_global_norm
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
         rate = learning_rate(self.config, self._length, self.step)
-        self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, found_inf))
+        skipped = found_inf if norm_limit is None else found_inf | (grad_norm >= norm_limit)
+        self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, skipped))
         if self.config.ema_decay:
-            self._update.average(rules.average_share(self.config, self.step, found_inf))
-        self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
+            self._update.average(rules.average_share(self.config, self.step, skipped))
+        self.step.assign_add(tf.cast(tf.logical_not(skipped), tf.int64))
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
         # On a GPU, a maximum of int32 would wait on the host for all gradients, and a range is made on the host.
         culprit = tf.reduce_max(tf.where(marks > 0, np.arange(len(self._names) + 1, dtype=np.float32), -1.0))
         loss_scale.update(found_inf)
-        return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
+        return UpdateInfo(rate, grad_norm, scale, skipped, is_nan, culprit)
 
     def slots_of(self, name: str) -> tuple[str, ...]:
         """Returns the names of the slots of a variable of any stage, given its global name."""

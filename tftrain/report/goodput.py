@@ -1,8 +1,9 @@
 """Goodput: the share of a run's hours that went into steps which count, over all starts of the run.
 
 OUTPUT_DIR/goodput.json has an entry for each start, as of at most `SECONDS` before it ended. A start that was killed
-leaves the steps after its last checkpoint to the next one: the seconds of those are "repeated". The time from the end
-of a start to the beginning of the next is "down". So all kinds add up to the time since the run was first started.
+leaves the steps after its last checkpoint to the next one: the seconds of those are "repeated". A rollback is a start,
+too. The time from the end of a start to the beginning of the next is "down". So all kinds add up to the time since the
+run was first started.
 """
 
 import logging
@@ -24,7 +25,7 @@ NAME = "goodput.json"
 SECONDS = 10.0
 KINDS = {
     "steps": "whose updates the run still has",
-    "repeated": "steps that a later start took again, because no checkpoint had them",
+    "repeated": "steps that were taken again, because no checkpoint had them or a rollback left them",
     "start": "imports, connecting the ranks, building the model, reading a checkpoint",
     "compile": "the first step with each size of a batch",
     "data": "waiting for batches",
@@ -107,6 +108,13 @@ class Goodput:
             logger.warning(f"the goodput of earlier starts is lost: {error}")
         self.starts.append(Start(ledger.began, first, first, {}))
         self.note(first, at_once=True)
+
+    def go_back(self, step: int, first: int) -> None:
+        """Records `step` updates, of which the run goes on after the `first` ones as if it were started again there."""
+        self.note(step, at_once=True)
+        self._ledger.restart()
+        self._first = first
+        self.starts.append(Start(self._ledger.began, first, first, {}))
 
     def note(self, step: int, at_once: bool = False) -> None:
         """Writes the seconds until now, after so many updates, if it is time or must be at once."""

@@ -1,11 +1,6 @@
 """Watches loss and gradient norm of every step: non-finite values end the run, unusual values are spikes.
 
 It checks each step one step later, so the device is already running the next step while the host waits for the values.
-
-Spikes are steps whose loss or gradient norm lies far above its recent values. A z-score is the number of standard
-deviations between a value and the mean; both are exponentially weighted towards recent steps. Only values above the
-mean count, because a falling loss lies below it. A gradient norm varies by factors, so its logarithm is used. The
-statistics are not saved: a resumed run collects them anew.
 """
 
 import logging
@@ -19,58 +14,17 @@ from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.rows import SpikeRow
 from tftrain.run_state import Evaluation, StepInfo
+from tftrain.supervise.spikes import SpikeMonitor
 
 logger = logging.getLogger(__name__)
-
-DECAY = 0.99  # weight of the past in each step's mean: about the last hundred steps count
-WARMUP = 50  # with fewer values, their spread is unknown
-MIN_DEVIATION = 1e-3  # as a fraction of the mean: a series without noise has a standard deviation of 0
-
-
-class Series:
-    """A series of values, with the z-score of each among the values before it."""
-
-    def __init__(self, limit: float):
-        """Begins empty; a value with a z-score above `limit` is clipped before it enters the statistics."""
-        self._limit, self._count, self._mean, self._variance = limit, 0, 0.0, 0.0
-
-    def zscore(self, value: float) -> float:
-        """Adds a finite value and returns its z-score among the values before it; 0 during the first WARMUP values."""
-        mean, deviation = self._mean, math.sqrt(self._variance)
-        deviation = max(deviation, MIN_DEVIATION * max(abs(mean), 1.0))
-        known = self._count >= WARMUP
-        score = (value - mean) / deviation if known else 0.0
-        # One spike must not hide the next one; but many consecutive spikes become the new level.
-        value = min(value, mean + self._limit * deviation) if known else value
-        self._count += 1
-        rate = max(1 - DECAY, 1 / self._count)
-        change = value - mean
-        self._mean += rate * change
-        self._variance = (1 - rate) * (self._variance + rate * change * change)
-        return score
-
-
-class SpikeMonitor:
-    """Watches the loss and the gradient norm of every step."""
-
-    def __init__(self, zscore: float):
-        """Reports steps from this z-score on; 0: none."""
-        self._zscore = zscore or math.inf
-        self._loss, self._log_norm = Series(self._zscore), Series(self._zscore)
-
-    def observe(self, loss: float, grad_norm: float) -> tuple[float, float] | None:
-        """Adds the values of the next step; returns both z-scores if one is high. Non-finite values are ignored."""
-        if not math.isfinite(loss) or not math.isfinite(grad_norm):
-            return None
-        scores = self._loss.zscore(loss), self._log_norm.zscore(math.log(max(grad_norm, 1e-30)))
-        return scores if max(scores) >= self._zscore else None
 
 
 class Health:
     """Watches the steps of a run.
 
     `problem` says what was not finite in the last step that was checked; None if all was. Weights that gave such a loss
-    may be spoiled although they are finite, so they are no checkpoint to go on from.
+    may be spoiled although they are finite, so they are no checkpoint to go on from. `spike` is the first step that was
+    a spike, if the run is to go back for it, else None.
     """
 
     def __init__(
@@ -80,21 +34,32 @@ class Health:
         mean_values: Callable[[Sequence[float]], dict[str, float]],
         culprit_name: Callable[[int], str],
         on_spike: Callable[[SpikeRow], None],
+        monitor: SpikeMonitor,
     ):
         """Begins before the first step.
 
         Args:
-            settings, mesh: with max_nan_steps and spike_zscore, and with the ranks.
+            settings, mesh: with max_nan_steps and on_spike, and with the ranks.
             mean_values, culprit_name: means of the task from its sums, and what was not finite from a step's `culprit`.
             on_spike: called with each unusual step.
+            monitor: the statistics of loss and gradient norm, of which a checkpoint is a part.
         """
         self._settings, self._mean_values = settings, mean_values
         self._culprit_name, self._on_spike = culprit_name, on_spike
         self._ranks = mesh.groups["model"]
-        self._spikes = SpikeMonitor(settings.spike_zscore)
+        self._monitor = monitor
         self._waiting: list[tuple[int, StepInfo]] = []
         self._in_a_row = 0
         self.problem: str | None = None
+        self.spike: int | None = None
+
+    def limits(self) -> tuple[float, float]:
+        """Returns the loss and the gradient norm from which on the next step is a spike and makes no update."""
+        return self._monitor.limits(is_late=bool(self._waiting))
+
+    def go_back(self) -> None:
+        """Forgets the steps that wait and what was found: the run goes on from a checkpoint."""
+        self._waiting, self._in_a_row, self.problem, self.spike = [], 0, None, None
 
     def observe(self, step: int, info: StepInfo, at_once: bool) -> None:
         """Queues a step and checks the one before it; with `at_once`, checks this step too, which waits for it.
@@ -119,11 +84,13 @@ class Health:
             self.problem = f"the held-out loss after step {step} is not"
 
     def _check(self, step: int, info: StepInfo) -> None:
+        loss, norm = self._mean_values(np.asarray(info.sums).tolist())["loss"], float(info.grad_norm)
+        if scores := self._monitor.observe(math.nan if info.is_nan else loss, norm):
+            self._on_spike(SpikeRow(step, loss, scores[0], norm, scores[1], int(info.skipped)))
+            if self._settings.on_spike == "rollback" and self.spike is None:
+                self.spike = step
         if not info.is_nan:
             self._in_a_row, self.problem = 0, None
-            loss, norm = self._mean_values(np.asarray(info.sums).tolist())["loss"], float(info.grad_norm)
-            if scores := self._spikes.observe(loss, norm):
-                self._on_spike(SpikeRow(step, loss, scores[0], norm, scores[1]))
             return
         self._in_a_row += 1
         bad = [rank for place in np.flatnonzero(info.bad_ranks) for rank in self._ranks[place]]

@@ -24,13 +24,13 @@ from tqdm import tqdm
 
 from tftrain.checkpoint import durable
 from tftrain.report import rows
-from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow
+from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
 
 logger = logging.getLogger(__name__)
 
 # Prefixes of fields that form their own section in TensorBoard.
-_SECTION = re.compile(r"^(eval|memory|planned|spike)_")
+_SECTION = re.compile(r"^(eval|memory|planned|spike|rollback)_")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
@@ -164,6 +164,13 @@ class MetricsWriter:
         """Writes and shows an unusual step."""
         self._write(row, "")
         self._show(rows.short_spike_line(row, self.max_steps), rows.spike_line(row, self.max_steps))
+
+    def rollback(self, row: RollbackRow, most: int) -> None:
+        """Removes the rows after the step that a run goes back to; writes and shows this rollback, one of `most`."""
+        self.truncate_after(row.step)
+        self._write(row, "")
+        line = rows.rollback_line(row, most)
+        self._show(line, line)
 
     def memory(self, row: MemoryRow, planned: PlannedRow, shown: str) -> None:
         """Writes measured and planned memory, and shows them as the text `shown`."""

@@ -24,7 +24,7 @@ from tftrain.report import goodput, memory, planned, predictions, product_time, 
 from tftrain.report.goodput import Goodput
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
-from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
+from tftrain.report.rows import RollbackRow, SpikeRow, TrainRow, of_evaluation
 from tftrain.report.trackers import Trackers
 from tftrain.run_state import Evaluation, Run, StepInfo
 from tftrain.saving.saves import Saves
@@ -164,6 +164,13 @@ class Reporter:
         """Writes a loss spike."""
         if self._writer:
             self._writer.spike(row)
+
+    def rollback(self, step: int, row: RollbackRow) -> None:
+        """Writes that the run goes back after `step` updates, and removes the rows that it leaves."""
+        self.clock.start()
+        if self._writer:
+            self._goodput.go_back(step, row.step)
+            self._writer.rollback(row, self._run.config.limits.max_rollbacks)
 
     def close(self) -> None:
         """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again."""

@@ -31,7 +31,7 @@ class TrainRow:
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
-        skipped_steps: updates left out since the first step, because loss or gradient was not finite.
+        skipped_steps: updates left out since the first step, because loss or gradient was not finite, or a spike.
         nan_steps: those of them that no smaller loss scale would have made finite.
         failed_saves: checkpoints that could not be written, since the run was started.
     """
@@ -114,16 +114,37 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class SpikeRow:
-    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean."""
+    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean.
+
+    `spike_skipped` is 1 if the step made no update.
+    """
 
     step: int
     spike_loss: float
     spike_loss_zscore: float
     spike_grad_norm: float
     spike_grad_norm_zscore: float
+    spike_skipped: int = 0
 
 
-Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow
+@dataclass(frozen=True)
+class RollbackRow:
+    """A return to the checkpoint of `step`, after a spike in a later step.
+
+    Attributes:
+        rollbacks: so far, this one included.
+        rollback_spike_step: the step of the spike.
+        rollback_first_position, rollback_last_position: of the window that is left out, in the order of the data.
+    """
+
+    step: int
+    rollbacks: int
+    rollback_spike_step: int
+    rollback_first_position: int
+    rollback_last_position: int
+
+
+Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow | RollbackRow
 
 
 def bytes_of(prefix: str, kinds: dict[str, int]) -> dict[str, int]:
@@ -196,8 +217,16 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
             f"spike at {row.step:10d}/{max_steps:8d}",
             f"loss: {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} standard deviations)",
             f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
+            *(["the update is skipped"] if row.spike_skipped else []),
         )
     )
+
+
+def rollback_line(row: RollbackRow, most: int) -> str:
+    """Returns the line of a rollback, one of at most `most`."""
+    window = f"positions {row.rollback_first_position} to {row.rollback_last_position} of the data"
+    after = f"after a spike in step {row.rollback_spike_step}"
+    return f"rollback {row.rollbacks} of {most} to step {row.step} {after}: {window} are left out"
 
 
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
@@ -237,6 +266,7 @@ def short_spike_line(row: SpikeRow, max_steps: int) -> str:
             _short_step(row.step, max_steps),
             f"spike: loss {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} sd)",
             f"grad norm {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f} sd)",
+            *(["skipped"] if row.spike_skipped else []),
         )
     )
 

@@ -56,6 +56,7 @@ def write(output_dir: str | Path) -> Path:
         *_goodput(starts),
         *_memory(rows),
         *_spikes(rows),
+        *_rollbacks(rows),
         "<h2>Flags</h2>",
         _flags(flags),
     ]
@@ -157,6 +158,20 @@ def _spikes(rows: list[dict]) -> list[str]:
     ]
     heads = ("step", "loss", "standard deviations above its mean", "norm of the gradient")
     return [f"<h2>Spikes: {len(spikes)}</h2>", table(heads, ("number",) * 4, shown)]
+
+
+def _rollbacks(rows: list[dict]) -> list[str]:
+    shown = [
+        (
+            f"{row['rollback_spike_step']:,}",
+            f"{row['step']:,}",
+            f"{row['rollback_first_position']:,} to {row['rollback_last_position']:,}",
+        )
+        for row in rows
+        if "rollbacks" in row
+    ]
+    heads = ("step of the spike", "back to step", "positions of the data that are left out")
+    return [f"<h2>Rollbacks: {len(shown)}</h2>", table(heads, ("number",) * 3, shown)] if shown else []
 
 
 def _flags(flags: dict[str, Any]) -> str:

@@ -39,6 +39,10 @@ class Best:
                 logger.warning(f"{path}: can't be written: {error}; a resumed run does not know the best score")
         return self.step == step
 
+    def go_back(self, step: int) -> None:
+        """Forgets the scores of evaluations after a step."""
+        self._scores.evaluations = [each for each in self._scores.evaluations if each.step <= step]
+
     @property
     def step(self) -> int | None:
         """Updates before the best evaluation; None if there is none."""

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tensorflow as tf
 
 from tftrain.checkpoint import folder
@@ -16,12 +17,14 @@ from tftrain.checkpoint.reader import Reader
 from tftrain.config.fields import changed
 from tftrain.host.environment import versions
 from tftrain.host.files import listed
+from tftrain.input.left_out import LeftOut
 from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.saves import Saves
 from tftrain.saving.uploads import Uploads
+from tftrain.supervise.spikes import SpikeStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Checkpoints:
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
-            run.load(reader)
+            self._load(reader)
             for line in changes + self._learning_rate_changes(reader.manifest.run.get("schedule")):
                 logger.info(line)
         if run.mesh.is_chief:
@@ -61,6 +64,31 @@ class Checkpoints:
                 logger.info(f"{what} moved to {aside}")
             self._uploads.begin(int(run.progress.step), self.saves.superseded)
         return reader and reader.path
+
+    def go_back(self, step: int, margin: int) -> Path:
+        """Gives every rank its part of the checkpoint that `resume.before` chooses, and returns it; as `restore` does.
+
+        Checkpoints of later steps are set aside.
+        """
+        run = self._run
+        self.saves.settle()
+        reader = resume.before(step, margin, run.config, run.mesh, run.restore_buffers)
+        self._load(reader)
+        if run.mesh.is_chief:
+            folder.set_aside(run.config.run.folder, int(run.progress.step))
+            self._uploads.go_back(int(run.progress.step))
+        return reader.path
+
+    def _load(self, reader: Reader) -> None:
+        """Gives the run what a checkpoint holds; older ones have neither windows nor statistics."""
+        run, saved = self._run, reader.manifest.run
+        run.load(reader)
+        try:
+            windows = saved.get("progress", {}).get("left_out", ())
+            run.left_out = LeftOut(msgspec.convert(windows, tuple[tuple[int, int], ...]))
+            run.spikes.statistics = msgspec.convert(saved.get("spikes", SpikeStatistics()), SpikeStatistics)
+        except (AttributeError, msgspec.ValidationError) as error:
+            raise AgreedCheckpointError(f"{reader.path}: its manifest has a damaged progress: {error}") from error
 
     def prepare(self) -> threading.Thread:
         """Lets memory for the first save be prepared in the background; returns the thread."""
@@ -87,7 +115,11 @@ class Checkpoints:
         counters = ("consumed_samples", "skipped_steps", "nan_steps")
         of_schedule = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
         return {
-            "progress": {name: int(getattr(run.progress, name)) for name in counters},
+            "progress": {
+                **{name: int(getattr(run.progress, name)) for name in counters},
+                "left_out": [list(window) for window in run.left_out.windows],
+            },
+            "spikes": msgspec.to_builtins(run.spikes.statistics),
             "seed": config.run.seed,
             "loss_scale": float(run.loss_scale.value),
             "schedule": {

@@ -4,7 +4,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,22 +80,59 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
                 f"--resume={settings.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
-    own_names = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
-    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(own_names), "resume.found")[0])
-    wanted = restore_buffers() if names else {}
-    for name in reversed(names):
-        reader, problem = _checked(folder.checkpoint_folder(output_dir) / name, mesh, wanted, settings.resume_check)
-        if reader:
-            return reader
-        if mesh.is_chief:
-            logger.warning(f"this checkpoint can't be used: {problem}")
-    if names:
+    paths = _found(output_dir, mesh)
+    if reader := _first_good(paths[::-1], config, mesh, restore_buffers):
+        return reader
+    if paths:
         advice = "--resume=none starts over and moves them aside"
         if config.run.mode == "evaluate":
             advice = "expected another --output_dir, or --resume with the folder of a good checkpoint"
         raise AgreedCheckpointError(
-            f"{folder.checkpoint_folder(output_dir)}: none of its {len(names)} checkpoints can be used; {advice}"
+            f"{folder.checkpoint_folder(output_dir)}: none of its {len(paths)} checkpoints can be used; {advice}"
         )
+    return None
+
+
+def before(
+    step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
+) -> Reader:
+    """Opens the newest checkpoint of the run from `margin` steps before a step or more; every rank must call it.
+
+    If there is none, the oldest one from before the step. For the other arguments, see `choose`.
+
+    Raises:
+        CheckpointError: there is none, or all are damaged; on all ranks alike.
+    """
+    paths = [path for path in _found(config.run.folder, mesh) if folder.order(path)[0] < step]
+    early = [path for path in paths if folder.order(path)[0] < step - margin]
+    reader = _first_good([*early[::-1], *paths[len(early) :]], config, mesh, restore_buffers)
+    if reader is None:
+        place = folder.checkpoint_folder(config.run.folder)
+        raise AgreedCheckpointError(
+            f"{place}: no good checkpoint from before step {step}, a spike that --on_spike=rollback would go back for; "
+            "start again with --on_spike=skip or log, or with a larger --keep_last"
+        )
+    return reader
+
+
+def _found(output_dir: str, mesh: Mesh) -> list[Path]:
+    """Returns the checkpoints that the chief sees in the folder of a run, the oldest first."""
+    names = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
+    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(names), "resume.found")[0])
+    return [folder.checkpoint_folder(output_dir) / name for name in names]
+
+
+def _first_good(
+    paths: Sequence[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
+) -> Reader | None:
+    """Opens the first of these checkpoints that all ranks find good; None if there is none."""
+    wanted = restore_buffers() if paths else {}
+    for path in paths:
+        reader, problem = _checked(path, mesh, wanted, config.checkpoint.resume_check)
+        if reader:
+            return reader
+        if mesh.is_chief:
+            logger.warning(f"this checkpoint can't be used: {problem}")
     return None
 
 

@@ -43,6 +43,7 @@ class Uploads:
         self._seconds, self._mesh = config.limits.save_timeout_seconds, mesh
         self._uploaded: dict[Path, tuple[int, int]] = {}  # The state of each file when it was copied.
         self._due, self._ends = threading.Event(), False
+        self._goes_on_from: int | None = None  # Later checkpoints at the address are still to be set aside.
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list]) -> None:
@@ -53,9 +54,14 @@ class Uploads:
             superseded: returns those of complete checkpoints that are to be removed, see `folder.superseded`.
         """
         if self._mesh.is_chief and is_address(self._address):
+            self._goes_on_from = step
             # A daemon thread: a process must be able to end although a server does not answer.
-            self._thread = threading.Thread(target=self._run, args=(step, superseded), name="upload", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(superseded,), name="upload", daemon=True)
             self._thread.start()
+
+    def go_back(self, step: int) -> None:
+        """Lets the next pass set aside the checkpoints of later steps."""
+        self._goes_on_from = step
 
     def request(self) -> None:
         """Lets another pass begin, now or after the one under way."""
@@ -89,16 +95,16 @@ class Uploads:
             where = f"--output_dir={self._address}: the last upload has failed: {state}"
             raise FailedSavesError(f"{where}; {self._folder} has all: start the same command again to upload it")
 
-    def _run(self, step: int, superseded: Callable[[Sequence[PurePath]], list]) -> None:
-        has_begun = is_last = False
+    def _run(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
+        is_last = False
         while not is_last:
             self._due.wait()
             self._due.clear()
             is_last = self._ends
             try:
-                if not has_begun:
+                if (step := self._goes_on_from) is not None:
                     self._set_aside(step)
-                    has_begun = True
+                    self._goes_on_from = None if self._goes_on_from == step else self._goes_on_from
                 self._update(superseded)
                 self.problem = ""
             except Exception as error:

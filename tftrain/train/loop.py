@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain import hooks
+from tftrain.checkpoint.folder import checkpoint_folder
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
@@ -29,10 +30,10 @@ from tftrain.saving.uploads import Uploads
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
-from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks
+from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks, rollback
 from tftrain.train.held_out import HeldOut
 from tftrain.train.memory_trace import MemoryTrace
-from tftrain.train.observers import AfterStep, Evaluate, Observer, Outcome, Save, Watch
+from tftrain.train.observers import AfterStep, Evaluate, Limit, Observer, Outcome, Save, Watch
 from tftrain.train.sharded import ShardedEvaluation
 from tftrain.train.step import TrainStep
 from tftrain.train.user_hooks import UserHooks
@@ -53,6 +54,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             upload to an address has failed.
         NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
             every rank.
+        UnstableError: a spike after `max_rollbacks` rollbacks.
     """
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with Uploads(config, mesh) as uploads:
@@ -82,12 +84,15 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             return ExitCode.DONE
         if mesh.is_chief:
             write_tokenizer(config, resumed is not None)
-    health = Health(config.limits, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
+    names = run.task.mean_values, run.optimizer.culprit_name
+    health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
     step = TrainStep(run)
-    consumed, share = int(run.progress.consumed_samples), mesh.data.share
-    batches = pipeline.ramped_batches(
-        source, config.data, config.run.seed, consumed, config.batch.ramp, share, max_steps - done
-    )
+
+    def batches() -> Iterator[Batch]:
+        consumed, steps = int(run.progress.consumed_samples), max_steps - int(run.progress.step)
+        ramp, share = config.batch.ramp, mesh.data.share
+        data = source, config.data, config.run.seed
+        return pipeline.ramped_batches(*data, consumed, ramp, share, steps, run.left_out)
 
     def stopping(name: str) -> None:
         limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
@@ -101,6 +106,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
+        on_spike = config.limits.on_spike
         observers = [
             Watch(signals),
             AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
@@ -110,17 +116,26 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             Save(checkpoints, schedule, health, best, watchdog),
             *([MemoryTrace(run, done + memory_trace.STEP, baseline)] if config.log.trace_memory else []),
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
+            *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
-        outcome = take_steps(run, step, iter(batches), observers, reporter.clock, watchdog)
+        if on_spike == "rollback" and (resumed is None or resumed.parent != checkpoint_folder(config.run.folder)):
+            with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
+                checkpoints.save()  # There is one to go back to from the first step on.
+        while True:
+            outcome = take_steps(run, step, batches(), observers, reporter.clock, watchdog)
+            if outcome.is_stopped or not outcome.goes_back:
+                break
+            rollback.go_back(run, checkpoints, health, reporter, observers, watchdog)
         for observer in observers:
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
         reporter.close()
     if source.mixture:
-        logger.info(f"mixture: {source.mixture.words(int(run.progress.consumed_samples))}")
+        logger.info(f"mixture: {source.mixture.words(int(run.progress.consumed_samples), run.left_out)}")
     if outcome.is_stopped:
         number = outcome.number
-        logger.info(f"stopped after step {number}, and the state is saved: start the same command again to continue")
+        saved = "a spike, so that the last checkpoint stays" if outcome.goes_back else "and the state is saved"
+        logger.info(f"stopped after step {number}, {saved}: start the same command again to continue")
     elif best:
         logger.info(best.words())
     if health.problem and not outcome.is_stopped:
@@ -131,7 +146,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
 def take_steps(
     run: Run, step: TrainStep, batches: Iterator[Batch], observers: Sequence[Observer], clock: Clock, watchdog: Watchdog
 ) -> Outcome:
-    """Takes steps until one is the last; returns that one's outcome.
+    """Takes steps until one is the last, or the run must go back after it; returns that one's outcome.
 
     `batches` are this rank's shares of the global batches. `clock` counts the seconds of the steps, and `watchdog`
     limits them.
@@ -155,7 +170,7 @@ def take_steps(
         with clock.pause():
             for observer in observers:
                 observer.between_steps(outcome)
-        if outcome.is_last:
+        if outcome.is_last or outcome.goes_back:
             break
     return outcome
 

@@ -28,6 +28,7 @@ class Outcome:
     info: StepInfo
     is_last: bool  # whether no step follows; an observer may set it
     is_stopped: bool = False  # whether a signal asked for the end
+    goes_back: bool = False  # whether the run goes back to a checkpoint before it goes on
     is_best: bool = False  # whether the evaluation after the step has the best score so far
     evaluation: Evaluation | None = None  # after the step, if there was one
 
@@ -54,6 +55,9 @@ class Observer:
     def between_steps(self, outcome: Outcome) -> None:
         """Does what may take longer than a step, with a time limit of its own; the step's time is without it."""
 
+    def go_back(self, step: int) -> None:
+        """Forgets what came after a step, whose checkpoint the run goes on from."""
+
     def finish(self) -> None:
         """Ends what is under way, after the last step."""
 
@@ -72,6 +76,17 @@ class Watch(Observer):
         """Makes the step the last one, if a rank has received a signal."""
         outcome.is_stopped = self.signals.stop_requested(int(request))
         outcome.is_last |= outcome.is_stopped
+
+
+@dataclass
+class Limit(Observer):
+    """A number that the step needs, and that is the same on all ranks: a request, which no observer acts on."""
+
+    value: Callable[[], float]
+
+    def request(self) -> float:
+        """Returns the number."""
+        return self.value()
 
 
 @dataclass
@@ -97,8 +112,8 @@ class Evaluate(Observer):
     every: int
 
     def between_steps(self, outcome: Outcome) -> None:
-        """Evaluates if it is time, but not after a signal; ends a run that does not get better."""
-        if outcome.is_stopped or not outcome.is_due(self.every):
+        """Evaluates if it is time, but not after a signal or a spike; ends a run that does not get better."""
+        if outcome.is_stopped or self.health.spike or not outcome.is_due(self.every):
             return
         number = outcome.number
         name = f"evaluation after step {number}"
@@ -115,12 +130,18 @@ class Evaluate(Observer):
             self.health.settle()
             self.health.observe_evaluation(number, result)
 
+    def go_back(self, step: int) -> None:
+        """Forgets later scores."""
+        if self.best:
+            self.best.go_back(step)
+
 
 @dataclass
 class Save(Observer):
     """Checkpoints: by steps, by the clock, of the best score, which is not removed, and the last one.
 
-    After a step that is not finite, only the last checkpoint is saved, as one that no run goes on from.
+    After a step that is not finite, only the last checkpoint is saved, as one that no run goes on from. After a spike
+    that the run goes back for, none is.
     """
 
     checkpoints: Checkpoints
@@ -142,6 +163,11 @@ class Save(Observer):
 
     def between_steps(self, outcome: Outcome) -> None:
         """Starts to save, if a checkpoint is due."""
+        if outcome.is_best:
+            self.health.settle()
+        outcome.goes_back = self.health.spike is not None
+        if outcome.goes_back:
+            return
         is_good = not self.health.problem
         if self.best:
             self.checkpoints.saves.keep_step = self.best.step
@@ -150,6 +176,10 @@ class Save(Observer):
             with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
                 self.checkpoints.save(outcome.is_last, is_good)
             self.schedule.saved()
+
+    def go_back(self, step: int) -> None:
+        """Starts the time until the next checkpoint."""
+        self.schedule.saved()
 
     def finish(self) -> None:
         """Waits for the last checkpoint."""

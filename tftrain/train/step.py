@@ -19,6 +19,7 @@ class TrainStep:
 
     def __init__(self, run: Run):
         self._run, mesh, state = run, run.mesh, run.optimizer.state
+        self._skips_spikes = run.config.limits.on_spike == "skip"
         self._wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
         each_micro_batch = run.config.parallel.zero_stage >= 2
         self._reduction = GradientReduction(
@@ -34,7 +35,7 @@ class TrainStep:
         self.clock = self._compute.clock if has_stages else None
         self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
-            lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
+            lambda gradients, sums, limit: run.optimizer.apply(gradients, run.loss_scale, sums, limit),
             jit_compile=run.jit and run.optimizer.can_compile,
             autograph=False,
         )
@@ -44,7 +45,8 @@ class TrainStep:
 
         Args:
             batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
-            requests: fp32 [any number]; every rank receives the elementwise maximum over all ranks.
+            requests: fp32 [any number]; every rank receives the elementwise maximum over all ranks. With
+                on_spike=skip, the last two are the loss and the gradient norm from which on the update is skipped.
         """
         info = self._step(batch, requests, self._last)
         self._last = info.packed
@@ -73,10 +75,16 @@ class TrainStep:
         gradients = all_reduce_sum(run.mesh.replicas, gradients, "gradients", self._wire)
         gradients = self._reduction.make_replicas_equal(gradients)
         sums, bad_ranks = self._sum_losses(local.sums)
-        info = self._update(gradients, sums)
+        info = self._update(gradients, sums, self._norm_limit(sums, weights, requests) if self._skips_spikes else None)
         run.task.model.token_embedding.update_copy(run.mesh, "updated")
-        run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
+        run.progress.count(run.task.batch_size(batch) * data.size, sums, info.skipped, info.is_nan)
         return StepInfo(sums, *info, bad_ranks, requests, before=before).with_packed()
+
+    def _norm_limit(self, sums: tf.Tensor, weights: tf.Tensor, requests: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient norm from which on the update is skipped, fp32 scalar; 0 if the loss is a spike."""
+        task, (loss_limit, norm_limit) = self._run.task, tf.unstack(requests[-2:])
+        loss = task.loss(dict(zip(task.sums, tf.unstack(sums), strict=True)), tf.maximum(weights, 1.0))
+        return tf.where(loss < loss_limit, norm_limit, 0.0)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the task's sums over all ranks, and 1 for each data parallel rank whose own are not finite."""

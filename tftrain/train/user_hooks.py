@@ -45,6 +45,10 @@ class UserHooks(Observer):
             self._call("on_evaluation", outcome.number, {**outcome.evaluation.means, **outcome.evaluation.scores})
         self._checkpoint()
 
+    def go_back(self, step: int) -> None:
+        """Goes on with the step after this one."""
+        self._step = step
+
     def finish(self) -> None:
         """Calls `on_checkpoint` for the last checkpoint, and `on_end`."""
         self._checkpoint()

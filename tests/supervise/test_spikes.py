@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tftrain.report.health import WARMUP, Series, SpikeMonitor
+from tftrain.supervise.spikes import WARMUP, Series, SpikeMonitor
 
 
 def falling(steps, seed, noise=0.1):
@@ -58,10 +58,10 @@ def test_a_new_level_becomes_usual():
 
 
 def test_the_zscore_is_that_of_the_weighted_past():
-    series, random = Series(math.inf), np.random.default_rng(0)
+    series, random = Series(), np.random.default_rng(0)
     values = random.normal(5, 2, 20000)
     for value in values:
-        series.zscore(value)
+        series.add(value)
     # A mean of about a hundred values is 0.1 deviations off, their deviation by a tenth.
     assert series.zscore(5 + 2 * 3) == pytest.approx(3, abs=1.0)
 

@@ -1,0 +1,239 @@
+"""--on_spike: a run that meets poisoned batches ends as one without them, with the same bits however it was stopped."""
+
+import json
+import shutil
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from tests.checkpoint import states
+from tests.distributed import run_ranks
+from tests.train import spiked_runs
+from tests.train.spiked_runs import BATCH, FLAGS, POISONED, ROLLBACK, STEPS, configured, final_loss, rows, trained
+from tftrain.checkpoint import folder as checkpoints
+from tftrain.host.exit_codes import ExitCode, UnstableError
+from tftrain.input import pipeline
+from tftrain.parallel.mesh import Mesh
+from tftrain.report import goodput, run_page
+from tftrain.run_state import Run
+from tftrain.supervise import spikes
+from tftrain.supervise.spikes import MOST_IN_A_ROW, SpikeMonitor
+from tftrain.train.step import TrainStep
+
+SPIKE = POISONED[0] + 1
+FIRST, LAST = BATCH * (SPIKE - 1 - 5), BATCH * (SPIKE - 1 + 60) - 1  # positions that a rollback leaves out
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory):
+    return spiked_runs.write(tmp_path_factory.mktemp("poisoned"))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """A run without poisoned batches."""
+    folder = tmp_path_factory.mktemp("clean")
+    trained(folder / "run", *spiked_runs.write(folder / "data", ()))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def rolled_back(poisoned, tmp_path_factory):
+    """A run that goes back; it has checkpoints after every 40 steps, and a hook that records what it begins."""
+    folder = tmp_path_factory.mktemp("rolled_back")
+    spiked_runs.Numbers.begun.clear()
+    given = (*poisoned, *ROLLBACK, "--hooks=tests.train.spiked_runs:Numbers")
+    assert trained(folder, *given) == ExitCode.DONE
+    return folder
+
+
+def rollbacks(folder):
+    return [row for row in rows(folder) if "rollbacks" in row]
+
+
+def losses(folder):
+    return [(row["step"], row["loss"]) for row in rows(folder) if "loss" in row]
+
+
+def assert_same(found, expected):
+    assert losses(found) == losses(expected)
+    tensors, others = (states.stored(checkpoints.find(folder)[-1]) for folder in (found, expected))
+    assert tensors.keys() == others.keys()
+    for name, value in others.items():
+        np.testing.assert_array_equal(tensors[name], value, err_msg=name)
+    one, two = (manifest(checkpoints.find(folder)[-1]) for folder in (found, expected))
+    assert (one["progress"], one["spikes"]) == (two["progress"], two["spikes"])
+
+
+def manifest(path):
+    return json.loads((path / "manifest.json").read_text())["run"]
+
+
+def test_a_rollback_ends_within_half_a_percent_of_the_undisturbed_run(clean, rolled_back):
+    assert abs(final_loss(rolled_back) / final_loss(clean) - 1) < 0.005
+
+
+def test_files_have_every_step_once_and_say_what_was_left_out(rolled_back):
+    expected = {
+        "step": 80,
+        "rollbacks": 1,
+        "rollback_spike_step": SPIKE,
+        "rollback_first_position": FIRST,
+        "rollback_last_position": LAST,
+    }
+    assert rollbacks(rolled_back) == [expected]
+    train = [row for row in rows(rolled_back) if "loss" in row]
+    assert [row["step"] for row in train] == list(range(1, STEPS + 1))
+    assert train[-1]["consumed_samples"] == STEPS * BATCH
+    assert not [row for row in rows(rolled_back) if "spike_loss" in row], "the spike is not a step of the run"
+    assert f"rollback 1 of 10 to step 80 after a spike in step {SPIKE}: " in (rolled_back / "log.txt").read_text()
+    newest = checkpoints.find(rolled_back)[-1]
+    assert manifest(newest)["progress"]["left_out"] == [[FIRST, LAST + 1]]
+    first, second = goodput.read(rolled_back)
+    assert (first.first, second.first, second.step) == (0, 80, STEPS)
+    assert goodput.totals([first, second])["repeated"] > 0
+    page = (rolled_back / run_page.NAME).read_text()
+    assert "Rollbacks: 1" in page
+    assert f"{FIRST:,} to {LAST:,}" in page
+
+
+def test_hooks_see_the_steps_that_are_taken_again(rolled_back):
+    # The values of a step are known when the next one is under way.
+    assert spiked_runs.Numbers.begun == [*range(1, SPIKE + 2), *range(81, STEPS + 1)]
+
+
+def test_the_result_does_not_depend_on_when_checkpoints_are_saved(poisoned, rolled_back, tmp_path):
+    trained(tmp_path, *poisoned, *ROLLBACK, "--checkpoint_every=70")
+    assert [row["step"] for row in rollbacks(tmp_path)] == [70]
+    assert_same(tmp_path, rolled_back)
+
+
+def test_a_run_that_is_stopped_at_the_spike_saves_nothing_and_goes_on_to_the_same_bits(
+    poisoned, rolled_back, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(spiked_runs.Numbers, "stop_after", SPIKE)
+    assert trained(tmp_path, *poisoned, *ROLLBACK, "--hooks=tests.train.spiked_runs:Numbers") == ExitCode.STOPPED
+    assert [path.name for path in checkpoints.find(tmp_path)][-1] == "step_00000120"
+    assert trained(tmp_path, *poisoned, *ROLLBACK) == ExitCode.DONE
+    assert_same(tmp_path, rolled_back)
+
+
+def test_a_run_resumed_after_a_rollback_leaves_out_the_same_samples(poisoned, rolled_back, tmp_path):
+    (path,) = [path for path in checkpoints.find(rolled_back) if path.name.startswith("step_00000160")]
+    shutil.copytree(path, checkpoints.checkpoint_folder(tmp_path) / path.name)
+    shutil.copy(rolled_back / "metrics.jsonl", tmp_path)
+    trained(tmp_path, *poisoned, *ROLLBACK)
+    assert_same(tmp_path, rolled_back)
+
+
+def test_more_spikes_than_rollbacks_end_the_run(poisoned, tmp_path):
+    given = (*poisoned, *ROLLBACK, "--rollback_window=20", "--max_rollbacks=2")
+    with pytest.raises(UnstableError, match="is a spike, after --max_rollbacks=2 rollbacks"):
+        trained(tmp_path, *given)
+    # Each one begins five batches before the last.
+    (one, two) = rollbacks(tmp_path)
+    assert two["rollback_first_position"] == one["rollback_first_position"] - 5 * BATCH
+    assert two["rollback_last_position"] == one["rollback_last_position"] + 20 * BATCH
+    assert UnstableError.exit_code == 82
+
+
+def test_a_step_is_judged_by_the_steps_up_to_the_second_one_before_it():
+    draw = np.random.default_rng(0)
+    values = draw.normal(5, 0.1, 200)
+    monitor = SpikeMonitor(4.0)
+    for number, value in enumerate(values):
+        loss_limit, norm_limit = monitor.limits(is_late=False)
+        if number > spikes.WARMUP:
+            mean, deviation = oracle(values[: number - 1])
+            assert loss_limit == pytest.approx(mean + 4 * deviation, rel=1e-12)
+            assert norm_limit == pytest.approx(1.0, rel=0.01)
+        monitor.observe(value, 1.0)
+
+
+def oracle(values):
+    """The weighted mean and deviation of values: the n-th has the weight 1/n, or 0.01, of all up to it."""
+    weights = np.zeros(0)
+    for count in range(1, len(values) + 1):
+        rate = max(0.01, 1 / count)
+        weights = np.append(weights * (1 - rate), rate)
+    mean = np.sum(weights * values)
+    return mean, max(np.sqrt(np.sum(weights * (values - mean) ** 2)), 1e-3 * max(abs(mean), 1.0))
+
+
+@hypothesis.given(
+    strategies.lists(strategies.sampled_from([1.0, 1.01, 0.99, 5.0, float("nan")]), min_size=70, max_size=110),
+    strategies.randoms(use_true_random=False),
+)
+def test_limits_do_not_depend_on_when_the_values_of_a_step_are_read(losses, random):
+    found = []
+    for is_late in (lambda: False, lambda: True, lambda: random.random() < 0.5):
+        monitor, waiting, limits = SpikeMonitor(3.0), [], []
+        for loss in [1.0] * 60 + losses:
+            limits.append(monitor.limits(is_late=bool(waiting)))
+            waiting.append(loss)
+            while len(waiting) > is_late():
+                monitor.observe(waiting.pop(0), 1.0)
+        found.append(limits)
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_new_level_is_skipped_a_bounded_number_of_times():
+    monitor, skipped = SpikeMonitor(6.0), []
+    for number in range(300):
+        loss = 2.0 + 0.01 * (number % 3) + (1000.0 if number >= 100 else 0.0)
+        skipped.append(loss >= monitor.limits(is_late=False)[0])
+        monitor.observe(loss, 1.0)
+    assert [number for number, each in enumerate(skipped) if each] == list(range(100, 100 + MOST_IN_A_ROW))
+
+
+def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_factory, tmp_path):
+    steps, bad = 110, (70, 71, 90)
+    data = spiked_runs.write(tmp_path_factory.mktemp("few"), bad)
+    given = (*data, f"--max_steps={steps}", "--eval_every=-1")
+    trained(tmp_path, *given, "--on_spike=skip", "--checkpoint_every=30")
+    config = configured(*given, f"--output_dir={tmp_path}")
+    run = Run(config, Mesh())
+    source = run.task.open_source(config.data, "train", 1)
+    step, losses, skipped = TrainStep(run), [], []
+    for number, batch in enumerate(pipeline.train_batches(source, config.data, 1, 0, BATCH, 0, BATCH).take(steps)):
+        sums = dict(zip(run.task.sums, run.task.vector(run.task.compute(batch)).numpy().tolist(), strict=True))
+        mean = run.task.means[0]
+        losses.append(sums[mean.total] / sums[mean.weight])
+        known = [loss for before, loss in enumerate(losses[: max(number - 1, 0)]) if before not in skipped]
+        mean, deviation = oracle(np.array(known))
+        if len(known) >= spikes.WARMUP and losses[-1] > mean + 4 * deviation:
+            skipped.append(number)
+        else:
+            step(batch)
+    assert tuple(skipped) == bad
+    found, expected = states.stored(checkpoints.find(tmp_path)[-1]), states.owned(run)
+    for name, value in expected.items():
+        if not name.startswith("progress/"):
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert [row["step"] for row in rows(tmp_path) if row.get("spike_skipped")] == [each + 1 for each in bad]
+    assert [row for row in rows(tmp_path) if "loss" in row][-1]["skipped_steps"] == len(bad)
+    shutil.rmtree(checkpoints.find(tmp_path)[-1])
+    shutil.rmtree(checkpoints.find(tmp_path)[-1])  # of step 90
+    before = losses_of_rows(tmp_path)
+    trained(tmp_path, *given, "--on_spike=skip")
+    assert losses_of_rows(tmp_path) == before
+
+
+def losses_of_rows(folder):
+    return [(row["step"], row["loss"], row["skipped_steps"]) for row in rows(folder) if "loss" in row]
+
+
+@pytest.mark.multirank
+def test_two_ranks_with_sharded_weights_go_back_together(tmp_path):
+    data = spiked_runs.write(tmp_path / "data", range(70, 85))
+    given = (*data, *ROLLBACK, "--rollback_window=20", "--max_steps=80", "--eval_every=-1")
+    trained(tmp_path / "one", *given)
+    layout = (f"--micro_batch_size={BATCH // 2}", "--split_weights", "--cpu_threads=1")
+    output = run_ranks(2, ["-m", "tftrain.run", *FLAGS, *given, *layout, f"--output_dir={tmp_path}/two"])
+    first, last = 65 * BATCH, 90 * BATCH - 1
+    assert f"rollback 1 of 10 to step 40 after a spike in step 71: positions {first} to {last}" in output
+    assert rollbacks(tmp_path / "two") == rollbacks(tmp_path / "one")
+    two, one = (np.array(losses(tmp_path / name)) for name in ("two", "one"))
+    np.testing.assert_allclose(two, one, rtol=1e-2)
