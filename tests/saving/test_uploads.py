@@ -180,6 +180,16 @@ def test_later_steps_are_set_aside_there_too(server, tmp_path):
     assert {parts[3] for parts in aside} == {"manifest.json", "shard_00000_000.safetensors"}
 
 
+def test_a_run_that_goes_back_sets_aside_there_what_it_has_set_aside_here(server, tmp_path):
+    path = run(tmp_path / "run", 1, 2, 3)
+    with uploads(path) as made:
+        made.request()
+        wait_for(lambda: names_there() == NAMES)
+        folder.set_aside(path, 1)
+        made.go_back(1)
+    assert names_there() == NAMES[:1]
+
+
 def test_a_newer_checkpoint_here_stays(server, tmp_path):
     upload(run(tmp_path / "first", 1, 2))
     path = run(tmp_path / "second", 3)

@@ -232,22 +232,20 @@ def _of_buckets(config) -> list[Problem]:
 
 def _of_spikes(config) -> Iterator[Problem]:
     """Yields why on_spike can't do what it says."""
-    limits, checkpoint = config.limits, config.checkpoint
-    if limits.on_spike == "log" or config.run.mode != "train":
-        return
-    if not limits.spike_zscore:
+    limits, keep_last = config.limits, config.checkpoint.keep_last
+    if limits.on_spike != "log" and not limits.spike_zscore:
         yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with on_spike={limits.on_spike}")
     if limits.on_spike != "rollback":
         return
-    if not checkpoint.saves_before(config.run.max_steps):
+    if not config.checkpoint.saves_before(config.run.max_steps):
         expected = "expected log or skip, or add checkpoint_every: there is no checkpoint to go back to before the end"
         yield Problem("on_spike", "rollback", expected)
-    if config.data.synthetic_data:
+    elif config.data.synthetic_data:
         expected = "expected log or skip with synthetic_data, of which no samples can be left out"
         yield Problem("on_spike", "rollback", expected)
-    if checkpoint.keep_last < 2:
+    if keep_last < 2:
         expected = "expected at least 2 with on_spike=rollback: the newest checkpoint may be too close to the spike"
-        yield Problem("keep_last", checkpoint.keep_last, expected)
+        yield Problem("keep_last", keep_last, expected)
 
 
 def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:

@@ -161,17 +161,10 @@ def _spikes(rows: list[dict]) -> list[str]:
 
 
 def _rollbacks(rows: list[dict]) -> list[str]:
-    shown = [
-        (
-            f"{row['rollback_spike_step']:,}",
-            f"{row['step']:,}",
-            f"{row['rollback_first_position']:,} to {row['rollback_last_position']:,}",
-        )
-        for row in rows
-        if "rollbacks" in row
-    ]
-    heads = ("step of the spike", "back to step", "positions of the data that are left out")
-    return [f"<h2>Rollbacks: {len(shown)}</h2>", table(heads, ("number",) * 3, shown)] if shown else []
+    names = ("rollback_spike_step", "step", "rollback_first_position", "rollback_last_position")
+    shown = [[f"{row[name]:,}" for name in names] for row in rows if "rollbacks" in row]
+    heads = ("step of the spike", "back to step", "first position that is left out", "last one")
+    return [f"<h2>Rollbacks: {len(shown)}</h2>", table(heads, ("number",) * 4, shown)] if shown else []
 
 
 def _flags(flags: dict[str, Any]) -> str:

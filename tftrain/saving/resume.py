@@ -96,12 +96,9 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
 def before(
     step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
 ) -> Reader:
-    """Opens the newest checkpoint of the run from `margin` steps before a step or more; every rank must call it.
+    """Opens the newest checkpoint from more than `margin` steps before a step, or else the oldest one from before it.
 
-    If there is none, the oldest one from before the step. For the other arguments, see `choose`.
-
-    Raises:
-        CheckpointError: there is none, or all are damaged; on all ranks alike.
+    Every rank must call it; for the other arguments, see `choose`. If there is no good one, all raise CheckpointError.
     """
     paths = [path for path in _found(config.run.folder, mesh) if folder.order(path)[0] < step]
     early = [path for path in paths if folder.order(path)[0] < step - margin]
@@ -109,8 +106,7 @@ def before(
     if reader is None:
         place = folder.checkpoint_folder(config.run.folder)
         raise AgreedCheckpointError(
-            f"{place}: no good checkpoint from before step {step}, a spike that --on_spike=rollback would go back for; "
-            "start again with --on_spike=skip or log, or with a larger --keep_last"
+            f"{place}: no good checkpoint from before step {step}, which is a spike; use --on_spike=skip or log"
         )
     return reader
 

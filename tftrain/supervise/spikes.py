@@ -21,7 +21,7 @@ WARMUP = 50  # with fewer values, their spread is unknown
 MIN_DEVIATION = 1e-3  # as a fraction of the mean: a series without noise has a standard deviation of 0
 MOST_IN_A_ROW = 20  # spikes, or as many among the steps before; then they are a new level, which no skip would end
 _NEW_LEVEL = 1 - DECAY ** (MOST_IN_A_ROW - 1.5)  # share of spikes; one less in a row is known when a step begins
-_LARGEST_LOG = 88.0  # of an fp32 number
+_LARGEST_LOG = 88.0  # of an fp32 number, nearly
 
 
 class Series(msgspec.Struct):
@@ -53,21 +53,13 @@ class Series(msgspec.Struct):
         self.variance = (1 - rate) * (self.variance + rate * change * change)
 
 
-class Step(msgspec.Struct):
-    """The values of a step that are not in the statistics yet."""
-
-    loss: float
-    log_norm: float
-    is_spike: bool
-
-
 class SpikeStatistics(msgspec.Struct):
-    """What a checkpoint holds."""
+    """What a checkpoint holds; `latest` is the last step, not in the series yet, and whether it was a spike."""
 
     loss: Series = msgspec.field(default_factory=Series)
     log_norm: Series = msgspec.field(default_factory=Series)
     share: float = 0.0  # of spikes among recent steps, weighted as these are
-    latest: Step | None = None
+    latest: tuple[float, float, bool] | None = None
 
 
 class SpikeMonitor:
@@ -82,32 +74,30 @@ class SpikeMonitor:
         """Adds the values of the next step; returns both z-scores if it is a spike. Not if one is not finite."""
         now = self.statistics
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
-            self._add_latest(now)
+            _add_latest(now)
             return None
         log_norm = math.log(max(grad_norm, 1e-30))
         scores = now.loss.zscore(loss), now.log_norm.zscore(log_norm)
-        self._add_latest(now)
-        now.latest = Step(loss, log_norm, max(scores) >= self._zscore)
-        return scores if now.latest.is_spike else None
+        is_spike = max(scores) >= self._zscore
+        _add_latest(now)
+        now.latest = loss, log_norm, is_spike
+        return scores if is_spike else None
 
     def limits(self, is_late: bool) -> tuple[float, float]:
-        """Returns the loss and the gradient norm from which on the next step is a spike; inf if none can be one.
-
-        `is_late` says whether the last step was not observed yet.
-        """
+        """Returns loss and gradient norm that make the next step a spike; `is_late`: the last one is not observed."""
         then = copy.deepcopy(self.statistics)
         if is_late:
-            self._add_latest(then)
-        log_norm = then.log_norm.limit(self._zscore)
-        return then.loss.limit(self._zscore), math.exp(log_norm) if log_norm < _LARGEST_LOG else math.inf
+            _add_latest(then)
+        return then.loss.limit(self._zscore), math.exp(min(then.log_norm.limit(self._zscore), _LARGEST_LOG))
 
-    def _add_latest(self, statistics: SpikeStatistics) -> None:
-        latest, statistics.latest = statistics.latest, None
-        if latest is None:
-            return
-        statistics.share += (1 - DECAY) * (latest.is_spike - statistics.share)
-        if not latest.is_spike:  # One spike must not hide the next one.
-            statistics.loss.add(latest.loss)
-            statistics.log_norm.add(latest.log_norm)
-        elif statistics.share > _NEW_LEVEL:
-            statistics.loss, statistics.log_norm, statistics.share = Series(), Series(), 0.0
+
+def _add_latest(statistics: SpikeStatistics) -> None:
+    if statistics.latest is None:
+        return
+    (loss, log_norm, is_spike), statistics.latest = statistics.latest, None
+    statistics.share += (1 - DECAY) * (is_spike - statistics.share)
+    if not is_spike:  # One spike must not hide the next one.
+        statistics.loss.add(loss)
+        statistics.log_norm.add(log_norm)
+    elif statistics.share > _NEW_LEVEL:
+        statistics.loss, statistics.log_norm, statistics.share = Series(), Series(), 0.0

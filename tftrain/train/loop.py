@@ -125,11 +125,20 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             outcome = take_steps(run, step, batches(), observers, reporter.clock, watchdog)
             if outcome.is_stopped or not outcome.goes_back:
                 break
-            rollback.go_back(run, checkpoints, health, reporter, observers, watchdog)
+            with watchdog.limit("going back to a checkpoint", "start_timeout_seconds", kind="start"):
+                rollback.go_back(run, checkpoints, health, reporter, observers)
         for observer in observers:
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
         reporter.close()
+    conclude(run, source, outcome, best)
+    if health.problem and not outcome.is_stopped:
+        raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
+    return outcome.exit_code
+
+
+def conclude(run: Run, source: ExampleSource, outcome: Outcome, best: Best | None) -> None:
+    """Says what the samples were, why a run has stopped, and its best score."""
     if source.mixture:
         logger.info(f"mixture: {source.mixture.words(int(run.progress.consumed_samples), run.left_out)}")
     if outcome.is_stopped:
@@ -138,9 +147,6 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         logger.info(f"stopped after step {number}, {saved}: start the same command again to continue")
     elif best:
         logger.info(best.words())
-    if health.problem and not outcome.is_stopped:
-        raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
-    return outcome.exit_code
 
 
 def take_steps(

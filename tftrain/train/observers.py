@@ -177,10 +177,6 @@ class Save(Observer):
                 self.checkpoints.save(outcome.is_last, is_good)
             self.schedule.saved()
 
-    def go_back(self, step: int) -> None:
-        """Starts the time until the next checkpoint."""
-        self.schedule.saved()
-
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         with self.watchdog.limit("the last checkpoint", "save_timeout_seconds", kind="checkpoints"):

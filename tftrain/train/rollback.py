@@ -14,23 +14,15 @@ from tftrain.report.reporter import Reporter
 from tftrain.report.rows import RollbackRow
 from tftrain.run_state import Run
 from tftrain.saving.checkpoints import Checkpoints
-from tftrain.supervise.watchdog import Watchdog
 from tftrain.train.observers import Observer
 
 
 def go_back(
-    run: Run,
-    checkpoints: Checkpoints,
-    health: Health,
-    reporter: Reporter,
-    observers: Sequence[Observer],
-    watchdog: Watchdog,
+    run: Run, checkpoints: Checkpoints, health: Health, reporter: Reporter, observers: Sequence[Observer]
 ) -> None:
     """Makes a run that of a checkpoint before the spike that `health` has found; every rank must call it.
 
-    Raises:
-        UnstableError: there were as many rollbacks as a run may make.
-        CheckpointError: there is no checkpoint to go back to.
+    Raises UnstableError after as many rollbacks as a run may make, and CheckpointError without a checkpoint.
     """
     limits, ramp, spike = run.config.limits, run.config.batch.ramp, health.spike
     done, left_out = int(run.progress.step), run.left_out  # The first one waits for the device.
@@ -40,8 +32,7 @@ def go_back(
             f"step {spike} is a spike, after --max_rollbacks={limits.max_rollbacks} rollbacks. Go on with a lower "
             "--learning_rate, a larger --rollback_window or more --max_rollbacks, or look for what is wrong in the data"
         )
-    with watchdog.limit("going back to a checkpoint", "start_timeout_seconds", kind="start"):
-        checkpoints.go_back(spike, limits.rollback_margin)
+    checkpoints.go_back(spike, limits.rollback_margin)
     step, consumed = int(run.progress.step), int(run.progress.consumed_samples)
     before, after = max(spike - 1 - limits.rollback_margin, step), spike - 1 + limits.rollback_window
     # A checkpoint from before the last rollback does not have its window.
