@@ -1,6 +1,6 @@
 """Runs of a tiny decoder in whose data some batches are random tokens, and what --on_spike makes of them.
 
-    python -m tests.train.spiked_runs [FOLDER]     # prints the table of docs/reliability.md
+    python -m tests.train.spiked_runs [FOLDER]     # prints the table and the line of docs/reliability.md
 
 Text is a Markov chain in which each token has two possible successors, so that the best loss is ln 2. Batches are
 poisoned by their place in the order of the run.
@@ -94,7 +94,7 @@ def final_loss(folder):
 
 
 def table(root):
-    """Trains with every value of --on_spike; returns the lines of a table."""
+    """Trains with every value of --on_spike; returns the lines of a table, and that of the rollback in the log."""
     clean, poisoned = write(root / "clean", ()), write(root / "poisoned")
     runs = {
         "no poisoned batches": (*clean,),
@@ -113,7 +113,8 @@ def table(root):
         (between,) = [row["eval_lm_loss"] for row in rows(folder) if "eval_lm_loss" in row and row["step"] == 180]
         ends.append(final_loss(folder))
         lines.append(f"| {name} | {between:.4f} | {ends[-1]:.4f} | {ends[-1] / ends[0] - 1:+.2%} |")
-    return lines
+    logged = (folder / "log.txt").read_text().splitlines()
+    return [*lines, "", *(line.partition("] ")[2] for line in logged if "rollback " in line)]
 
 
 if __name__ == "__main__":

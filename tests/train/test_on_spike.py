@@ -18,6 +18,7 @@ from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import goodput, run_page
 from tftrain.run_state import Run
+from tftrain.saving.best import Best
 from tftrain.supervise import spikes
 from tftrain.supervise.spikes import MOST_IN_A_ROW, SpikeMonitor
 from tftrain.train.step import TrainStep
@@ -137,6 +138,14 @@ def test_more_spikes_than_rollbacks_end_the_run(poisoned, tmp_path):
     assert two["rollback_first_position"] == one["rollback_first_position"] - 5 * BATCH
     assert two["rollback_last_position"] == one["rollback_last_position"] + 20 * BATCH
     assert UnstableError.exit_code == 82
+
+
+def test_scores_after_the_checkpoint_are_forgotten(tmp_path):
+    best = Best(str(tmp_path), "accuracy", 2, Mesh(), 0)
+    found = [best.observe(step, value) for step, value in ((10, 0.5), (20, 0.9), (30, 0.8), (40, 0.7))]
+    assert (found, best.step, best.is_exhausted) == ([True, True, False, False], 20, True)
+    best.go_back(15)
+    assert (best.step, best.is_exhausted) == (10, False)
 
 
 def test_a_step_is_judged_by_the_steps_up_to_the_second_one_before_it():

@@ -46,8 +46,10 @@ class UserHooks(Observer):
         self._checkpoint()
 
     def go_back(self, step: int) -> None:
-        """Goes on with the step after this one."""
-        self._step = step
+        """Goes on with the step after this one; a newer checkpoint that hooks do not know yet is set aside."""
+        self._step, newest = step, self._saves.newest
+        if newest and order(newest)[0] > step:
+            self._announced = newest
 
     def finish(self) -> None:
         """Calls `on_checkpoint` for the last checkpoint, and `on_end`."""
