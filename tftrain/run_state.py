@@ -162,6 +162,7 @@ class Run:
             list(self._shapes),
             model.summed,
             {each.name for each in variables if not each.decays},
+            {each.name for each in variables if each.is_hidden_matrix},
             self.shards_weights,
             param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
         )
