@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tftrain.config import phases, ramp
@@ -39,6 +39,7 @@ def lines(draw):
     return "; ".join(texts), expected
 
 
+@settings(max_examples=30)
 @given(lines(), st.integers(0, 60))
 def test_stages_and_tokens_are_those_of_the_simulation(drawn, steps):
     text, expected = drawn

@@ -16,13 +16,15 @@ from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import flags, phases
+from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.input import pipeline
 from tftrain.input.source import open_source
+from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.saving import resume_compatibility
-from tftrain.train import loop
+from tftrain.train import evaluate, loop
 from tftrain.train.run_phases import RunPhases
 
 MODEL = (
@@ -149,13 +151,30 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
 
 
 @pytest.mark.multirank
-def test_two_ranks_go_on_from_the_checkpoint_alone_and_it_is_evaluated(phased, tmp_path):
+def test_two_ranks_go_on_from_the_checkpoint_alone(phased, tmp_path):
     inside = checkpoints.find(phased)[0]
     shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
     run_ranks(2, ["-m", "tftrain.run", f"--output_dir={tmp_path}"])
     np.testing.assert_allclose(losses(tmp_path), losses(phased)[5:], rtol=1e-4)
-    shown = run_ranks(1, ["-m", "tftrain.run", "--mode=evaluate", "--eval_examples=8", f"--output_dir={phased}"])
-    assert f"{rows(phased)[1][-1]['eval_mlm_loss']:.4f} nats" in shown
+
+
+def resumed(folder, *args):
+    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())
+
+
+def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
+    config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
+    row = evaluate.row_of_checkpoint(config, Mesh())
+    assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
+
+
+def test_the_micro_batch_of_all_phases_may_be_given_and_other_flags_of_theirs_only_with_the_file(phased, lines):
+    config = resumed(phased, "--micro_batch_size=2", "--max_steps=7")
+    assert [(each.batch.micro_batch_size, each.batch.grad_accum_steps) for each in config.phases] == [(2, 4), (2, 2)]
+    with pytest.raises(ConfigError, match=r"--global_batch_size=16: remove this flag, as the phases of \S+ have it"):
+        resumed(phased, "--global_batch_size=16")
+    given, taken = resumed(phased, f"--phases={lines}", "--global_batch_size=16"), resumed(phased)
+    assert [each.data for each in given.phases] == [each.data for each in taken.phases]
 
 
 def changes(config, before, consumed=28):

@@ -63,9 +63,9 @@ class Timeline:
                 stages += own
         return stages
 
-    def samples_after(self, steps: int) -> int:
-        """Returns the number of samples that the first `steps` updates of a run consume."""
-        stage = next(stage for stage in reversed(self.stages()) if stage.first_step <= steps)
+    def samples_after(self, steps: int, consumed_samples: int = 0) -> int:
+        """Returns the number of consumed samples after `steps` further updates."""
+        stage = next(stage for stage in reversed(self.stages(consumed_samples)) if stage.first_step <= steps)
         return stage.first_sample + (steps - stage.first_step) * stage.batch_size
 
     def steps(self, max_steps: int) -> list[range]:
@@ -79,12 +79,9 @@ class Timeline:
 
     def tokens(self, consumed_samples: int) -> int:
         """Returns the tokens of the first samples of a run, padding included."""
-        ends = [*self.begins[1:], math.inf]
-        spans = zip(self.phases, self.begins, ends, strict=True)
-        counts = [
-            (min(consumed_samples, end) - begin, phase) for phase, begin, end in spans if begin < consumed_samples
-        ]
-        return sum(count * phase.config.data.max_seq_length for count, phase in counts)
+        spans = zip(self.phases, self.begins, [*self.begins[1:], math.inf], strict=True)
+        lengths = [(phase.config.data.max_seq_length, begin, end) for phase, begin, end in spans]
+        return sum(length * max(0, min(consumed_samples, end) - begin) for length, begin, end in lengths)
 
     def at(self, consumed_samples: int) -> tuple[int, float]:
         """Returns the number of the phase of the next update, from 0, and the updates that are left of it."""
