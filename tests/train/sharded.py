@@ -82,7 +82,7 @@ def train(config, mesh):
 
 def evaluation(run, config):
     """Returns the means of the held-out split; none if the data is no split."""
-    return {} if config.data.data_dir else held_out.of_run(run, config)().means
+    return {} if config.data.data_dir else held_out.of_run(run, run.config)().means
 
 
 def flat(state):
