@@ -96,6 +96,11 @@ class Health:
         self._in_a_row = 0
         self.problem: str | None = None
 
+    def begin_phase(self) -> None:
+        """Checks all steps of the phase before, whose losses say nothing about those that follow."""
+        self.settle()
+        self._spikes = SpikeMonitor(self._settings.spike_zscore)
+
     def observe(self, step: int, info: StepInfo, at_once: bool) -> None:
         """Queues a step and checks the one before it; with `at_once`, checks this step too, which waits for it.
 
