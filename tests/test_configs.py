@@ -6,12 +6,16 @@ import pytest
 
 from tests.distributed import ROOT
 from tftrain.architecture.describe import describe
-from tftrain.config import flags
+from tftrain.config import flags, phases
 from tftrain.config.fields import field_problems, sections
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
+PHASES = {  # what the files are for, and the updates of their phases
+    "bert": (("--global_batch_size=256", "--max_steps=1000000"), [900_000, 100_000]),
+    "modernbert": (("--max_steps=446300", "--schedule=wsd", "--decay_steps=10600"), [382_700, 53_000, 10_600]),
+}
 SIZES = {  # with the published vocabularies; ModernBERT's numbers are those of transformers' ModernBertForMaskedLM
     "base": (30522, 110_106_428),
     "large": (30522, 336_226_108),
@@ -37,3 +41,13 @@ def test_named_sizes_have_their_known_number_of_weights(name):
     words, weights = SIZES[name]
     config = flags.parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs' / name}.flags"])
     assert describe(dataclasses.replace(config.model, vocab_size=words)).parameters == weights
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_are_as_long_as_published(name):
+    args, steps = PHASES[name]
+    text = f"--phases={ROOT / 'configs' / name}.phases"
+    sizes = f"--flagfile={ROOT / 'configs' / ('base' if name == 'bert' else 'modernbert_base')}.flags"
+    config = flags.parse(TrainConfig, ["program", sizes, text, "--output_dir=x", *args]).resolve(8)
+    found = [len(own) for own in phases.timeline(config).steps(config.run.max_steps)]
+    assert found == pytest.approx(steps, rel=0.02)

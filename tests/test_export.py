@@ -113,7 +113,9 @@ def without_tokenizer(name, folder):
     return f"hf:{folder}"
 
 
-@pytest.mark.parametrize(("variant", "dtype"), [("bf16", tf.bfloat16), ("int8", tf.int8)])
+@pytest.mark.parametrize(
+    ("variant", "dtype"), [pytest.param("bf16", tf.bfloat16, marks=pytest.mark.nightly), ("int8", tf.int8)]
+)
 def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, variant, dtype):
     source = without_tokenizer("hf_bert", tmp_path / "model")
     exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", f"--variant={variant}")

@@ -137,7 +137,8 @@ def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(t
     assert "Traceback" not in said
     assert said.count("received SIGINT") == 3  # The launcher and each rank, once.
     last = f"stopped after step {step}, and the state is saved: start the same command again to continue"
-    assert said.splitlines()[-2:] == [f"loss curve {tmp_path / 'loss_curve.png'}", last]
+    assert said.splitlines()[-1] == last
+    assert f"loss curve {tmp_path / 'loss_curve.png'}\n" in said
     assert (tmp_path / "loss_curve.png").is_file()
     said = run_ranks(1, [*launch, f"--max_steps={step + 1}"])
     assert f"continuing after step {step} of {saved}" in said
@@ -152,7 +153,8 @@ def machine_file(folder, **figures):
 
 
 @pytest.mark.multirank
-def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.nightly)])
+def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path, ranks):
     flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}", machine_file(tmp_path)]
     launch = ["-m", "tftrain.launch", "--layout=auto", "--fork_ranks", "--activation_checkpointing=full", *flags]
     said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
@@ -160,13 +162,14 @@ def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path):
     assert int(chosen[2]) * int(chosen[3]) <= 2
     assert said.count("slower, mostly by") + said.count(": as fast") == 2
     assert re.search(rf"^  step 2 +\S+ +{chosen[1]}$", said, re.M), "planned beside measured"
-    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=4"])
-    assert "layout: that of the checkpoint stays, on 2 ranks" in said
+    if ranks == 2:
+        said = run_ranks(1, [*launch, "-np", "2", "--max_steps=4"])
+        assert "layout: that of the checkpoint stays, on 2 ranks" in said
+    else:
+        said = run_ranks(1, [*launch, "-np", "1", "--micro_batch_size=2", "--max_steps=4"])
+        assert re.search(r"layout: (\d+) of \1 layouts of 1 ranks fit", said)
+        assert "8 = 2 samples x 4 micro-batches x 1 ranks" in said
     assert "continuing after step 3" in said
-    said = run_ranks(1, [*launch, "-np", "1", "--micro_batch_size=2", "--max_steps=5"])
-    assert re.search(r"layout: (\d+) of \1 layouts of 1 ranks fit", said)
-    assert "continuing after step 4" in said
-    assert "8 = 2 samples x 4 micro-batches x 1 ranks" in said
 
 
 @pytest.mark.multirank

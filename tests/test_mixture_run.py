@@ -55,7 +55,9 @@ def test_each_source_is_evaluated(whole):
         assert f"mlm loss/s{number}             {rows(folder)[1][-1][f'eval_mlm_loss/s{number}']:.4f}" in lines
 
 
-@pytest.mark.parametrize(("ranks", "micro_batch"), [(2, 3), pytest.param(3, 2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("ranks", "micro_batch"), [(1, 3), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((2, 3), (3, 2)))]
+)
 def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole, tmp_path, ranks, micro_batch):
     folder, _ = whole
     shutil.copytree(checkpoints.find(folder)[0], checkpoints.checkpoint_folder(tmp_path) / "step_00000004")

@@ -17,13 +17,22 @@ from tftrain.train import loop
 SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
 
 
+@pytest.fixture(scope="module")
+def trained(prepared, tmp_path_factory):
+    """The folder of a run that was started with relative paths, and of its data."""
+    folder = tmp_path_factory.mktemp("first")
+    shutil.copytree(prepared, folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        argv = ["tftrain.run", *SMALL, "--micro_batch_size=2", "--data_dir=data", "--output_dir=run"]
+        loop.train(run.with_sizes(flags.parse(TrainConfig, argv).resolve(1)), Mesh())
+    return folder
+
+
 @pytest.fixture
-def moved(prepared, tmp_path, monkeypatch):
+def moved(trained, tmp_path, monkeypatch):
     """A run that was started with relative paths, in another place; the working folder is a third one."""
-    shutil.copytree(prepared, tmp_path / "first/data")
-    monkeypatch.chdir(tmp_path / "first")
-    argv = ["tftrain.run", *SMALL, "--micro_batch_size=2", "--data_dir=data", "--output_dir=run"]
-    loop.train(run.with_sizes(flags.parse(TrainConfig, argv).resolve(1)), Mesh())
+    shutil.copytree(trained, tmp_path / "first")
     (tmp_path / "second").mkdir()
     shutil.move(tmp_path / "first/run", tmp_path / "second/run")
     monkeypatch.chdir(tmp_path / "second")

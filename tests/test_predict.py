@@ -314,6 +314,7 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(capsys, monkey
     assert (code, err) == (1, "")
 
 
+@pytest.mark.nightly  # tests/inference/test_generation.py has the pieces, without a terminal.
 def test_a_continuation_appears_on_a_terminal_token_by_token():
     flags = f"--init_checkpoint={GPT}", "--top_k=2", "--max_new_tokens=8", "hello there"
     command = [sys.executable, "-m", "tftrain.predict", *flags]

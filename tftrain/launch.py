@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from tftrain import run
-from tftrain.config import flagfile, flags
+from tftrain.config import flagfile, flags, phases
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
@@ -79,6 +79,8 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     if config.layout == "given":
         return start(config, places, args, in_files)
     layouts = layouts_of(config, places, args, in_files)
+    if flags.read(TrainConfig, args)[0].data.phases:  # The micro-batch of the longest may not divide other batches.
+        args = [*args, "--fit_micro_batch"]
     while (code := start(config, places, [*args, *layouts.arguments()], in_files, layouts)) is None:
         pass
     return code
@@ -131,15 +133,20 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     free = choice.freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
-    undivided = dataclasses.replace(free, batch=BatchConfig(), parallel=ParallelConfig())
+    undivided = phases.each(
+        free, lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
+    )
     if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):
         raise ConfigError(completed.explain(problems))
     cluster = local_machine.cluster_of(config, places, free.run.machine_file)
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
-    request = choice.Request(PlanConfig(**vars(run.with_sizes(free)), plan=own), named, cluster, constants)
+    if free.data.phases:  # Each has a batch of its own.
+        named |= {"global_batch_size"}
+    longest = phases.longest(run.with_sizes(free))
+    request = choice.Request(PlanConfig(**vars(longest), plan=own), named, cluster, constants)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
-        kept = of_run(run.with_sizes(completed.config.resolve(size)), size, cluster, constants)
+        kept = of_run(phases.longest(run.with_sizes(completed.config.resolve(size))), size, cluster, constants)
     return Layouts(request, kept)
 
 

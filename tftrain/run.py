@@ -24,7 +24,7 @@ import tempfile
 import time
 
 from tftrain.architecture.describe import describe
-from tftrain.config import flags, param_groups
+from tftrain.config import flags, param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
@@ -180,7 +180,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
-        length, longest = config.data.max_seq_length, config.model.max_position_embeddings
+        length = max(phase.data.max_seq_length for phase in config.phases)
+        longest = config.model.max_position_embeddings
         if ranks.is_chief and length > longest:
             logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
         code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
@@ -268,6 +269,10 @@ def output_problems(settings: RunConfig) -> list[Problem]:
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
+    return phases.each(config, _with_sizes)
+
+
+def _with_sizes(config: TrainConfig) -> TrainConfig:
     if config.model.reads_examples:
         config, sizes = labelled.with_labels(config), labelled.sizes(config)
     else:

@@ -21,6 +21,7 @@ from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import param_groups
 from tftrain.config.layer_split import most_segments, split_layers
+from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
@@ -127,7 +128,8 @@ class Run:
     """Everything that lives as long as a training run, and its place in checkpoints.
 
     Attributes:
-        config, mesh: resolved, with the sizes that the data gives; and the ranks.
+        config, mesh: of the phase that runs, resolved, with the sizes that the data gives; and the ranks.
+        whole, timeline: the configuration with all phases, and what they are.
         jit: whether XLA compiles all of what computes: the micro-batches and the update. With tensor parallel ranks, it
             compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
@@ -142,6 +144,7 @@ class Run:
     def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
         """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn."""
         self.config, self.mesh = config, mesh
+        self.whole, self.timeline = config, timeline(config)
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
@@ -164,6 +167,7 @@ class Run:
             list(self._shapes),
             model.summed,
             {each.name for each in variables if not each.decays},
+            {each.name for each in variables if each.is_hidden_matrix},
             self.shards_weights,
             param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
         )
@@ -183,6 +187,11 @@ class Run:
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
+
+    def begin_phase(self, config: TrainConfig) -> None:
+        """Goes on with the data and the batches of a phase."""
+        self.config = config
+        self.task.begin_phase(config)
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""

@@ -1,6 +1,7 @@
 """The files and folders that the table of bad inputs names: good ones, and ones with a fault."""
 
 import gzip
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -136,7 +137,7 @@ def _labelled(folder: Path) -> None:
 
 def _damaged_data(folder: Path, data: Path) -> dict[str, Path]:
     """Returns copies of a data set, each with one fault, by the name of the fault."""
-    names = ("no_json", "other_format", "no_shard", "short_shard", "other_vocabulary", "no_vocabulary")
+    names = ("no_json", "other_format", "no_shard", "short_shard", "other_vocabulary", "no_vocabulary", "relearned")
     copies = {name: Path(shutil.copytree(data, folder / name)) for name in names}
     (copies["no_json"] / "manifest.json").write_text("{")
     manifest = json.loads((data / "manifest.json").read_text())
@@ -146,4 +147,8 @@ def _damaged_data(folder: Path, data: Path) -> dict[str, Path]:
     (copies["short_shard"] / shard).write_bytes((data / shard).read_bytes()[:-100])
     (copies["other_vocabulary"] / "vocab.txt").write_text((data / "vocab.txt").read_text() + "another\n")
     (copies["no_vocabulary"] / "vocab.txt").unlink()
+    words = (data / "vocab.txt").read_text() + "another\n"
+    (copies["relearned"] / "vocab.txt").write_text(words)
+    changed = {"vocab_size": manifest["vocab_size"] + 1, "vocab_sha256": hashlib.sha256(words.encode()).hexdigest()}
+    (copies["relearned"] / "manifest.json").write_text(json.dumps(manifest | changed))
     return copies

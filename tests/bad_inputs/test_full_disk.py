@@ -52,6 +52,7 @@ def test_a_program_says_that_the_disk_is_full_and_leaves_nothing(program, argume
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_prediction_that_can_not_be_printed_says_so():
     command = ["-m", "tftrain.predict", f"--init_checkpoint=hf:{MODELS / 'hf_bert'}", "[MASK]"]
     with open("/dev/full", "w") as full:

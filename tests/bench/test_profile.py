@@ -66,7 +66,7 @@ def test_an_operation_takes_the_least_of_its_times():
     assert (total["kind"], total["thread_ms"], total["ops"]) == ("total", 4.0, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_step_is_profiled_and_nearly_all_of_it_is_known():
     small = "--num_hidden_layers=2 --hidden_size=64 --num_attention_heads=2 --vocab_size=101"
     (outcome,) = profile.PROFILE.measure(

@@ -56,7 +56,7 @@ def step_of(family, ops, ranks=1, jit="false"):
     ("family", "ranks"),
     [
         pytest.param("bert", 1, marks=pytest.mark.nightly),
-        ("bert", 2),
+        pytest.param("bert", 2, marks=pytest.mark.nightly),
         pytest.param("gpt", 1, marks=pytest.mark.nightly),
         pytest.param("gpt", 2, marks=pytest.mark.nightly),
     ],

@@ -101,7 +101,14 @@ def mix_of(folders, *shares):
     return ",".join(f"{name}={share}:{folder}" for share, (name, folder) in zip(shares, folders.items(), strict=True))
 
 
-@pytest.fixture(params=["plain", "packed", "causal", pytest.param("buckets", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    params=[
+        pytest.param("plain", marks=pytest.mark.nightly),
+        "packed",
+        "causal",
+        pytest.param("buckets", marks=pytest.mark.nightly),
+    ]
+)
 def data(request, folders, prepare_config, tmp_path_factory):
     if request.param == "plain":
         return DataConfig(mix=mix_of(folders, 3, 1))

@@ -61,6 +61,8 @@ def gradient_steps(count, seed=1, more=()):
 def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
+    matrices = [name for name in weights if name.startswith("layer_") and name.endswith("/kernel")]
+    options = {"hidden_matrices": matrices, **options}
     options = {"undecayed": [name for name in weights if name.endswith(EXCLUDED)], **options}
     options = {"groups": param_groups.of_names(config.param_groups, weights), **options}
     return Optimizer(config, MAX_STEPS, dict(zip(weights, variables, strict=True)), **options), variables

@@ -115,29 +115,36 @@ from tftrain.parallel.pending_collectives import Collective, PendingCollectives
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-pending = PendingCollectives(getattr(pending_collectives, sys.argv[1]))
-
-@tf.function(autograph=False)
-def step(x):
-    with tf.device("CPU:1"):
-        for number in range(3):
-            collective = Collective("all-reduce", str(number), (0, 1))
-            x = pending.around(collective, [tf.sin(x)], lambda given: tf.cos(given[0]))
-        return x
-
 with tf.device("CPU:1"):
     x = tf.ones([4])
-context.context().enable_run_metadata()
-step(x)
-graphs = context.context().export_run_metadata().partition_graphs
-print(len(graphs), sum(node.op == "_Send" for graph in graphs for node in graph.node))
+for counter in sys.argv[1:]:
+    pending = PendingCollectives(getattr(pending_collectives, counter))
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.device("CPU:1"):
+            for number in range(3):
+                collective = Collective("all-reduce", str(number), (0, 1))
+                x = pending.around(collective, [tf.sin(x)], lambda given: tf.cos(given[0]))
+            return x
+
+    context.context().enable_run_metadata()
+    step(x)
+    graphs = context.context().export_run_metadata().partition_graphs
+    print(counter, sum(node.op == "_Send" for graph in graphs for node in graph.node))
 """
 
 
-def test_counting_copies_nothing_from_a_device(counter):
-    command = [sys.executable, "-c", TRANSFERS, counter.__name__]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout.split()[1]) == {OpCounter: 0, VariableCounter: 12}[counter]
+@pytest.fixture(scope="module")
+def transfers():
+    """The transfers between the devices by the name of the counter."""
+    names = [OpCounter.__name__] * is_available(gpu=False) + [VariableCounter.__name__]
+    done = subprocess.run([sys.executable, "-c", TRANSFERS, *names], capture_output=True, text=True, check=True)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def test_counting_copies_nothing_from_a_device(counter, transfers):
+    assert int(transfers[counter.__name__]) == {OpCounter: 0, VariableCounter: 12}[counter]
 
 
 def test_graph_optimizers_do_not_know_that_an_input_is_constant():

@@ -52,6 +52,24 @@ def test_a_plan_names_every_kind(capsys):
         assert words in out
 
 
+def test_a_run_in_phases_is_planned_by_the_largest_and_has_the_days_of_all(capsys):
+    alone = {}
+    for length in (128, 512):
+        main(["plan", *BERT, f"--max_seq_length={length}", "--precision=bf16"])
+        out = capsys.readouterr().out
+        alone[length] = [re.search(rf"^  {name} +(\S+)$", out, re.MULTILINE)[1] for name in ("step", "peak")]
+    text = "until_samples=230400 max_seq_length=512; max_seq_length=128"
+    assert main(["plan", *BERT, f"--phases={text}", "--precision=bf16", "--max_steps=1000"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^  peak +(\S+)$", out, re.MULTILINE)[1] == alone[512][1]
+    cells = [line.split() for line in out.splitlines()[-3:]]
+    assert [line[:4] for line in cells[:2]] == [["1", "512", "256", "900"], ["2", "128", "256", "100"]]
+    for line, length in zip(cells, (512, 128), strict=False):
+        seconds, peak = map(float, alone[length])
+        assert (float(line[4]), float(line[5])) == pytest.approx((seconds, peak), abs=0.006)
+    assert cells[2][:2] == ["all", "1000"]
+
+
 def test_a_plan_of_packed_data_has_real_rates_too(capsys):
     def rates(*flags):
         main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", *flags])

@@ -146,8 +146,8 @@ def contents(folder):
 
 
 # The number of workers of each form.
-WORKERS = {"text": 1, "all.jsonl.zst": 2, "all.parquet": 2}
-MORE = {"text": 1, "one a file": 3, "jsonl in parts": 1, "dataset": 1}
+WORKERS = {"text": 1, "all.jsonl.zst": 1, "all.parquet": 2}
+MORE = {"text": 2, "one a file": 3, "jsonl in parts": 1, "dataset": 1}
 
 
 @pytest.mark.slow

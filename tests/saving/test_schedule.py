@@ -89,6 +89,7 @@ def test_a_run_without_checkpoints_says_what_a_kill_would_cost(tmp_path, capsys)
 
 
 @pytest.mark.multirank
+@pytest.mark.nightly
 def test_two_ranks_save_by_the_chiefs_clock_and_a_killed_run_goes_on_from_there(tmp_path):
     """Rank 1's clock runs backwards, so ranks that decided by themselves would wait for each other for ever."""
     settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--eval_every=-1", "--resume=auto"]

@@ -97,10 +97,17 @@ def test_a_second_run_is_refused_on_every_rank_and_the_first_goes_on(tmp_path):
     args = ["-m", "tftrain.run", *settings]
     with started_ranks(2, [*args, "--max_steps=1000000"]) as first:
         first.wait_for("step_")
+        for process in first.processes:  # It holds its lock, and leaves the cores to the others.
+            process.send_signal(signal.SIGSTOP)
         with started_ranks(2, [*args, "--max_steps=9", "--resume=none"]) as second:
             assert second.codes([0, 1], 60) == [ExitCode.WRONG_FLAGS] * 2
             holder = f"process {first.processes[0].pid} on host {platform.node()}, started 20"
             assert f"--output_dir={tmp_path}: another run writes there: {holder}" in second.output(0)
         run_ranks(1, [*args, "--mode=evaluate", "--eval_examples=1"])  # Reading is allowed.
         assert not list(folder.checkpoint_folder(tmp_path).glob("set_aside*"))
-        assert [process.poll() for process in first.processes] == [None, None]
+        for process in first.processes:
+            process.send_signal(signal.SIGCONT)
+        before = len((tmp_path / "metrics.jsonl").read_bytes())
+        while len((tmp_path / "metrics.jsonl").read_bytes()) == before:
+            assert [process.poll() for process in first.processes] == [None, None]
+            time.sleep(0.05)

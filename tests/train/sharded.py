@@ -31,7 +31,7 @@ from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
 from tftrain.run_state import Run
-from tftrain.train.loop import held_out_of
+from tftrain.train import held_out
 from tftrain.train.step import TrainStep
 
 STEPS = 3
@@ -82,7 +82,7 @@ def train(config, mesh):
 
 def evaluation(run, config):
     """Returns the means of the held-out split; none if the data is no split."""
-    return {} if config.data.data_dir else held_out_of(run)().means
+    return {} if config.data.data_dir else held_out.of_run(run, run.config)().means
 
 
 def flat(state):

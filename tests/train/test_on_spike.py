@@ -129,6 +129,16 @@ def test_a_run_resumed_after_a_rollback_leaves_out_the_same_samples(poisoned, ro
     assert_same(tmp_path, rolled_back)
 
 
+def test_a_rollback_to_the_phase_before_goes_through_both(poisoned, tmp_path):
+    given = (*poisoned, *ROLLBACK, "--max_steps=140", "--eval_every=-1")
+    batch = f"global_batch_size={BATCH} micro_batch_size={BATCH // 2}"
+    phases = f"--phases=until_samples={60 * BATCH} {batch}; global_batch_size={BATCH} micro_batch_size={BATCH}"
+    for every in (40, 58):
+        trained(tmp_path / str(every), *given, phases, f"--checkpoint_every={every}")
+    assert [rollbacks(tmp_path / str(every))[0]["step"] for every in (40, 58)] == [80, 58]
+    assert_same(tmp_path / "58", tmp_path / "40")
+
+
 def test_more_spikes_than_rollbacks_end_the_run(poisoned, tmp_path):
     given = (*poisoned, *ROLLBACK, "--rollback_window=20", "--max_rollbacks=2")
     with pytest.raises(UnstableError, match="is a spike, after --max_rollbacks=2 rollbacks"):

@@ -20,7 +20,7 @@ from tftrain.train.stage import Stage
 MICRO_BATCHES, SAMPLES = 3, 12
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
 MODELS = {"plain": PLAIN, "fused": {**dict.fromkeys(PLAIN, "fused"), "activation": "geglu"}}
-SHORT = [("plain", "selective", "xla"), ("fused", "selective", "graph")]
+SHORT = [("plain", "selective", "xla")]
 
 
 def table(*kinds):

@@ -115,7 +115,7 @@ def test_a_step_that_is_saved_again_keeps_its_number():
             seen.append(step)
 
     run = SimpleNamespace(
-        config=SimpleNamespace(run=SimpleNamespace(hooks=("m:Steps",))),
+        whole=SimpleNamespace(run=SimpleNamespace(hooks=("m:Steps",))),
         mesh=Mesh(),
         task=SimpleNamespace(model=None),
         progress=SimpleNamespace(step=0),

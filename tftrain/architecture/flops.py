@@ -32,7 +32,7 @@ class ForwardFlops(NamedTuple):
 
 def kernels_of_block(model: Architecture) -> list[tuple[int, int]]:
     """Returns the shapes of the kernels of a block, [inputs, outputs]."""
-    return [(leaf.inputs, leaf.outputs) for _, leaf in model.block.parts() if isinstance(leaf, Dense)]
+    return [each.shape for each in model.block.variables("") if each.is_hidden_matrix]
 
 
 def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:

@@ -23,6 +23,7 @@ class Variable(NamedTuple):
         is_norm: whether `ln_dtype` says its dtype.
         decays: whether it has weight decay, and a trust ratio of its own where the update rule adapts layers; biases
             and the parameters of norms have neither.
+        is_hidden_matrix: whether it is a kernel of a block, which Muon orthogonalizes.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Variable(NamedTuple):
     unit: int = 1
     is_norm: bool = False
     decays: bool = True
+    is_hidden_matrix: bool = False
 
     @property
     def size(self) -> int:
@@ -218,7 +220,8 @@ class Block:
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the variables of one block."""
         for leaf_name, leaf in self.parts():
-            yield from leaf.variables(f"{name}/{leaf_name}")
+            for variable in leaf.variables(f"{name}/{leaf_name}"):
+                yield variable._replace(is_hidden_matrix=len(variable.shape) == 2)
 
 
 class Head(NamedTuple):

@@ -131,7 +131,8 @@ def _of_data(config) -> Iterator[Problem]:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
-        yield from (Problem(name, getattr(data, name), expected) for name in sources)
+        given = [*sources, *(["phases"] if data.phases else [])]
+        yield from (Problem(name, getattr(data, name), expected) for name in given)
     elif len(sources) != 1:
         named = "none" if not sources else ", ".join(sources)
         expected = f"expected exactly one of data_dir, mix, train_files and synthetic_data, given: {named}"

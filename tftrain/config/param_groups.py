@@ -2,18 +2,16 @@
 
 import fnmatch
 import math
-import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.config.fields import Problem
-from tftrain.host.files import read_small, reason
+from tftrain.config.lines import lines
 
 _FORM = (
     "expected a file with a group on each line, such as `layer_0*/attention/* rate=0.5 weight_decay=0`, or the same "
     "groups separated by semicolons"
 )
-_MAX_BYTES = 1 << 20
 
 
 class ParamGroup(NamedTuple):
@@ -30,7 +28,7 @@ def read(value: str) -> list[ParamGroup]:
     Raises:
         ValueError: the value can't be read; the message says why.
     """
-    groups = [_group(entry) for entry in _entries(value)]
+    groups = [_group(entry) for entry in lines(value, _FORM)]
     if not groups:
         raise ValueError(_FORM)
     return groups
@@ -66,7 +64,7 @@ def problems(value: str | None, names: Iterable[str] | None = None) -> list[Prob
 
 def resolved(value: str | None) -> str | None:
     """Returns a value that means the same after a change of its file."""
-    return "; ".join(_entries(value)) if value else value
+    return "; ".join(lines(value, _FORM)) if value else value
 
 
 def _group(entry: str) -> ParamGroup:
@@ -83,13 +81,3 @@ def _group(entry: str) -> ParamGroup:
     if not values or "=" in pattern:
         raise ValueError(f"{entry}: expected a pattern, then rate, weight_decay or both; {_FORM}")
     return ParamGroup(pattern, **values)
-
-
-def _entries(value: str) -> list[str]:
-    lines = value.split(";")
-    if "=" not in value or os.path.isfile(value):
-        try:
-            lines = [line.partition("#")[0] for line in read_small(value, _MAX_BYTES).decode().splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{reason(error)}; {_FORM}") from error
-    return [" ".join(line.split()) for line in lines if line.strip()]

@@ -22,6 +22,7 @@ class Stage(NamedTuple):
     batch_size: int  # samples of each update, over all ranks
     first_step: int  # number of updates before the stage
     first_sample: int  # number of samples consumed before the stage
+    phase: int = 0  # number of the phase that it belongs to, see `phases`
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Ramp:
         """
         stages = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
         while stages[-1].batch_size < self.full:
-            size, step, sample = stages[-1]
+            size, step, sample, _ = stages[-1]
             number = (size - self.start) // self.increment + 1
             due = -(-number * self.samples // self.increments)
             steps = -(-(due - sample) // size)

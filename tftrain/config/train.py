@@ -7,7 +7,7 @@ imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 import dataclasses
 from dataclasses import dataclass
 
-from tftrain.config import combinations, mixture, param_groups
+from tftrain.config import combinations, mixture, param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
@@ -51,6 +51,10 @@ class DataConfig:
     seq_length_buckets: str = flag("none")
     """Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut to
     the smallest of these lengths that holds them."""
+    phases: str | None = flag(None)
+    """File of phases: on each line until_samples=N or until_tokens=N, the consumed samples or tokens at its end, then
+    the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096; the last phase has no
+    end. Or the lines themselves, separated by semicolons. Evaluations are of the phase that runs."""
     data_readers: int = flag(2, minimum=1, maximum=256, on_resume="local")
     """Threads that read and decode records on each rank."""
     cache_dir: str | None = flag(None, path=True, on_resume="local")
@@ -171,8 +175,15 @@ class TrainConfig:
 
     def problems(self, ranks: int) -> list[Problem]:
         """Returns every reason to refuse this configuration on this number of ranks."""
+        if self.data.phases and not self.model.reads_examples:
+            return phases.problems(self, lambda phase: phase.problems(ranks))
         problems = [problem for section in sections(self) for problem in field_problems(section)]
         return problems + combinations.problems(self, ranks, {problem.flag for problem in problems})
+
+    @property
+    def phases(self) -> list["TrainConfig"]:
+        """The configurations of the phases, in order, as of runs by hand; this one alone if it has none."""
+        return [phase.config for phase in phases.read(self)]
 
     @property
     def has_tf32(self) -> bool:
@@ -203,12 +214,17 @@ class TrainConfig:
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
 
+        With phases, it is that of the last one, see `phases.each`.
+
         Raises:
             ConfigError: with all problems.
         """
         problems = self.problems(ranks)
         if problems:
             raise ConfigError(problems)
+        return phases.each(self, lambda phase: phase._filled(ranks))
+
+    def _filled(self, ranks: int) -> "TrainConfig":
         warmup = self.optimizer.warmup_steps
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         decay = self.optimizer.decay_steps

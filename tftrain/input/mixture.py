@@ -12,7 +12,7 @@ number in its source, which has epochs of its own (`order`).
 import functools
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -81,9 +81,10 @@ class Mixture:
         periods, places = divmod(samples, PERIOD)
         return periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
 
-    def words(self, samples: int, left_out: LeftOut = NOTHING) -> str:
-        """Returns share, size and epochs of each source, after so many samples of the run, for the log."""
-        counts = left_out.total(samples, self.consumed).tolist()
+    def words(self, samples: int, first: int = 0, left_out: LeftOut = NOTHING) -> str:
+        """Returns share, size and epochs of each source, from sample `first` of the run to `samples`, for the log."""
+        before, after = (left_out.total(number, self.consumed) for number in (first, samples))
+        counts = (after - before).tolist()
         words_of = [
             f"{source.name} {source.share:.2%} of the samples, {count / size:.2f} epochs of {size}"
             for source, size, count in zip(self.sources, self.sizes, counts, strict=True)
@@ -116,14 +117,14 @@ def _stamp(folder: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-@functools.lru_cache(maxsize=1)  # Several checks before a start read the manifests, which may be a thousand.
+@functools.lru_cache(maxsize=4)  # Several checks before a start read the manifests, which may be a thousand.
 def _merged(
     sources: tuple[Source, ...], folders: tuple[str, ...], stamps: tuple[tuple[int, int] | None, ...]
 ) -> Manifest:
     first = read_manifest(folders[0])
     manifests = [first, *(read_manifest(folder, first.vocab_sha256) for folder in folders[1:])]
     for source, manifest in zip(sources, manifests, strict=True):
-        if fault := _difference(first, manifest):
+        if fault := difference(first, manifest):
             raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.folder} has {fault}")
         if not manifest.examples("train"):
             raise DataError(f"{source.name}: the train split of {source.folder} is empty; leave this source out")
@@ -138,10 +139,10 @@ def _merged(
     return msgspec.structs.replace(first, splits=splits, sources=tuple(zip(sources, manifests, strict=True)))
 
 
-def _difference(first: Manifest, other: Manifest) -> str | None:
-    """Returns what another manifest has that can't be mixed with the first; None if nothing."""
+def difference(first: Manifest, other: Manifest, names: Collection[str] = tuple(_ALIKE)) -> str | None:
+    """Returns which of `names` another manifest has not as the first, by default what can't be mixed; or None."""
     for name, flag in _ALIKE.items():
         one, two = getattr(first, name), getattr(other, name)
-        if one != two:
+        if name in names and one != two:
             return f"{name} {two}, {first.folder} has {one}; prepare both with the same --{flag}"
     return None

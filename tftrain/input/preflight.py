@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 
-from tftrain.config import families, length_choice, mixture
+from tftrain.config import families, length_choice, mixture, phases
 from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
 from tftrain.config.fields import Problem, field_problems
 from tftrain.config.train import DataConfig, TrainConfig
@@ -12,6 +12,7 @@ from tftrain.input.errors import DataError
 from tftrain.input.example import decode
 from tftrain.input.manifest import NAME, Manifest, file_sha256
 from tftrain.input.mixture import read_prepared
+from tftrain.input.phase_data import differences
 from tftrain.input.records import RecordSet, match_files
 
 # The token types of an example: of its first and its second text.
@@ -132,6 +133,10 @@ def problems(config: TrainConfig) -> list[Problem]:
         config: any configuration, valid or not. Problems that `TrainConfig.problems` reports are not repeated, and no
             check depends on a flag that is out of its bounds.
     """
+    return phases.problems(config, _of_phase) or differences(config)
+
+
+def _of_phase(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
     if config.model.objective == "causal":
         faults += _mask_problems(data)

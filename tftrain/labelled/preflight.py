@@ -149,7 +149,9 @@ def identity(config: TrainConfig) -> dict[str, str]:
         DataError: the data can't be read.
     """
     if not config.model.reads_examples:
-        return identity_of_data(config.data)
+        first, *others = (identity_of_data(phase.data) for phase in config.phases)
+        numbered = [(number, what, value) for number, own in enumerate(others, 2) for what, value in own.items()]
+        return first | {f"{what} of phase {n}": value for n, what, value in numbered if first.get(what) != value}
     settings, tokenizer = config.fine_tuning, tokenizer_of(config)
     vocabulary = tokenizer.vocabulary
     digest = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()

@@ -24,7 +24,7 @@ from tftrain.optim.norms import Norms
 from tftrain.optim.orthogonal import Orthogonalization
 from tftrain.optim.schedule import RampedSteps, learning_rate
 from tftrain.optim.state import OptimizerState, whole_pieces
-from tftrain.optim.state_layout import bucket_kinds, bucket_loads, is_hidden_matrix
+from tftrain.optim.state_layout import bucket_kinds, bucket_loads
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
 from tftrain.parallel.mesh import Mesh
@@ -62,6 +62,7 @@ class Optimizer(tf.Module):
         names_of_model: Sequence[str] | None = None,
         summed: Collection[str] = (),
         undecayed: Collection[str] = (),
+        hidden_matrices: Collection[str] = (),
         shards_weights: bool = False,
         groups: Mapping[str, ParamGroup] = MappingProxyType({}),
     ):
@@ -78,6 +79,7 @@ class Optimizer(tf.Module):
                 those of this one.
             summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
             undecayed: names of the variables with neither weight decay nor layer adaptation.
+            hidden_matrices: names of the variables of all stages that Muon orthogonalizes.
             shards_weights: whether the variables are released, and the split state is all that ranks hold of them.
             groups: by name, the group of each variable that is in one.
         """
@@ -90,7 +92,8 @@ class Optimizer(tf.Module):
         is_sliced = [piece.is_divided for piece in held]
         rule, self.is_fused = rules.choose(config, is_available(gpu))
         self._rule = rule
-        is_matrix = [rule.slots_of_matrices is not None and is_hidden_matrix(name) for name in variables]
+        self._matrices = frozenset(hidden_matrices if rule.slots_of_matrices else ())
+        is_matrix = [name in self._matrices for name in variables]
         split = None
         if split_strategy:
             dtypes = [variable.dtype for variable in targets]
@@ -166,8 +169,7 @@ class Optimizer(tf.Module):
 
     def slots_of(self, name: str) -> tuple[str, ...]:
         """Returns the names of the slots of a variable of any stage, given its global name."""
-        of_matrices = self._rule.slots_of_matrices
-        slots = of_matrices if of_matrices and is_hidden_matrix(name) else self._rule.slots
+        slots = self._rule.slots_of_matrices if name in self._matrices else self._rule.slots
         return (*slots, AVERAGE) if self.config.ema_decay else slots
 
     def culprit_name(self, culprit: int) -> str:

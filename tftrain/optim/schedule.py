@@ -4,9 +4,9 @@ The decay starts where the warm-up ends, so `learning_rate` is reached exactly o
 `end_learning_rate` exactly at `max_steps`. The first update does not have a learning rate of zero: it uses that of the
 second update, as tf-models' BERT pre-training does (`PolynomialWarmUp` over `PolynomialDecayWithOffset`).
 
-With a batch ramp the schedule counts samples, as Megatron-LM does with `--rampup-batch-size`: an early update has a
-small batch, so it advances the schedule less. `warmup_steps` and `max_steps` are still numbers of updates. They are
-converted to the numbers of samples that those updates consume.
+With a batch ramp, also in one phase only (`tftrain.config.phases`), the schedule counts samples, as Megatron-LM
+does with `--rampup-batch-size`: an early update has a small batch, so it advances the schedule less. `warmup_steps` and
+`max_steps` are still numbers of updates. They are converted to the numbers of samples that those updates consume.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config.ramp import Ramp
+from tftrain.config.phases import Timeline, timeline
 from tftrain.config.train import OptimizerConfig, TrainConfig
 
 
@@ -23,14 +23,14 @@ class RampedSteps(NamedTuple):
     """The length of a run whose schedule counts samples: its updates, and the batch sizes that they have."""
 
     max_steps: int
-    ramp: Ramp
+    ramp: Timeline
 
 
 def run_length(config: TrainConfig) -> int | RampedSteps:
     """Returns the length of a run of resolved configuration, as `learning_rate` takes it."""
-    if config.batch.batch_rampup == "none":
+    if all(phase.batch.batch_rampup == "none" for phase in config.phases):
         return config.run.max_steps
-    return RampedSteps(config.run.max_steps, config.batch.ramp)
+    return RampedSteps(config.run.max_steps, timeline(config))
 
 
 def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: tf.Tensor) -> tf.Tensor:
@@ -82,7 +82,7 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     return tf.where(step < warmup, warming, decayed)
 
 
-def _samples_after(ramp: Ramp, steps: tf.Tensor) -> tf.Tensor:
+def _samples_after(ramp: Timeline, steps: tf.Tensor) -> tf.Tensor:
     """Does what `ramp.samples_after` does, with int64 scalars on the device."""
     stages = ramp.stages()
     sizes = [0, *(stage.batch_size for stage in stages)]

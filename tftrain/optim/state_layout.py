@@ -155,11 +155,6 @@ def unit_of(name: str) -> str:
     return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
 
 
-def is_hidden_matrix(name: str) -> bool:
-    """Returns whether a weight is a kernel of a block, given its global name."""
-    return name.startswith("layer_") and name.endswith("/kernel")
-
-
 def bucket_kinds(
     pieces: Sequence[Piece],
     dtypes: Sequence[Hashable],

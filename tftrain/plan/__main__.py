@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
+from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.files import reason
@@ -16,7 +17,7 @@ from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_division
-from tftrain.plan.config import PlanConfig, search_request, workload
+from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.published import compare, rows
 from tftrain.plan.published.row import Row
@@ -122,10 +123,15 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
 def print_plan(config: PlanConfig) -> int:
     """Prints the plan of a run; returns the exit status."""
     cluster, constants = machine_of(config)
-    plan = forecast(workload(config, cluster), cluster, constants, config.plan.memory_margin)
+    margin, every = config.plan.memory_margin, of_phases(config, cluster)
+    plans = [forecast(workload(own, cluster), cluster, constants, margin) for own in every]
+    plan = max(plans, key=lambda each: each.memory.total)
+    config = every[plans.index(plan)]
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
+    if len(plans) > 1:
+        print(report.phase_lines(plans, [own.run.max_steps for own in every]))
     write_page(config, plan, suggestions)
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
@@ -133,6 +139,7 @@ def print_plan(config: PlanConfig) -> int:
 def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
+    config = phases.longest(config)
     work, ramp, constraints = search_request(config, cluster)
     margin = config.plan.memory_margin
 

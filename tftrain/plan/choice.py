@@ -4,6 +4,7 @@ from collections.abc import Set
 from dataclasses import fields
 from typing import NamedTuple
 
+from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed, sections
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import GB
@@ -29,7 +30,8 @@ def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
     """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `named`."""
     every = {field.name: field.default for section in sections(config) for field in fields(section)}
     every |= {"fit_micro_batch": False, **config.model.family.defaults}
-    return changed(config, {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in named})
+    values = {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in named}
+    return changed(config, values | {"phases": phases.without(config.data.phases, "micro_batch_size")})
 
 
 def choose(request: Request, top: int = 3) -> SearchResult:

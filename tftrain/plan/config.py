@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.config import ramp
-from tftrain.config.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config import data_sizes, phases, ramp
+from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan.cluster import Cluster
@@ -109,6 +109,30 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
         raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
     return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
+
+
+def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
+    """Returns the configuration of each phase of the planned run, with its own updates as max_steps.
+
+    Raises:
+        ConfigError: the flags of a phase contradict each other.
+    """
+    if not config.data.phases:
+        return [config]
+    devices = config.plan.nodes * cluster.per_node
+
+    def sized(own: PlanConfig) -> PlanConfig:
+        if problems := run_problems(own.train, devices):
+            raise ConfigError(problems)
+        dp = own.plan.data_parallel_size or own.parallel.data_parallel_size(devices)
+        length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
+        return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), {"max_seq_length": length})
+
+    line = phases.timeline(phases.each(config, sized))
+    steps = map(len, line.steps(config.run.max_steps))
+    rates = dict.fromkeys(("warmup_steps", "decay_steps"))  # Those of the run may exceed the updates of a phase.
+    planned = [changed(own.config, {"max_steps": n} | rates) for own, n in zip(line.phases, steps, strict=True)]
+    return [own for own in planned if own.run.max_steps]
 
 
 def run_problems(train: TrainConfig, ranks: int) -> list[Problem]:

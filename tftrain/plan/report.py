@@ -55,6 +55,16 @@ def text(
     return "\n".join(lines) + "\n"
 
 
+def phase_lines(plans: Sequence[Forecast], steps: Sequence[int]) -> str:
+    """Returns what each phase of a run takes, of which the largest is planned above, and the days of all."""
+    days = [count * plan.seconds / SECONDS_PER_DAY for plan, count in zip(plans, steps, strict=True)]
+    lines = [f"{'phase':>7}{'tokens':>8}{'batch':>8}{'steps':>10}{'s a step':>10}{'GB':>8}{'days':>10}"]
+    for number, (plan, count, own) in enumerate(zip(plans, steps, days, strict=True), 1):
+        sizes = f"{number:>7}{plan.work.seq:>8}{plan.work.global_batch:>8}{count:>10}"
+        lines.append(f"{sizes}{plan.seconds:>10.3f}{plan.gb:>8.2f}{own:>10.2f}")
+    return "\n".join([*lines, f"{'all':>7}{sum(steps):>26}{sum(days):>28.2f}"])
+
+
 def sizes(work: Workload) -> str:
     """Returns the sizes of the model and of a sample, and the precision."""
     model = work.model

@@ -61,6 +61,12 @@ class Health:
         """Forgets the steps that wait and what was found: the run goes on from a checkpoint."""
         self._waiting, self._in_a_row, self.problem, self.spike = [], 0, None, None
 
+    def has_spike(self) -> bool:
+        """Checks all steps, and returns whether the run is to go back for one of them."""
+        if self.spike is None:
+            self.settle()
+        return self.spike is not None
+
     def observe(self, step: int, info: StepInfo, at_once: bool) -> None:
         """Queues a step and checks the one before it; with `at_once`, checks this step too, which waits for it.
 

@@ -3,6 +3,7 @@
 TensorFlow itself would run out of memory after minutes, on a CPU often by a kill that gives no reason.
 """
 
+from tftrain.config import phases
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
@@ -26,6 +27,10 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
     """
     if not config.limits.check_memory or config.run.mode != "train":
         return []
+    return phases.problems(config, lambda phase: _of_phase(phase, launch, forked))
+
+
+def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem]:
     gpu, ranks = hardware.has_driver(), launch.local_size
     work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu)
     planned = memory.estimate(work, of_trainer(gpu))

@@ -10,6 +10,7 @@ import tensorflow as tf
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.report.metrics import read_rows
@@ -83,8 +84,7 @@ def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
     rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
     axes = axes_of(f"Learning rate: --schedule={config.optimizer.schedule}")
     axes.plot(steps, rates, color=TRAIN, linewidth=2, label=f"learning rate, {max(rates):.3g} at most")
-    if config.batch.batch_rampup != "none":
-        stages = config.batch.ramp.stages()
+    if len(stages := timeline(config).stages()) > 1:
         begins = [*(stage.first_step for stage in stages), last]
         sizes = [stage.batch_size for stage in stages]
         batch = axes.twinx()

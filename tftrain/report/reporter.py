@@ -58,6 +58,10 @@ class Clock:
         """Whether the next step with so many samples of this length is the first."""
         return (samples, length) not in self._compiled
 
+    def begin_phase(self) -> None:
+        """Lets the next step of each size count as the first."""
+        self._compiled.clear()
+
     @contextlib.contextmanager
     def step(self, samples: int, length: int, contents: Contents):
         """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
@@ -112,12 +116,17 @@ class Reporter:
         if run.mesh.is_chief:
             output_dir, form, reports = run.config.run.folder, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
-                self._trackers = Trackers(names, Path(output_dir), flag_values(run.config), done > 0)
+                self._trackers = Trackers(names, Path(output_dir), flag_values(run.whole), done > 0)
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done)
-            _write_config(run.config, run.mesh)
+            _write_config(run.whole, run.mesh)
             self._goodput = Goodput(output_dir, ledger, done)
+
+    def begin_phase(self, done: int) -> None:
+        """Lets the first step of a phase, after the `done` updates, count as one that compiles; plans the second."""
+        self.clock.begin_phase()
+        self._memory_step = min(done + 2, self._max_steps)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
         """Records a step and writes a row if one is due; every rank must call it."""
@@ -205,7 +214,6 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     rate = counted / max(clock.steps, 1) / seconds
     contents = tf.constant(clock.contents, tf.float64)
     contents = Contents(*collectives.all_reduce(run.mesh.data, contents, "contents").numpy().tolist())
-    length = config.data.max_seq_length
     achieved = contents.flops / counted * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops
     # The known peaks in fp32 are those of TF32.
@@ -221,7 +229,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         loss_scale=float(info.loss_scale),
         global_batch_size=clock.batch_size,
         consumed_samples=int(progress.consumed_samples),
-        consumed_tokens=int(progress.consumed_samples) * length,
+        consumed_tokens=run.timeline.tokens(int(progress.consumed_samples)),
         step_time_s=seconds,
         samples_per_sec=rate,
         tokens_per_sec=rate * contents.positions / counted,

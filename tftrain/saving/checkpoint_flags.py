@@ -6,6 +6,7 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 - those that are declared `on_resume="local"`;
 - `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
+- what a phase may have, if the command line names the phases;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
   may run on other ranks.
 """
@@ -22,11 +23,10 @@ import msgspec
 
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config.fields import Problem, changed, on_resume, sections
+from tftrain.config import phases
+from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
 from tftrain.config.train import TrainConfig
 
-_SOURCES = {"data_dir", "mix", "train_files", "eval_files", "synthetic_data"}
-_SIZES_OF_DATA = {"mix_temperature", "max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size"}
 
 
@@ -69,6 +69,9 @@ def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Com
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
     global batch. `named` has the names of the flags that the command line gives.
+
+    Raises:
+        ConfigError: the command line gives flags that the phases of the checkpoint have.
     """
     try:
         path, saved = _chosen(config)
@@ -76,8 +79,12 @@ def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Com
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
     local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
     left_out = {*named, *local}
-    if _SOURCES & set(named):
-        left_out |= _SOURCES | _SIZES_OF_DATA
+    if set(phases.SOURCES) & set(named):
+        left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
+    if config.run.mode == "evaluate":
+        left_out.add("phases")  # The data of the last one is in the other flags.
+    elif "phases" in named:
+        left_out |= set(phases.FLAGS)
     if "grad_accum_steps" in named:
         left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
     max_steps = saved.get("max_steps")
@@ -101,6 +108,12 @@ def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Com
             values["resume"] = str(path)
     if "micro_batch_size" in taken and "fit_micro_batch" not in named:
         values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
+    if taken.get("phases"):
+        if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
+            expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
+            raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
+        given = {"micro_batch_size"} & set(named)
+        values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *given), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)
 
 

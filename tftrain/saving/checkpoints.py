@@ -111,7 +111,7 @@ class Checkpoints:
 
     def manifest_metadata(self) -> dict[str, Any]:
         """Returns what a manifest says of this run, in JSON's types."""
-        run, config = self._run, self._run.config
+        run, config = self._run, self._run.whole
         counters = ("consumed_samples", "skipped_steps", "nan_steps")
         of_schedule = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
         return {

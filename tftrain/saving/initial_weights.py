@@ -55,7 +55,7 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
         if name in named and own != value and _effective(config.model, name) != _effective(model, name):
             expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}; correct or remove this flag"
             problems.append(Problem(name, own, expected))
-    if tokenizer and config.data.folder and (problem := _vocabulary_problem(config, tokenizer)):
+    if tokenizer and config.phases[0].data.folder and (problem := _vocabulary_problem(config, tokenizer)):
         problems.append(problem)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
 
@@ -70,7 +70,7 @@ def _effective(model: ModelConfig, name: str):
 
 
 def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
-    folder = config.data.folder
+    folder = config.phases[0].data.folder
     try:
         theirs, ours = tokenizer.vocabulary.tokens, of_data(folder, config.data.cache).vocabulary.tokens
     except FormatError:

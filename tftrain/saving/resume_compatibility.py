@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
-from tftrain.config.fields import Problem, flag_values, on_resume, sections
+from tftrain.config import phases
+from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import TrainConfig
 
@@ -21,7 +22,7 @@ _NEWER = {
     *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
     *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
     *("param_groups", "muon_momentum", "ema_decay", "weights"),
-    *("cache_dir", "cache_gb", "local_dir"),
+    *("cache_dir", "cache_gb", "local_dir", "phases"),
     *("on_spike", "rollback_margin", "rollback_window", "max_rollbacks"),
     *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
@@ -61,7 +62,16 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
     # Refused differences and what to give instead; differences of flags to name; lines for the log.
     of_kind, refused, named, logged = kinds(config), {}, {}, []
+    has_phases = bool(config.data.phases or saved.get("phases"))
+    if has_phases:
+        words, is_consumed = _phase_changes(config, saved, run, path)
+        if is_consumed and "phases" not in permitted:
+            named["phases"] = words
+        elif words:
+            logged.append(f"resuming with {words}")
     for name, now in _plain(config).items():
+        if has_phases and name in ("phases", *phases.FLAGS):
+            continue
         kind, before = of_kind.get(name), saved.get(name)
         if kind is None or _same(name, before, now):
             continue
@@ -87,6 +97,32 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         reasons = "; ".join([*refused, *named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
     return logged
+
+
+def _phase_changes(
+    config: TrainConfig, saved: Mapping[str, Any], run: Mapping[str, Any], path: Path
+) -> tuple[str, bool]:
+    """Returns how phases differ from those of a checkpoint, "" if they do not; and whether in what it has consumed.
+
+    A run without phases is one phase.
+    """
+    named = [name for name, kind in kinds(config).items() if kind == "named" and name in phases.FLAGS]
+    other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
+    try:
+        consumed = int(run["progress"]["consumed_samples"])
+        now, before = (phases.ranges(each, consumed, named) for each in (config, other))
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
+    if now == before:
+        texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
+        return f"other --phases after its {consumed} samples than it was saved with" if len(texts) > 1 else "", False
+    differing = [name for name in named if len({values[name] for _, values in (*now, *before)}) > 1]
+
+    def words(ranges: list) -> str:
+        flags = [(" ".join(f"{name}={values[name]}" for name in differing), end) for end, values in ranges]
+        return "; ".join(f"{text} until sample {end}" for text, end in flags)
+
+    return f"--phases: {words(now)}, saved with {words(before)}", True
 
 
 def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:

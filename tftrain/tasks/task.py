@@ -93,6 +93,10 @@ class Task(abc.ABC):
             config.shards_weights(mesh.split.size),
         )
 
+    def begin_phase(self, config: TrainConfig) -> None:
+        """Takes the sizes of the data of a phase; the model is the same."""
+        self._config = config
+
     @property
     def losses(self) -> tuple[Mean, ...]:
         """The means whose sum is minimised."""

@@ -22,7 +22,7 @@ from tftrain.input import pipeline
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Evaluation
+from tftrain.run_state import Evaluation, Run
 from tftrain.tasks.task import Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
@@ -128,6 +128,15 @@ class HeldOut:
         rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
         by_rank = rows_of_ranks.reshape(mesh.data.size, rows // batch_size, batch_size, *shape)
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
+
+
+def of_run(run: Run, config: TrainConfig) -> HeldOut | None:
+    """Returns the held-out split of a phase of a run; None if it has none, or `--eval_every` says never."""
+    if config.evaluation.eval_every < 0 or not run.task.has_held_out(config.data):
+        return None
+    forward = ShardedEvaluation(run) if run.shards_weights else None
+    weights = run.averaged_weights if config.evaluation.weights == "averaged" else nullcontext
+    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward, weights)
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """The training loop: what the programs call with a resolved configuration."""
 
 import contextlib
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from tftrain.checkpoint.folder import checkpoint_folder
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
-from tftrain.input import pipeline
 from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import write_tokenizer
@@ -34,7 +34,7 @@ from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks, r
 from tftrain.train.held_out import HeldOut
 from tftrain.train.memory_trace import MemoryTrace
 from tftrain.train.observers import AfterStep, Evaluate, Limit, Observer, Outcome, Save, Watch
-from tftrain.train.sharded import ShardedEvaluation
+from tftrain.train.run_phases import RunPhases
 from tftrain.train.step import TrainStep
 from tftrain.train.user_hooks import UserHooks
 
@@ -68,16 +68,17 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh, initial_weights.open_for(config))
         checkpoints = Checkpoints(run, uploads)
-        source = run.task.open_source(config.data, "train", config.run.seed)
+        phases = RunPhases(run)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
-        introduce(run, source, done, resumed)
+        phases.begin()
+        introduce(run, phases.source, done, resumed)
         if done >= max_steps:
             logger.info(f"nothing to do: --max_steps={max_steps} and {done} steps are done")
             return ExitCode.DONE
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints.saves, done, baseline, watchdog.ledger)
-        held_out = held_out_of(run)
+        held_out = phases.held_out
         best = best_of(config, held_out, mesh, done)
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
@@ -87,12 +88,6 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     names = run.task.mean_values, run.optimizer.culprit_name
     health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
     step = TrainStep(run)
-
-    def batches() -> Iterator[Batch]:
-        consumed, steps = int(run.progress.consumed_samples), max_steps - int(run.progress.step)
-        ramp, share = config.batch.ramp, mesh.data.share
-        data = source, config.data, config.run.seed
-        return pipeline.ramped_batches(*data, consumed, ramp, share, steps, run.left_out)
 
     def stopping(name: str) -> None:
         limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
@@ -107,12 +102,13 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
         on_spike = config.limits.on_spike
+        evaluate = Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
         observers = [
             Watch(signals),
             AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
             AfterStep(draw),
             AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
-            *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
+            evaluate,
             Save(checkpoints, schedule, health, best, watchdog),
             *([MemoryTrace(run, done + memory_trace.STEP, baseline)] if config.log.trace_memory else []),
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
@@ -122,25 +118,33 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
         while True:
-            outcome = take_steps(run, step, batches(), observers, reporter.clock, watchdog)
-            if outcome.is_stopped or not outcome.goes_back:
+            outcome = take_steps(run, step, phases.batches(), observers, reporter.clock, watchdog)
+            goes_back = health.has_spike()
+            if not goes_back:
+                phases.end()
+            if outcome.is_stopped or (outcome.is_last and not goes_back):
                 break
-            with watchdog.limit("going back to a checkpoint", "start_timeout_seconds", kind="start"):
-                rollback.go_back(run, checkpoints, health, reporter, observers)
+            if goes_back:
+                with watchdog.limit("going back to a checkpoint", "start_timeout_seconds", kind="start"):
+                    rollback.go_back(run, checkpoints, health, reporter, observers)
+            if not phases.begin():
+                continue
+            logger.info(phases.words())
+            reporter.begin_phase(int(run.progress.step))
+            evaluate.held_out, step = phases.held_out, TrainStep(run)
+            gc.collect()  # The graphs of the phase before refer to themselves.
         for observer in observers:
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
         reporter.close()
-    conclude(run, source, outcome, best)
+    conclude(outcome, best)
     if health.problem and not outcome.is_stopped:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
     return outcome.exit_code
 
 
-def conclude(run: Run, source: ExampleSource, outcome: Outcome, best: Best | None) -> None:
-    """Says what the samples were, why a run has stopped, and its best score."""
-    if source.mixture:
-        logger.info(f"mixture: {source.mixture.words(int(run.progress.consumed_samples), run.left_out)}")
+def conclude(outcome: Outcome, best: Best | None) -> None:
+    """Says why a run has stopped, or its best score."""
     if outcome.is_stopped:
         number = outcome.number
         saved = "a spike, so that the last checkpoint stays" if outcome.goes_back else "and the state is saved"
@@ -152,7 +156,7 @@ def conclude(run: Run, source: ExampleSource, outcome: Outcome, best: Best | Non
 def take_steps(
     run: Run, step: TrainStep, batches: Iterator[Batch], observers: Sequence[Observer], clock: Clock, watchdog: Watchdog
 ) -> Outcome:
-    """Takes steps until one is the last, or the run must go back after it; returns that one's outcome.
+    """Takes steps until one is the last, there are no more batches, or the run must go back; returns its outcome.
 
     `batches` are this rank's shares of the global batches. `clock` counts the seconds of the steps, and `watchdog`
     limits them.
@@ -160,7 +164,9 @@ def take_steps(
     done, max_steps = int(run.progress.step), run.config.run.max_steps
     for number in range(done + 1, max_steps + 1):
         with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds", kind="data"):
-            batch = next(batches)
+            batch = next(batches, None)
+        if batch is None:
+            break
         size = run.task.batch_size(batch) * run.mesh.data.size, batch["input_ids"].shape[1]
         compiles = clock.compiles(*size)
         timeout = "start_timeout_seconds" if compiles else "step_timeout_seconds"
@@ -179,17 +185,6 @@ def take_steps(
         if outcome.is_last or outcome.goes_back:
             break
     return outcome
-
-
-def held_out_of(run: Run) -> HeldOut | None:
-    """Returns the held-out split of a run; None if it has none, or `--eval_every` says never."""
-    config = run.config
-    evaluates = config.evaluation.eval_every >= 0 and run.task.has_held_out(config.data)
-    if not evaluates:
-        return None
-    forward = ShardedEvaluation(run) if run.shards_weights else None
-    weights = run.averaged_weights if config.evaluation.weights == "averaged" else contextlib.nullcontext
-    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward, weights)
 
 
 def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int) -> Best | None:
@@ -225,7 +220,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         )
     if config.log.plot_schedule and run.mesh.is_chief:
         path = Path(config.run.folder) / "schedule.png"
-        plot.schedule_curve(config, path)
+        plot.schedule_curve(run.whole, path)
         logger.info(f"schedule {path}")
     checkpoint = config.checkpoint
     if not checkpoint.saves_before(config.run.max_steps):

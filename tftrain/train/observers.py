@@ -104,7 +104,7 @@ class AfterStep(Observer):
 class Evaluate(Observer):
     """The held-out split every so many steps, 0 for only after the last one; and the best score so far, if any."""
 
-    held_out: HeldOut
+    held_out: HeldOut | None  # of the phase that runs; None: it has none
     best: Best | None
     reporter: Reporter
     health: Health
@@ -113,7 +113,7 @@ class Evaluate(Observer):
 
     def between_steps(self, outcome: Outcome) -> None:
         """Evaluates if it is time, but not after a signal or a spike; ends a run that does not get better."""
-        if outcome.is_stopped or self.health.spike or not outcome.is_due(self.every):
+        if self.held_out is None or outcome.is_stopped or self.health.spike or not outcome.is_due(self.every):
             return
         number = outcome.number
         name = f"evaluation after step {number}"

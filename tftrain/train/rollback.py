@@ -24,7 +24,7 @@ def go_back(
 
     Raises UnstableError after as many rollbacks as a run may make, and CheckpointError without a checkpoint.
     """
-    limits, ramp, spike = run.config.limits, run.config.batch.ramp, health.spike
+    limits, timeline, spike = run.config.limits, run.timeline, health.spike
     done, left_out = int(run.progress.step), run.left_out  # The first one waits for the device.
     number = len(left_out.windows) + 1
     if number > limits.max_rollbacks:
@@ -36,7 +36,7 @@ def go_back(
     step, consumed = int(run.progress.step), int(run.progress.consumed_samples)
     before, after = max(spike - 1 - limits.rollback_margin, step), spike - 1 + limits.rollback_window
     # A checkpoint from before the last rollback does not have its window.
-    run.left_out = left_out.without(*(ramp.samples_after(each - step, consumed) for each in (before, after)))
+    run.left_out = left_out.without(*(timeline.samples_after(each - step, consumed) for each in (before, after)))
     first, stop = run.left_out.windows[-1]
     reporter.rollback(done, RollbackRow(step, number, spike, first, stop - 1))
     health.go_back()

@@ -20,10 +20,10 @@ class UserHooks(Observer):
 
     def __init__(self, run: Run, classes: Sequence[type[Hook]], saves: Saves, stop: Callable[[str], None]):
         """Makes an instance of each class; `stop` ends the run on all ranks after a step."""
-        mesh, names = run.mesh, run.config.run.hooks
+        mesh, names = run.mesh, run.whole.run.hooks
         self._run, self._saves, self._stop, self._step = run, saves, stop, int(run.progress.step)
         self._announced = None  # the newest checkpoint that hooks know
-        context = Context(run.config, mesh.rank, mesh.size, run.task.model, self._step, stop)
+        context = Context(run.whole, mesh.rank, mesh.size, run.task.model, self._step, stop)
         self._hooks: dict[str, Hook] = {}
         for name, hook_class in zip(names, classes, strict=True):
             with self._named(name, hook_class, "__init__"):

@@ -1,0 +1,210 @@
+"""A run in phases is the runs that one would make by hand, each from the last one's checkpoint; it resumes in any."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.checkpoint import states
+from tests.distributed import run_ranks
+from tests.test_run import losses, rows
+from tftrain import run
+from tftrain.checkpoint import folder as checkpoints
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.config import flags, phases
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import TrainConfig
+from tftrain.input import pipeline
+from tftrain.input.left_out import NOTHING
+from tftrain.input.source import open_source
+from tftrain.parallel.launcher import Launch
+from tftrain.parallel.mesh import Mesh
+from tftrain.prepare.preparation import prepare
+from tftrain.saving import resume_compatibility
+from tftrain.supervise.spikes import SpikeMonitor
+from tftrain.train import evaluate, loop
+from tftrain.train.run_phases import RunPhases
+
+MODEL = (
+    *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01"),
+    *("--max_steps=6", "--warmup_steps=2", "--log_every=1", "--eval_every=2", "--eval_examples=8"),
+)
+# Three updates of 8 samples, then updates of 4.
+SIZES, LENGTHS = [8, 8, 8, 4, 4, 4], [32, 32, 32, 64, 64, 64]
+FIRST = {"masked_lm_prob": 0.3, "global_batch_size": 8, "micro_batch_size": 4}
+SECOND = {"masked_lm_prob": 0.15, "global_batch_size": 4, "micro_batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def folders(prepared, prepare_config, tmp_path_factory):
+    """Data of 32 and of 64 tokens."""
+    folder = tmp_path_factory.mktemp("prepared") / "longer"
+    prepare(prepare_config(folder, max_seq_length=64))
+    return prepared, str(folder)
+
+
+def configured(*args):
+    return run.with_sizes(flags.parse(TrainConfig, ["tftrain.run", *MODEL, *args]).resolve(1))
+
+
+def words(values, form="{}={}"):
+    return [form.format(name, value) for name, value in values.items()]
+
+
+def by_hand(values):
+    return words(values, "--{}={}")
+
+
+@pytest.fixture(scope="module")
+def lines(folders):
+    first, second = ({"data_dir": folder} | own for folder, own in zip(folders, (FIRST, SECOND), strict=True))
+    return "; ".join([" ".join(["until_samples=20", *words(first)]), " ".join(words(second))])
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """What the loop says, from the first use on."""
+    found, handler = [], logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    loop.logger.addHandler(handler)
+    loop.logger.setLevel(logging.INFO)
+    yield found
+    loop.logger.removeHandler(handler)
+    loop.logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def phased(lines, messages, tmp_path_factory):
+    """The folder of a run that saves after step 5, in the second phase."""
+    folder = tmp_path_factory.mktemp("phased")
+    loop.train(configured(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5"), Mesh())
+    return folder
+
+
+def test_batches_are_those_of_the_runs_by_hand(lines, folders):
+    config = configured(f"--phases={lines}", "--output_dir=x", "--eval_every=-1")
+    progress = SimpleNamespace(step=0, consumed_samples=0)
+    fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
+    fake.spikes = SpikeMonitor(6.0)
+    fake.begin_phase = lambda own: setattr(fake, "config", own)
+    fake.task = SimpleNamespace(open_source=lambda data, split, seed: open_source(data, split, 90, seed))
+    found, of_run = [], RunPhases(fake)
+    while progress.step < 6:
+        of_run.begin()
+        for batch in of_run.batches():
+            found.append(batch)
+            progress.step, progress.consumed_samples = (
+                progress.step + 1,
+                progress.consumed_samples + len(batch["input_ids"]),
+            )
+    sample = 0
+    for number, size in enumerate(SIZES):
+        is_second = number > 2
+        own = configured(f"--data_dir={folders[is_second]}", *by_hand((FIRST, SECOND)[is_second]), "--output_dir=x")
+        source = open_source(own.data, "train", 90, own.run.seed)
+        expected = next(iter(pipeline.train_batches(source, own.data, own.run.seed, sample, size, 0, size)))
+        for name, feature in expected.items():
+            np.testing.assert_array_equal(found[number][name], feature, err_msg=name)
+        sample += size
+
+
+def test_losses_are_those_of_two_runs_by_hand(phased, folders, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    settings = f"--data_dir={folders[0]}", *by_hand(FIRST), f"--output_dir={first}", "--checkpoint_every=3"
+    loop.train(configured(*settings), Mesh())
+    changes = "--change_on_resume=masked_lm_prob,global_batch_size,max_seq_length,max_predictions_per_seq"
+    begin = checkpoints.find(first)[0]
+    settings = f"--data_dir={folders[1]}", *by_hand(SECOND), f"--output_dir={second}", f"--resume={begin}", changes
+    loop.train(configured(*settings), Mesh())
+    assert losses(phased) == losses(first)[:3] + losses(second)
+    held_out = [[row["eval_mlm_loss"] for row in rows(folder)[1]] for folder in (phased, first, second)]
+    assert held_out[0] == held_out[1][:1] + held_out[2]
+
+
+def test_rows_count_samples_and_tokens_and_the_first_step_of_a_phase_compiles(phased):
+    train, _ = rows(phased)
+    assert [row["global_batch_size"] for row in train] == SIZES
+    assert [row["consumed_samples"] for row in train] == np.cumsum(SIZES).tolist()
+    assert [row["consumed_tokens"] for row in train] == np.cumsum(np.multiply(SIZES, LENGTHS)).tolist()
+    every = [json.loads(line) for line in (phased / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in every if "memory_peak_bytes" in row] == [2, 5]
+
+
+def test_the_log_says_when_which_phase_begins(phased, messages, folders):
+    first = f"phase 1 of 2: steps 1 to 3, from sample 0: data_dir={folders[0]}, max_seq_length=32, "
+    second = f"phase 2 of 2: steps 4 to 6, from sample 24: data_dir={folders[1]}, max_seq_length=64, "
+    assert any(first in text and second in text for text in messages)
+    assert sum(text.startswith(second) for text in messages) == 1
+
+
+def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phased, lines, tmp_path):
+    inside = checkpoints.find(phased)[0]
+    assert json.loads((inside / "manifest.json").read_text())["step"] == 5
+    shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
+    shutil.copy(phased / "metrics.jsonl", tmp_path)
+    loop.train(configured(f"--phases={lines}", f"--output_dir={tmp_path}"), Mesh())
+    assert losses(tmp_path) == losses(phased)
+    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (phased, tmp_path))
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+@pytest.mark.multirank
+def test_two_ranks_go_on_from_the_checkpoint_alone(phased, tmp_path):
+    inside = checkpoints.find(phased)[0]
+    shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
+    run_ranks(2, ["-m", "tftrain.run", f"--output_dir={tmp_path}"])
+    np.testing.assert_allclose(losses(tmp_path), losses(phased)[5:], rtol=1e-4)
+
+
+def resumed(folder, *args):
+    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())
+
+
+def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
+    config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
+    row = evaluate.row_of_checkpoint(config, Mesh())
+    assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
+
+
+def test_the_micro_batch_of_all_phases_may_be_given_and_other_flags_of_theirs_only_with_the_file(phased, lines):
+    config = resumed(phased, "--micro_batch_size=2", "--max_steps=7")
+    assert [(each.batch.micro_batch_size, each.batch.grad_accum_steps) for each in config.phases] == [(2, 4), (2, 2)]
+    with pytest.raises(ConfigError, match=r"--global_batch_size=16: remove this flag, as the phases of \S+ have it"):
+        resumed(phased, "--global_batch_size=16")
+    given, taken = resumed(phased, f"--phases={lines}", "--global_batch_size=16"), resumed(phased)
+    assert [each.data for each in given.phases] == [each.data for each in taken.phases]
+
+
+def changes(config, before, consumed=28):
+    saved = json.loads(json.dumps({"config": dataclasses.asdict(before), "progress": {"consumed_samples": consumed}}))
+    return resume_compatibility.changes(config, {}, saved, "checkpoint")
+
+
+def test_what_lies_ahead_may_change_and_what_is_consumed_only_if_that_is_meant(lines, folders):
+    def config(text, *args):
+        return configured(f"--phases={text}", "--output_dir=x", *args)
+
+    before = config(lines)
+    assert changes(config(lines, "--micro_batch_size=1"), before) == []
+    ahead = lines.replace("; ", "; until_samples=40 ") + f"; data_dir={folders[1]} global_batch_size=8"
+    assert changes(config(ahead), before) == [
+        "resuming with other --phases after its 28 samples than it was saved with"
+    ]
+    for other in (lines.replace("=0.3", "=0.25"), lines.replace("samples=20", "samples=10")):
+        with pytest.raises(CheckpointError, match="add --change_on_resume=phases if that is meant"):
+            changes(config(other), before)
+        (line,) = changes(config(other, "--change_on_resume=phases"), before)
+        assert line.startswith("resuming with --phases: ")
+
+
+def test_a_run_without_phases_is_one_phase(lines, folders):
+    plain = configured(f"--data_dir={folders[0]}", *by_hand(FIRST), "--output_dir=x")
+    config = configured(f"--phases={lines}", "--output_dir=x")
+    assert len(changes(config, plain, consumed=16)) == 1
+    with pytest.raises(CheckpointError, match=r"--phases: .* until sample 24; .* until sample 28, saved with"):
+        changes(config, plain)

@@ -1,0 +1,243 @@
+"""`--phases`: a run whose data and batch change after so many consumed samples or tokens.
+
+A phase is the run's configuration with the flags of its line; it trains exactly what a run with these flags does that
+resumes where the phase begins. So everything that depends on data or batch takes the configuration of a phase. The
+batches of the whole run are one list of stages, those of the phases' ramps (`ramp`), each cut where its phase ends.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, Problem, changed, flag_values
+from tftrain.config.lines import lines
+from tftrain.config.ramp import Stage
+from tftrain.config.suggestions import suggest
+
+# The flags that each name the data; and those of its sizes, which hold for the data beside which they are given.
+SOURCES = ("data_dir", "mix", "train_files", "eval_files", "synthetic_data")
+SIZES_OF_DATA = ("mix_temperature", "max_seq_length", "max_predictions_per_seq")
+# The flags that a phase may have.
+FLAGS = (
+    *(*SOURCES, *SIZES_OF_DATA, "masked_lm_prob", "whole_word_masking", "document_mask", "seq_length_buckets"),
+    *("global_batch_size", "micro_batch_size", "batch_rampup"),
+)
+FOLLOWING = "grad_accum_steps"  # the flag of the batch that follows from those of a phase
+_ENDS = ("until_samples", "until_tokens")
+_FORM = (
+    "expected a file with a phase on each line, such as `until_samples=1000000 data_dir=data/128 "
+    "global_batch_size=4096`, the last one without an end"
+)
+
+
+class Phase(NamedTuple):
+    """A part of a run."""
+
+    config: Any  # TrainConfig of a run by hand, without phases
+    until_samples: int | None = None  # consumed samples of the run after which the phase ends; None: see until_tokens
+    until_tokens: int | None = None  # likewise consumed tokens, padding included; without both, the phase has no end
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The phases of a run, with their sizes, and its batches; a run without phases has one.
+
+    Attributes:
+        begins, ends: consumed samples of each phase at its begin, and those from which on it is over, which are fewer
+            than the next one's `begins` if the last update of a phase exceeds them.
+    """
+
+    phases: tuple[Phase, ...]
+    begins: tuple[int, ...]
+    ends: tuple[float, ...]
+
+    def stages(self, consumed_samples: int = 0) -> list[Stage]:
+        """Returns the stages of a run that continues after `consumed_samples`; the last stage has no end."""
+        stages, step, sample = [], 0, consumed_samples
+        for number, (phase, end) in enumerate(zip(self.phases, self.ends, strict=True)):
+            if sample < end:
+                own, step, sample = _stages(phase, number, step, sample, end)
+                stages += own
+        return stages
+
+    def samples_after(self, steps: int, consumed_samples: int = 0) -> int:
+        """Returns the number of consumed samples after `steps` further updates."""
+        stage = next(stage for stage in reversed(self.stages(consumed_samples)) if stage.first_step <= steps)
+        return stage.first_sample + (steps - stage.first_step) * stage.batch_size
+
+    def steps(self, max_steps: int) -> list[range]:
+        """Returns the updates of each phase, numbered from 0, in a run of so many."""
+        first = {stage.phase: stage.first_step for stage in reversed(self.stages())}
+        steps, end = [], max_steps
+        for number in reversed(range(len(self.phases))):
+            begin = min(first.get(number, end), end)
+            steps, end = [range(begin, end), *steps], begin
+        return steps
+
+    def tokens(self, consumed_samples: int) -> int:
+        """Returns the tokens of the first samples of a run, padding included."""
+        spans = zip(self.phases, self.begins, [*self.begins[1:], math.inf], strict=True)
+        lengths = [(phase.config.data.max_seq_length, begin, end) for phase, begin, end in spans]
+        return sum(length * max(0, min(consumed_samples, end) - begin) for length, begin, end in lengths)
+
+    def at(self, consumed_samples: int) -> tuple[int, float]:
+        """Returns the number of the phase of the next update, from 0, and the updates that are left of it."""
+        first, *others = self.stages(consumed_samples)
+        return first.phase, next((stage.first_step for stage in others if stage.phase != first.phase), math.inf)
+
+
+def timeline(config) -> Timeline:
+    """Returns the phases of a resolved configuration with the sizes that the data gives."""
+    phases, begins, ends, sample, tokens = tuple(read(config)), [], [], 0, 0
+    for phase in phases:
+        length, begin = phase.config.data.max_seq_length, sample
+        end = phase.until_samples or math.inf
+        if phase.until_tokens:
+            end = begin + -(-(phase.until_tokens - tokens) // length)
+        if begin < end < math.inf:
+            sample = _stages(phase, 0, 0, begin, end)[2]
+            tokens += (sample - begin) * length
+        begins.append(begin)
+        ends.append(end)
+    return Timeline(phases, tuple(begins), tuple(ends))
+
+
+def read(config) -> list[Phase]:
+    """Returns the phases of a configuration; of one without phases, itself.
+
+    Raises:
+        ConfigError: the phases can't be read, or one has no end, or the ends do not rise.
+    """
+    value = config.data.phases
+    if not value:
+        return [Phase(config)]
+    try:
+        entries = json.loads(value) if _is_resolved(value) else [_words(line) for line in lines(value, _FORM)]
+        phases = [_phase(config, entry, f"phase {number}") for number, entry in enumerate(entries, 1)]
+        _check_ends(phases)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # A manifest may hold anything.
+        raise ConfigError([Problem("phases", value, str(error))]) from error
+    return phases
+
+
+def each(config, change: Callable[[Any], Any]):
+    """Returns a configuration, each of whose phases is changed.
+
+    It is that of the last phase. Its `phases` have all flags of each, so they mean the same after a change of the file.
+    """
+    if not config.data.phases:
+        return change(config)
+    phases = [phase._replace(config=change(phase.config)) for phase in read(config)]
+    entries = []
+    for phase in phases:
+        values = flag_values(phase.config)
+        entries.append(
+            {name: getattr(phase, name) for name in _ENDS} | {name: values[name] for name in (*FLAGS, FOLLOWING)}
+        )
+    return changed(phases[-1].config, {"phases": json.dumps(entries)})
+
+
+def without(value: str | None, *names: str) -> str | None:
+    """Returns resolved phases without some flags, which are then those of the run; other values as they are."""
+    if not value or not _is_resolved(value):
+        return value
+    return json.dumps([{name: entry[name] for name in entry if name not in names} for entry in json.loads(value)])
+
+
+def longest(config):
+    """Returns the configuration of the phase with the longest sequences, the last one of several."""
+    return max(reversed(read(config)), key=lambda phase: phase.config.data.max_seq_length or 0).config
+
+
+def ranges(config, consumed_samples: int, names: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Returns the ranges of a run's first samples in which flags are the same: the end of each, and the flags."""
+    line, found = timeline(config), []
+    for phase, begin, end in zip(line.phases, line.begins, [*line.begins[1:], consumed_samples], strict=True):
+        values = {name: value for name, value in flag_values(phase.config).items() if name in names}
+        if begin < min(end, consumed_samples):
+            same = bool(found) and found[-1][1] == values
+            found[len(found) - same :] = [(min(end, consumed_samples), values)]
+    return found
+
+
+def problems(config, check: Callable[[Any], list[Problem]]) -> list[Problem]:
+    """Returns what a check says of each phase: what it says of all of them once, the rest with the phase's number."""
+    try:
+        phases = read(config)
+    except ConfigError as error:
+        return error.problems
+    found = [check(phase.config) for phase in phases]
+    of_all = [problem for problem in found[0] if all(problem in own for own in found)]
+    numbered = [(number, each) for number, own in enumerate(found, 1) for each in own if each not in of_all]
+    return of_all + [Problem("phases", config.data.phases, f"phase {number}: {each}") for number, each in numbered]
+
+
+def _stages(phase: Phase, number: int, step: int, sample: int, end: float) -> tuple[list[Stage], int, int]:
+    """Returns the stages of a phase that goes on after so many steps and samples, and both numbers at its end."""
+    ramp = phase.config.batch.ramp.stages(sample)
+    own = [each._replace(first_step=step + each.first_step, phase=number) for each in ramp if each.first_sample < end]
+    if end == math.inf:
+        return own, step, sample
+    last = own[-1]
+    updates = -(-(end - last.first_sample) // last.batch_size)
+    return own, last.first_step + updates, last.first_sample + updates * last.batch_size
+
+
+def _is_resolved(value: str) -> bool:
+    return value.startswith("[")
+
+
+def _words(line: str) -> dict[str, str]:
+    """Returns the values of a line by their names."""
+    values = {}
+    for word in line.split():
+        name, equals, value = word.partition("=")
+        if not equals or name in values:
+            raise ValueError(f"{line}: expected each flag once, as name=value; {_FORM}")
+        if name not in (*FLAGS, *_ENDS):
+            meant = " or ".join(suggest(name, (*FLAGS, *_ENDS)))
+            hint = f"did you mean {meant}? " if meant else ""
+            raise ValueError(f"{word}: a phase has no such flag; {hint}expected {', '.join((*_ENDS, *FLAGS))}")
+        values[name] = value
+    return values
+
+
+def _phase(config, entry: dict[str, Any], name: str) -> Phase:
+    """Returns a phase: the configuration with the values of an entry, where None is a default."""
+    ends = {each: entry.get(each) for each in _ENDS}
+    for each, value in ends.items():
+        if value is not None and not (str(value).isdecimal() and int(value) > 0):
+            raise ValueError(f"{name}: {each}={value}: expected a whole number above 0")
+    given = {each: value for each, value in entry.items() if each not in _ENDS}
+    texts = [f"--{each}={value}" for each, value in given.items() if value is not None]
+    parsed, wrong, _ = flags.read(type(config), ["", *texts])
+    if wrong:
+        raise ValueError(f"{name}: {wrong[0]}")
+    defaults, values = flag_values(type(config)()), flag_values(parsed)
+    others = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & given.keys() else ()
+    values = {each: defaults[each] for each in others} | {each: values[each] for each in given} | {"phases": None}
+    own = changed(config, values)
+    if "global_batch_size" in given and FOLLOWING not in given and own.batch.micro_batch_size:
+        own = changed(own, {FOLLOWING: None})
+    return Phase(own, **{each: value and int(value) for each, value in ends.items()})
+
+
+def _check_ends(phases: list[Phase]) -> None:
+    """Raises a ValueError unless each phase but the last one ends later than the one before."""
+    if not phases:
+        raise ValueError(_FORM)
+    used = [name for name in _ENDS if any(getattr(phase, name) for phase in phases)]
+    if len(used) > 1:
+        raise ValueError(f"expected {' or '.join(used)} in all phases, not both")
+    before = 0
+    for number, phase in enumerate(phases, 1):
+        end, is_last = phase.until_samples or phase.until_tokens, number == len(phases)
+        if (end is None) != is_last:
+            expected = "no end, as it is the last one" if is_last else "an end, until_samples or until_tokens"
+            raise ValueError(f"phase {number}: expected {expected}")
+        if end and end <= before:
+            raise ValueError(f"phase {number}: {used[0]}={end}: expected more than {before}, the end before it")
+        before = end
