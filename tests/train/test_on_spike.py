@@ -105,10 +105,30 @@ def test_hooks_see_the_steps_that_are_taken_again(rolled_back):
     assert spiked_runs.Numbers.begun == [*range(1, SPIKE + 2), *range(81, STEPS + 1)]
 
 
+@pytest.mark.nightly
 def test_the_result_does_not_depend_on_when_checkpoints_are_saved(poisoned, rolled_back, tmp_path):
     trained(tmp_path, *poisoned, *ROLLBACK, "--checkpoint_every=70")
     assert [row["step"] for row in rollbacks(tmp_path)] == [70]
     assert_same(tmp_path, rolled_back)
+
+
+def phases_of(folder, steps):
+    """Returns the flag of two phases of which the first has so many steps; they differ in nothing."""
+    (folder / "phases").write_text(f"until_samples={steps * BATCH}\nglobal_batch_size={BATCH}\n")
+    return f"--phases={folder / 'phases'}"
+
+
+@pytest.mark.nightly
+def test_a_resume_where_a_phase_begins_judges_by_the_steps_of_that_phase(poisoned, tmp_path):
+    given = (*poisoned, "--on_spike=skip", phases_of(tmp_path, 60), "--checkpoint_every=60")
+    trained(tmp_path / "whole", *given)
+    for path in checkpoints.find(tmp_path / "whole")[1:]:
+        shutil.rmtree(path)
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    trained(tmp_path / "part", *given)
+    skipped = [row["step"] for row in rows(tmp_path / "whole") if "spike_loss" in row]
+    assert skipped[0] == SPIKE
+    assert losses(tmp_path / "part") == losses(tmp_path / "whole")
 
 
 def test_a_run_that_is_stopped_at_the_spike_saves_nothing_and_goes_on_to_the_same_bits(
@@ -244,6 +264,7 @@ def losses_of_rows(folder):
     return [(row["step"], row["loss"], row["skipped_steps"]) for row in rows(folder) if "loss" in row]
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_two_ranks_with_sharded_weights_go_back_together(tmp_path):
     data = spiked_runs.write(tmp_path / "data", range(70, 85))

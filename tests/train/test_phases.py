@@ -153,6 +153,7 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_two_ranks_go_on_from_the_checkpoint_alone(phased, tmp_path):
     inside = checkpoints.find(phased)[0]
