@@ -59,6 +59,7 @@ def local(prepared, tmp_path_factory):
     return path
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_on_another_host_and_serves_all_programs(server, local, tmp_path, capsys):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     train(*SIZES, f"--data_dir={DATA}", f"--output_dir={RUN}", f"--local_dir={first}", "--max_steps=4")

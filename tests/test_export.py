@@ -147,6 +147,7 @@ def test_weights_in_8_bits_err_by_half_a_step_of_their_channel():
     np.testing.assert_array_equal(tf.gather(table, [3, 0, 3]), tf.gather(tf.convert_to_tensor(table), [3, 0, 3]))
 
 
+@pytest.mark.nightly
 def test_a_decoder_is_exported_without_text_where_its_tokenizer_has_no_ops(capsys, tmp_path):
     text = exported(capsys, tmp_path / "out", f"--init_checkpoint={GPT}")
     assert "no signature takes text: byte-level BPE has no ops" in text

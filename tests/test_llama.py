@@ -86,6 +86,7 @@ def test_it_is_evaluated_converted_there_and_back_predicted_and_taken_as_initial
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_export_gives_the_logits_of_the_model(run, tmp_path):
     done("export", f"--output_dir={run} --to={tmp_path / 'out'}")
     functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures

@@ -83,14 +83,14 @@ def test_it_is_evaluated_predicted_and_converted_there_and_back(run, tmp_path):
     assert all(np.array_equal(first[name], last[name]) for name in first)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # tests/tasks and tests/test_every_lever.py have another family.
 @pytest.mark.parametrize(
     ("task", "text"),
     [
         ("classification", "the file is good"),
-        pytest.param("token_classification", "the file is good", marks=pytest.mark.nightly),
-        pytest.param("question_answering", "What is good?\tThe file is good.", marks=pytest.mark.nightly),
-        pytest.param("embedding", "the file is good", marks=pytest.mark.nightly),
+        ("token_classification", "the file is good"),
+        ("question_answering", "What is good?\tThe file is good."),
+        ("embedding", "the file is good"),
     ],
 )
 def test_it_is_fine_tuned_and_predicts(run, tmp_path, task, text):

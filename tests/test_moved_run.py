@@ -62,6 +62,7 @@ def test_it_is_predicted_exported_and_fine_tuned_without_its_data(moved):
     done("predict", f"--output_dir={moved}/classes text")
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, prepare_config):
     from tftrain.prepare.preparation import prepare
 

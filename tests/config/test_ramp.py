@@ -50,8 +50,8 @@ def test_a_ramp_in_numbers():
     # Two increments, at 12 and 24 samples.
     found = ramp.read("4:4:24", 12)
     assert [found.batch_size(consumed) for consumed in (0, 11, 12, 23, 24, 1000)] == [4, 4, 8, 8, 12, 12]
-    assert found.stages() == [(4, 0, 0), (8, 3, 12), (12, 5, 28)]
-    assert ramp.read("none", 12).stages() == [(12, 0, 0)]
+    assert [stage[:3] for stage in found.stages()] == [(4, 0, 0), (8, 3, 12), (12, 5, 28)]
+    assert [stage[:3] for stage in ramp.read("none", 12).stages()] == [(12, 0, 0)]
 
 
 @pytest.mark.parametrize(

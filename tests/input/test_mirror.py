@@ -99,7 +99,7 @@ def test_records_are_those_of_the_folder(server, small, tmp_path, limit):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("limit", [EVERYTHING, 0])
+@pytest.mark.parametrize("limit", [EVERYTHING, pytest.param(0, marks=pytest.mark.nightly)])
 def test_faults_are_retried(server, small, tmp_path, fault, limit):
     handler, _ = server
     handler.faults[:] = [fault] * 2

@@ -390,6 +390,7 @@ sys.exit(run.main(["tftrain.run", *settings, *saves]))
 
 @pytest.mark.slow
 @pytest.mark.multirank
+@pytest.mark.nightly  # tests/checkpoint/test_layouts.py reads every pair of layouts without ranks.
 def test_ranks_of_another_layout_go_on_where_two_have_stopped(tmp_path):
     args = ["-m", "tftrain.run", *SMALL, "--nouse_bias_in_keys", "--global_batch_size=8", "--max_steps=4"]
     args += [f"--output_dir={tmp_path}", "--checkpoint_every=2", "--keep_last=1", "--keep_every=2", "--cpu_threads=1"]

@@ -283,6 +283,7 @@ def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
     assert values(part, "loss") == values(whole, "loss")
 
 
+@pytest.mark.nightly
 def test_seeds_give_a_mean(data, tmp_path):
     config = configured(data["classification"], "--max_steps=2", "--seeds=2", "--seed=7", f"--output_dir={tmp_path}")
     assert seeds.train(config, Mesh()) == 0

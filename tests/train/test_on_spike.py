@@ -149,6 +149,7 @@ def test_a_run_resumed_after_a_rollback_leaves_out_the_same_samples(poisoned, ro
     assert_same(tmp_path, rolled_back)
 
 
+@pytest.mark.nightly
 def test_a_rollback_to_the_phase_before_goes_through_both(poisoned, tmp_path):
     given = (*poisoned, *ROLLBACK, "--max_steps=140", "--eval_every=-1")
     batch = f"global_batch_size={BATCH} micro_batch_size={BATCH // 2}"

@@ -238,6 +238,7 @@ def test_backward_in_segments_gives_the_gradient_of_the_whole(whole, steps, comp
     np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_segments_of_an_output_layer_of_its_own_send_rows_alone():
     untied = {**FAMILIES["llama"].defaults, "model_family": "llama", "vocab_size": VOCAB, "num_hidden_layers": 3}
     model = ModelConfig(**untied, hidden_size=16, num_attention_heads=2, **PLAIN)

@@ -264,7 +264,8 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
         assert_equal(np.load(tmp_path / f"{variant}.npz"), model, EXAMPLES)
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece", pytest.param("nfkc", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc"])
 def test_tokenizers_of_tensorflow_text_give_the_answers_of_predict(sentencepiece, kind):
     tokenizer = sentencepiece if kind == "sentencepiece" else pieces()._replace(normalization="nfkc")
     model = drawn(tokenizer)
