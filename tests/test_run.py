@@ -152,8 +152,9 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     assert ([row["step"] for row in train], held_out) == ([1, 2, 3], [])
 
 
-def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
+def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_scale(whole, tmp_path):
     path = checkpoints.find(whole)[0]
+    shutil.copytree(path, older := checkpoints.checkpoint_folder(tmp_path) / "step_00000002")
     settings = (
         "--global_batch_size=8",
         "--max_steps=6",
@@ -163,6 +164,8 @@ def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
     )
     loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
     assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
+    assert [each.name for each in checkpoints.find(tmp_path)] == ["step_00000006"]
+    assert (older.parent / "set_aside_1" / older.name).is_dir()
 
 
 def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):

@@ -19,7 +19,7 @@ from tftrain.host import devices, log
 from tftrain.plan import cluster
 from tftrain.report import rows
 from tftrain.report.metrics import MetricsWriter, read_rows
-from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
+from tftrain.report.rows import EvalRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.tasks.causal_pretraining import CausalPretraining
 
@@ -262,6 +262,22 @@ def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path):
     assert [found["step"] for found in read_rows(path)] == [10, 10, 20, 20, 30]
     assert read_rows(path)[-1]["loss"] == 1.0
     assert sorted(found.name for found in tmp_path.iterdir()) == ["log.txt", "metrics.jsonl", "tensorboard"]
+
+
+def test_a_row_of_a_rollback_stays_as_long_as_the_run_has_it(tmp_path):
+    writer, path = MetricsWriter(tmp_path, 100, MEANS), tmp_path / "metrics.jsonl"
+    for number, step in ((1, 30), (2, 20), (3, 20)):
+        writer.train(row(40))
+        writer.rollback(RollbackRow(step, number, 45, 0, 9), 10)
+
+    def of_rollbacks():
+        return [(found["rollbacks"], found["step"]) for found in read_rows(path)]
+
+    assert of_rollbacks() == [(1, 30), (2, 20), (3, 20)]
+    writer.truncate_after(20, 2)  # A resume from a checkpoint that has two windows meets the third spike again.
+    writer.rollback(RollbackRow(20, 3, 45, 0, 9), 10)
+    assert of_rollbacks() == [(1, 30), (2, 20), (3, 20)]
+    writer.close()
 
 
 def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path):

@@ -4,8 +4,8 @@
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
 - `.partial_step_...`, `.trash_step_...`, `.step_...`: a save, a removal or a download in progress, or interrupted.
 - `not_finite_step_00001000`: a checkpoint that is only used by its path, see `doubtful_name`.
-- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from, or all of a run that was started
-  over.
+- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from; or all, of a run that was started
+  over or resumed from a checkpoint that is elsewhere.
 """
 
 import itertools
@@ -26,6 +26,11 @@ REPORTS = ("metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.ht
 def checkpoint_folder(output_dir: str | Path) -> Path:
     """Returns the folder of a run's checkpoints."""
     return Path(output_dir) / "checkpoints"
+
+
+def holds(output_dir: str | Path, path: Path) -> bool:
+    """Returns whether a checkpoint is in the folder of a run's checkpoints."""
+    return path.parent.resolve() == checkpoint_folder(output_dir).resolve()
 
 
 def order(path: PurePath) -> tuple[int, int] | None:
@@ -105,7 +110,8 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
-        output_dir, step: the run's folder, and the step that the run continues from; 0 for a fresh start.
+        output_dir, step: the run's folder, and the step that the run continues from; 0 for a fresh start; -1 if its
+            checkpoint is elsewhere, so that all here are of another run.
         starts_over: whether what the old run reported is moved as well, all of it.
 
     Returns:

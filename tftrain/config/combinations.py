@@ -233,20 +233,22 @@ def _of_buckets(config) -> list[Problem]:
 
 def _of_spikes(config) -> Iterator[Problem]:
     """Yields why on_spike can't do what it says."""
-    limits, keep_last = config.limits, config.checkpoint.keep_last
+    limits, checkpoint = config.limits, config.checkpoint
     if limits.on_spike != "log" and not limits.spike_zscore:
         yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with on_spike={limits.on_spike}")
     if limits.on_spike != "rollback":
         return
-    if not config.checkpoint.saves_before(config.run.max_steps):
+    if not checkpoint.saves_before(config.run.max_steps):
         expected = "expected log or skip, or add checkpoint_every: there is no checkpoint to go back to before the end"
         yield Problem("on_spike", "rollback", expected)
     elif config.data.synthetic_data:
         expected = "expected log or skip with synthetic_data, of which no samples can be left out"
         yield Problem("on_spike", "rollback", expected)
-    if keep_last < 2:
-        expected = "expected at least 2 with on_spike=rollback: the newest checkpoint may be too close to the spike"
-        yield Problem("keep_last", keep_last, expected)
+    # A multiple of any keep_every is step 0, from before every spike.
+    every = math.inf if checkpoint.keep_every else checkpoint.checkpoint_every or math.inf
+    if checkpoint.keep_last < (least := 1 + max(1, math.ceil(limits.rollback_margin / every))):
+        reason = "newer checkpoints may be within rollback_margin of the spike"
+        yield Problem("keep_last", checkpoint.keep_last, f"expected at least {least} with on_spike=rollback: {reason}")
 
 
 def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:

@@ -115,9 +115,10 @@ class MetricsWriter:
                 self._events = EventFileWriter(str(self._events_path))
         self._bar = None
 
-    def truncate_after(self, step: int) -> None:
+    def truncate_after(self, step: int, rollbacks: int = 0) -> None:
         """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard; 0: all rows.
 
+        The rows of its first `rollbacks` rollbacks stay, and no others: the checkpoint may be older than these.
         The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are damaged, the
         old file is kept under another name.
         """
@@ -132,7 +133,8 @@ class MetricsWriter:
             shutil.copyfile(self.path, aside)
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             logger.warning(f"{self.path}: damaged in line {lines}; the file is kept as {aside}, its good lines stay")
-        text = "".join(json.dumps(row) + "\n" for row in good if row["step"] <= step)
+        stay = [row["rollbacks"] <= rollbacks if "rollbacks" in row else row["step"] <= step for row in good]
+        text = "".join(json.dumps(row) + "\n" for row in itertools.compress(good, stay))
         durable.write(self.path, text.encode())
 
     def advance(self, step: int) -> None:
@@ -167,7 +169,7 @@ class MetricsWriter:
 
     def rollback(self, row: RollbackRow, most: int) -> None:
         """Removes the rows after the step that a run goes back to; writes and shows this rollback, one of `most`."""
-        self.truncate_after(row.step)
+        self.truncate_after(row.step, row.rollbacks - 1)
         self._write(row, "")
         line = rows.rollback_line(row, most)
         self._show(line, line)

@@ -119,7 +119,7 @@ class Reporter:
                 self._trackers = Trackers(names, Path(output_dir), flag_values(run.whole), done > 0)
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
-            self._writer.truncate_after(done)
+            self._writer.truncate_after(done, len(run.left_out.windows))
             _write_config(run.whole, run.mesh)
             self._goodput = Goodput(output_dir, ledger, done)
 

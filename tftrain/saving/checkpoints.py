@@ -58,11 +58,12 @@ class Checkpoints:
         if run.mesh.is_chief:
             folder.sweep(output_dir)
             starts_over = run.config.checkpoint.resume == "none"
-            aside = folder.set_aside(output_dir, int(run.progress.step), starts_over)
-            if aside:
+            is_other = reader is not None and not folder.holds(output_dir, reader.path)
+            step = -1 if is_other else int(run.progress.step)
+            if aside := folder.set_aside(output_dir, step, starts_over):
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
-                logger.info(f"{what} moved to {aside}")
-            self._uploads.begin(int(run.progress.step), self.saves.superseded)
+                logger.info(f"{'checkpoints of another run were' if is_other else what} moved to {aside}")
+            self._uploads.begin(step, self.saves.superseded)
         return reader and reader.path
 
     def go_back(self, step: int, margin: int) -> Path:

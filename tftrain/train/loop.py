@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain import hooks
-from tftrain.checkpoint.folder import checkpoint_folder
+from tftrain.checkpoint.folder import holds
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
@@ -114,7 +114,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
-        if on_spike == "rollback" and (resumed is None or resumed.parent != checkpoint_folder(config.run.folder)):
+        if on_spike == "rollback" and (resumed is None or not holds(config.run.folder, resumed)):
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
         while True:
