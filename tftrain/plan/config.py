@@ -120,10 +120,10 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     if not config.data.phases:
         return [config]
     devices = config.plan.nodes * cluster.per_node
+    if problems := phases.problems(config, lambda own: run_problems(own.train, devices)):
+        raise ConfigError(problems)
 
     def sized(own: PlanConfig) -> PlanConfig:
-        if problems := run_problems(own.train, devices):
-            raise ConfigError(problems)
         dp = own.plan.data_parallel_size or own.parallel.data_parallel_size(devices)
         length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
         return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), {"max_seq_length": length})
