@@ -18,7 +18,9 @@ def lines(value: str, form: str) -> list[str]:
     entries = value.split(";")
     if "=" not in value or os.path.isfile(value):
         try:
-            entries = [line.partition("#")[0] for line in read_small(value, _MAX_BYTES).decode().splitlines()]
+            entries = [
+                line.partition("#")[0] for line in read_small(value, _MAX_BYTES).decode("utf-8-sig").splitlines()
+            ]
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{reason(error)}; {form}") from error
     return [" ".join(line.split()) for line in entries if line.strip()]
