@@ -180,7 +180,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
-        length = max(phase.data.max_seq_length for phase in config.phases)
+        length = phases.longest(config).data.max_seq_length
         longest = config.model.max_position_embeddings
         if ranks.is_chief and length > longest:
             logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")

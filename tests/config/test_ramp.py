@@ -1,5 +1,6 @@
 """The batch ramp against a simulation update by update, and what is refused."""
 
+import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from tftrain.config import ramp
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import BatchConfig
+from tftrain.config.phases import timeline
 from tftrain.config.ramp import Ramp
+from tftrain.config.train import TrainConfig
 
 STEPS = 40
 
@@ -43,7 +46,9 @@ def test_stages_are_those_of_the_simulation_from_any_sample_on(ramp, consumed):
 
 @given(ramps(), st.integers(0, STEPS), st.integers(0, 250))
 def test_samples_after_are_those_of_the_simulation(ramp, steps, consumed):
-    assert ramp.samples_after(steps, consumed) == simulated(ramp, consumed, steps)[1]
+    batch = BatchConfig(global_batch_size=ramp.full, batch_rampup=f"{ramp.start}:{ramp.increment}:{ramp.samples}")
+    found = timeline(dataclasses.replace(TrainConfig(), batch=batch)).samples_after(steps, consumed)
+    assert found == simulated(ramp, consumed, steps)[1]
 
 
 def test_a_ramp_in_numbers():

@@ -112,15 +112,10 @@ def test_the_result_does_not_depend_on_when_checkpoints_are_saved(poisoned, roll
     assert_same(tmp_path, rolled_back)
 
 
-def phases_of(folder, steps):
-    """Returns the flag of two phases of which the first has so many steps; they differ in nothing."""
-    (folder / "phases").write_text(f"until_samples={steps * BATCH}\nglobal_batch_size={BATCH}\n")
-    return f"--phases={folder / 'phases'}"
-
-
 @pytest.mark.nightly
 def test_a_resume_where_a_phase_begins_judges_by_the_steps_of_that_phase(poisoned, tmp_path):
-    given = (*poisoned, "--on_spike=skip", phases_of(tmp_path, 60), "--checkpoint_every=60")
+    phases = f"--phases=until_samples={60 * BATCH}; global_batch_size={BATCH}"
+    given = (*poisoned, "--on_spike=skip", phases, "--checkpoint_every=60")
     trained(tmp_path / "whole", *given)
     for path in checkpoints.find(tmp_path / "whole")[1:]:
         shutil.rmtree(path)

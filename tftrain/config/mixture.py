@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from tftrain.config.fields import Problem
+from tftrain.config.lines import of_file
 from tftrain.host.addresses import absolute
-from tftrain.host.files import read_small, reason
 
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
 PERIOD = 832040
@@ -82,12 +82,7 @@ def with_absolute_paths(value: str | None) -> str | None:
 
 
 def _entries(value: str) -> list[str]:
-    lines = value.split(",")
-    if os.path.isfile(value):
-        try:
-            lines = [line.partition("#")[0] for line in read_small(value, _MAX_BYTES).decode().splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{reason(error)}; {_FORM}") from error
+    lines = of_file(value, _FORM, _MAX_BYTES) if os.path.isfile(value) else value.split(",")
     return [line.strip() for line in lines if line.strip()]
 
 

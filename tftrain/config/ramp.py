@@ -63,11 +63,6 @@ class Ramp:
             stages.append(Stage(self.batch_size(sample), step + steps, sample))
         return stages
 
-    def samples_after(self, steps: int, consumed_samples: int = 0) -> int:
-        """Returns the number of consumed samples after `steps` more updates than those of `consumed_samples`."""
-        stage = max(stage for stage in self.stages(consumed_samples) if stage.first_step <= steps)
-        return stage.first_sample + (steps - stage.first_step) * stage.batch_size
-
 
 def read(batch_rampup: str, global_batch_size: int) -> Ramp:
     """Returns the ramp of a valid `--batch_rampup` that ends with this global batch size."""
