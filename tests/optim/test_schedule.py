@@ -5,11 +5,13 @@ import pytest
 import tensorflow as tf
 
 from tests.tf_models import tf_models
-from tftrain.config.ramp import Ramp
-from tftrain.config.train import OptimizerConfig
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.phases import timeline
+from tftrain.config.train import OptimizerConfig, TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)
+RAMPED = RampedSteps(10, timeline(TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24"))))
 
 
 def rates(config, max_steps, steps):
@@ -72,9 +74,7 @@ def test_with_a_ramp_the_decay_of_wsd_counts_samples():
     config = OptimizerConfig(schedule="wsd", learning_rate=1e-3, warmup_steps=2, decay_steps=6)
     left = np.minimum((consumed[10] - consumed) / (consumed[10] - consumed[4]), 1)
     expected = np.where(consumed < consumed[2], 1e-3 * np.maximum(consumed, 4) / consumed[2], 1e-3 * left)
-    np.testing.assert_allclose(
-        rates(config, RampedSteps(10, Ramp(4, 4, 24, 12)), range(11)), expected, rtol=8 * EPSILON
-    )
+    np.testing.assert_allclose(rates(config, RAMPED, range(11)), expected, rtol=8 * EPSILON)
 
 
 def test_equals_the_formula_to_the_last_steps_of_a_long_run():
@@ -119,6 +119,6 @@ def test_with_a_ramp_the_schedule_counts_samples():
         1e-3 * np.maximum(position, 4) / warmup,
         (1e-3 - 1e-5) * (np.minimum(total - position, total - warmup) / (total - warmup)) ** 2 + 1e-5,
     )
-    found = rates(config, RampedSteps(10, Ramp(4, 4, 24, 12)), range(11))
+    found = rates(config, RAMPED, range(11))
     np.testing.assert_allclose(found, expected, rtol=8 * EPSILON)
     np.testing.assert_allclose(found[[4, 10]], [1e-3, 1e-5], rtol=EPSILON)
