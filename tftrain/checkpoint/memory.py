@@ -6,15 +6,17 @@ smaller, so they share a block.
 """
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 
 # TensorFlow uses an array without a copy if its address is a multiple of this.
 ALIGNMENT = 64
 PAGE_BYTES, LARGE_PAGE_BYTES = 2**12, 2**21
 CACHED_ELEMENTS = 2**16
+COPY_THREADS = 2
 
 
 def arrays(pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
@@ -40,6 +42,18 @@ def is_finite(values: np.ndarray) -> bool:
         parts = (values[start : start + CACHED_ELEMENTS] for start in range(0, values.size, CACHED_ELEMENTS))
         # Minimum and maximum pass a NaN on. The second pass finds its part in the cache.
         return all(np.isfinite(part.min()) and np.isfinite(part.max()) for part in parts)
+
+
+def first_not_finite(tensors: Iterable[TensorData]) -> str:
+    """Returns the name of the first tensor with an element that is not finite; "" if there is none."""
+    return next((piece.name for piece, values in tensors if not is_finite(values)), "")
+
+
+def copy(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Copies arrays: each into the other one of its pair, with as many threads as fill the memory's bandwidth."""
+    with ThreadPoolExecutor(COPY_THREADS) as pool:
+        for copied in [pool.submit(np.copyto, target, source) for source, target in pairs]:
+            copied.result()
 
 
 def map_pages(arrays: Iterable[np.ndarray]) -> None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftrain.checkpoint import announcement, durable, folder, manifest, shard
+from tftrain.checkpoint import announcement, durable, folder, manifest, memory, shard
 from tftrain.checkpoint.announcement import Announced
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import CheckpointError, NotFiniteTensorError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.placement import Placement
@@ -59,12 +59,15 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
 
     Raises:
         CheckpointError: the shards can't be written.
+        NotFiniteTensorError: an element is not finite, and no shard is written.
     """
     try:
         if attempt.rank == 0:
             folder.sweep(attempt.output_dir, except_for=attempt.folder)
         # Without its parents: a folder on another disk must not replace a mount that has vanished.
         attempt.folder.mkdir(exist_ok=True)
+        if bad := memory.first_not_finite(tensors):
+            raise NotFiniteTensorError(bad)
         files, values = {}, dict(tensors)
         for number, pieces in enumerate(shard.pack(values)):
             name = file_name(attempt.rank, number)
@@ -73,10 +76,12 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
         durable.flush(attempt.folder)
         durable.flush(attempt.folder.parent)
         announce(attempt, files)
-    except OSError as error:
+    except (OSError, NotFiniteTensorError) as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
             durable.write(attempt.announcement(attempt.rank), announcement.encode({}, message))
+        if isinstance(error, NotFiniteTensorError):
+            raise
         raise CheckpointError(message) from error
 
 
@@ -181,7 +186,9 @@ class BackgroundSave:
 
         The chief has `complete` above, given all but `given_up`; other ranks have None.
         """
+        self.step = attempt.step
         self.problem: str | None = None  # Why the save has failed, as far as this rank knows it.
+        self.not_finite = ""  # The name of a tensor of this rank that is not finite.
         self.path: Path | None = None  # The checkpoint, on the chief when it is complete.
         self._attempt, self._complete = attempt, complete
         self._written, self._abandoned = threading.Event(), threading.Event()
@@ -211,6 +218,7 @@ class BackgroundSave:
                 logger.info(f"checkpoint {self.path}")
         except Exception as error:
             # After any error: training must not wait forever for a thread that has ended.
+            self.not_finite = error.name if isinstance(error, NotFiniteTensorError) else ""
             kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "
             self._fail(f"{kind}{error}")
         finally:

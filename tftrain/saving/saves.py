@@ -30,7 +30,7 @@ WRITE_SHARE, COMPLETE_SHARE = 0.6, 0.3
 # A rank that has finished waits for the others in a collective, and Horovod ends a run whose collective takes too long.
 # So the ranks wait in rounds of this share of Horovod's limit, with a collective after each.
 ROUND_SHARE = 0.1
-DONE, WAITING, FAILED = 0, 1, 2
+DONE, WAITING, FAILED, NOT_FINITE = range(4)
 # A run that ends in an error lets a save under way finish, unless it takes longer: launchers kill after 5 seconds.
 EXIT_SECONDS = 4
 # Numbers are sent as float64, which represents these exactly.
@@ -104,14 +104,14 @@ class Saves:
             is_good: whether a run may go on from the checkpoint without being told to.
 
         Raises:
-            FailedSavesError: too many saves in a row have failed, on all ranks alike.
-            NotFiniteError: an element is not finite; on all ranks alike. Nothing is written.
+            FailedSavesError, NotFiniteError: see `settle`, of the save before, or of this one if training waits for it.
         """
         self.settle()
         # State on a GPU is copied to the host for any save, so training need not wait.
         copies = not last and self._config.checkpoint_async and (self._keeps_copy or devices.has_gpu())
         mine = self._copies(owned()) if copies else list(owned())
-        number = self._agree(step, mine)
+        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
+        number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
         attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
         complete = None
         if self._mesh.is_chief:
@@ -130,31 +130,16 @@ class Saves:
         """Returns those of checkpoints, which are oldest first, that the run's flags do not keep."""
         return folder.superseded(checkpoints, self._config.keep_last, self._config.keep_every, self.keep_step)
 
-    def _agree(self, step: int, mine: Iterable[TensorData]) -> int:
-        """Returns the number of the attempt, which the chief draws, if every rank's elements are finite."""
-        bad = [piece.name for piece, values in mine if not memory.is_finite(values)]
-        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
-        numbers = collectives.gather_numbers(self._mesh.world, -1 if bad else number, "save.attempt")
-        if (numbers < 0).any():
-            ranks = ", ".join(map(str, np.flatnonzero(numbers < 0)))
-            name = f" ({bad[0]})" if bad else ""
-            raise NotFiniteError(
-                f"after step {step} the state on rank {ranks} is not finite{name}; it is not saved, and older "
-                "checkpoints stay as they are"
-            )
-        return int(numbers[0])
-
     def _copies(self, owned: Iterable[TensorData]) -> list[TensorData]:
         if self._preparing:
             self._preparing.join()
-        copies = []
+        owned = list(owned)
         for piece, values in owned:
             # Memory that was touched before is filled many times as fast as new memory, so it is kept.
             if piece not in self._staging:
                 self._staging[piece] = np.empty(piece.size, values.dtype)
-            np.copyto(self._staging[piece], values)
-            copies.append(TensorData(piece, self._staging[piece]))
-        return copies
+        memory.copy((values, self._staging[piece]) for piece, values in owned)
+        return [TensorData(piece, self._staging[piece]) for piece, _ in owned]
 
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
@@ -164,17 +149,25 @@ class Saves:
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.
+            NotFiniteError: an element was not finite; on all ranks alike. There is no checkpoint of that step.
         """
         if self._save is None:
             return None
         written, problem = self._await("save.written", self._save.written, WRITE_SHARE)
         if problem:
             self._staging = {}  # A thread that hangs may still read what is there.
-        if (written == FAILED).any():
+        if (written >= FAILED).any():
             self._save.abandon()
         completed, late = self._await("save.completed", self._save.completed, COMPLETE_SHARE)
         self._newest = self.newest
-        problem, self._save = problem or late, None
+        ended, problem, self._save = self._save, problem or late, None
+        if (written == NOT_FINITE).any():
+            ranks = ", ".join(map(str, np.flatnonzero(written == NOT_FINITE)))
+            name = f" ({ended.not_finite})" if ended.not_finite else ""
+            raise NotFiniteError(
+                f"after step {ended.step} the state on rank {ranks} is not finite{name}; it is not saved, and older "
+                "checkpoints stay as they are"
+            )
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
         if completed[0] != FAILED:
             self._in_a_row = 0
@@ -190,8 +183,9 @@ class Saves:
     def _await(self, name: str, wait: Callable[[float], bool], share: float) -> tuple[np.ndarray, str | None]:
         """Waits until a phase of the save has ended on every rank; every rank must call it.
 
-        Returns DONE or FAILED for each rank, and the reason if this one has failed: if `wait`, which returns whether
-        this rank's part has ended within so many seconds, takes longer than this share of `save_timeout_seconds`.
+        Returns DONE, FAILED or NOT_FINITE for each rank, and the reason if this one has failed, also if `wait`, which
+        returns whether this rank's part has ended within so many seconds, takes longer than this share of
+        `save_timeout_seconds`.
         """
         limit = share * self._timeout
         end, round_seconds = time.monotonic() + limit, ROUND_SHARE * stall_shutdown_seconds()
@@ -201,6 +195,7 @@ class Saves:
             if not has_ended and time.monotonic() >= end:
                 problem = f"rank {self._mesh.rank}: the disk has not answered within {limit:.0f} s"
             state = FAILED if problem else DONE if has_ended else WAITING
+            state = NOT_FINITE if self._save.not_finite else state
             states = collectives.gather_numbers(self._mesh.world, state, name)
             if not (states == WAITING).any():
                 return states, problem
