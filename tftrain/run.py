@@ -202,6 +202,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         code = ExitCode.SIGNALLED + signal.SIGINT
     finally:
         own_codes.append(int(code))
+        elastic.announce_end(int(code), os.environ)
         # Horovod's own exit waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code

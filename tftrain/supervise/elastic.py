@@ -37,7 +37,7 @@ from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
-from tftrain.parallel.rendezvous import STORE_ERRORS
+from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store
 from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,9 @@ HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
 # The time that a child has to notice that its peers are gone, and to report it.
 GRACE_SECONDS = 5.0
-FINAL_SECONDS = 5.0
+# A child that ends for a reason that would recur says so before its peers can notice. A killed child's supervisor says
+# so at once. So if there is no word, a host or a supervisor has died.
+FINAL_SECONDS = 1.0
 MAX_FAILURES = 3
 # Names of notes in the store.
 HOSTS_CHANGED, RANK_FAILED, FINAL = "hosts_changed", "rank_failed", "final"
@@ -138,7 +140,7 @@ class Supervisor:
             return exit_code
         if code in STOPS and self._membership.store.get(HOSTS_CHANGED):
             return None
-        if (code >= 0 and code not in CAUSED_BY_PEERS) or self._is_final():
+        if would_recur(code) or self._is_final():
             return exit_code
         if not self._membership.store.get(RANK_FAILED):
             reason = f"rank {self._launch.rank} ended with exit code {exit_code}"
@@ -178,7 +180,7 @@ class Supervisor:
         return ExitCode.WRONG_FLAGS
 
     def _is_final(self) -> bool:
-        """Returns whether a rank has ended the run for good; its note may arrive after the end of other children."""
+        """Returns whether a rank has ended the run for good; waits until it is known why this child has ended."""
         store, last = self._membership.store, time.monotonic() + FINAL_SECONDS
         while not (final := store.get(FINAL)) and not store.get(RANK_FAILED) and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
@@ -194,6 +196,18 @@ class Supervisor:
         reason = f"ranks failed {self._failures} times without a new checkpoint in between"
         logger.warning(f"elastic: {reason}; the run ends")
         return ExitCode.FAILED
+
+
+def would_recur(code: int) -> bool:
+    """Returns whether a child would end with this code again."""
+    return code >= 0 and code not in CAUSED_BY_PEERS
+
+
+def announce_end(code: int, environ: Mapping[str, str]) -> None:
+    """Ends all children, if this process is one and ends with a code that would recur: its own end may take seconds."""
+    if PARENT in environ and would_recur(code) and code not in (ExitCode.DONE, *STOPS):
+        with contextlib.suppress(*STORE_ERRORS):
+            Store(address_of_store(environ)).put(FINAL, str(int(code)))
 
 
 def last_logged_step(output_dir: str) -> int:
