@@ -86,6 +86,6 @@ def test_lion_has_one_moment():
     one, two = (memory.estimate(work, Constants()) for work in (lion, lamb))
     assert 2 * one.moments == two.moments
     copied, both = (
-        memory.estimate(work._replace(checkpoint_copy=True), Constants()).checkpoint_copy for work in (lion, lamb)
+        memory.estimate(work._replace(checkpoint_copies=1), Constants()).checkpoint_copy for work in (lion, lamb)
     )
     assert copied / both == pytest.approx(8 / 12)

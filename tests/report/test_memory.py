@@ -70,6 +70,7 @@ def test_the_first_updates_of_a_ramp_accumulate_nothing():
         (("--checkpoint_every=2",), 4, 1 / 4),  # Each rank writes a part of what all have.
         (("--checkpoint_every=2", "--split_opt_state"), 4, 1 / 4),
         (("--checkpoint_every=2", "--nocheckpoint_async"), 1, 0),
+        (("--checkpoint_every=2", "--memory_checkpoint_steps=1"), 4, 3 / 4),
     ],
 )
 def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks, share):
@@ -82,7 +83,7 @@ def test_the_copy_is_counted_as_large_as_it_is():
     checkpoints = Checkpoints(run)
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
-    assert checkpoints.saves.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters
+    assert checkpoints.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters
 
 
 def test_tensor_parallel_ranks_are_expected_to_hold_what_they_hold():

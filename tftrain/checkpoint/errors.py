@@ -7,14 +7,6 @@ class CheckpointError(RunError):
     """A checkpoint can't be written or read; the message names the file and the reason."""
 
 
-class NotFiniteTensorError(CheckpointError):
-    """A tensor that a rank is about to write is not finite."""
-
-    def __init__(self, name: str):
-        super().__init__(f"{name} is not finite")
-        self.name = name
-
-
 class AgreedCheckpointError(CheckpointError):
     """All ranks have found the same reason, so that only the chief prints it."""
 

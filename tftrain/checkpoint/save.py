@@ -20,7 +20,7 @@ from typing import Any
 
 from tftrain.checkpoint import announcement, durable, folder, manifest, memory, shard
 from tftrain.checkpoint.announcement import Announced
-from tftrain.checkpoint.errors import CheckpointError, NotFiniteTensorError
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.placement import Placement
@@ -59,15 +59,12 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
 
     Raises:
         CheckpointError: the shards can't be written.
-        NotFiniteTensorError: an element is not finite, and no shard is written.
     """
     try:
         if attempt.rank == 0:
             folder.sweep(attempt.output_dir, except_for=attempt.folder)
         # Without its parents: a folder on another disk must not replace a mount that has vanished.
         attempt.folder.mkdir(exist_ok=True)
-        if bad := memory.first_not_finite(tensors):
-            raise NotFiniteTensorError(bad)
         files, values = {}, dict(tensors)
         for number, pieces in enumerate(shard.pack(values)):
             name = file_name(attempt.rank, number)
@@ -76,12 +73,10 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
         durable.flush(attempt.folder)
         durable.flush(attempt.folder.parent)
         announce(attempt, files)
-    except (OSError, NotFiniteTensorError) as error:
+    except OSError as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
             durable.write(attempt.announcement(attempt.rank), announcement.encode({}, message))
-        if isinstance(error, NotFiniteTensorError):
-            raise
         raise CheckpointError(message) from error
 
 
@@ -211,6 +206,9 @@ class BackgroundSave:
 
     def _run(self, tensors: Sequence[TensorData]) -> None:
         try:
+            self.not_finite = memory.first_not_finite(tensors)
+            if self.not_finite:
+                raise CheckpointError(f"{self.not_finite} is not finite")
             write(self._attempt, tensors)
             self._written.set()
             if self._complete:
@@ -218,7 +216,6 @@ class BackgroundSave:
                 logger.info(f"checkpoint {self.path}")
         except Exception as error:
             # After any error: training must not wait forever for a thread that has ended.
-            self.not_finite = error.name if isinstance(error, NotFiniteTensorError) else ""
             kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "
             self._fail(f"{kind}{error}")
         finally:

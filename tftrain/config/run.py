@@ -66,6 +66,9 @@ class CheckpointConfig:
     checkpoint_async: bool = flag(True)
     """Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only with
     checkpoint_every: at a checkpoint by time, training waits for the disk."""
+    memory_checkpoint_steps: int = flag(0, minimum=0)
+    """Steps between copies of the state in the memory of the hosts, each on two of them: the next start goes on from
+    there after the death of a rank or a host; 0: none."""
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
@@ -88,6 +91,10 @@ class CheckpointConfig:
         Checkpoints by time alone are too rare to be worth the memory.
         """
         return self.checkpoint_async and 0 < self.checkpoint_every < max_steps
+
+    def copies(self, max_steps: int) -> int:
+        """Returns how many copies of what it saves a rank holds: one for checkpoints, and two slots in memory."""
+        return self.keeps_copy(max_steps) + 2 * (self.memory_checkpoint_steps > 0)
 
 
 @dataclass(frozen=True)

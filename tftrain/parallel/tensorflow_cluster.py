@@ -42,15 +42,21 @@ def reserve_port() -> socket.socket:
 
 
 def address(reserved: socket.socket, environ: Mapping[str, str] = os.environ) -> str:
-    """Returns `host:port` at which the other ranks reach this one: that of the interface of Horovod's Gloo.
+    """Returns `host:port` at which the other ranks reach this one; raises what `own_address` does."""
+    return f"{own_address(environ)}:{reserved.getsockname()[1]}"
+
+
+def own_address(environ: Mapping[str, str] = os.environ) -> str:
+    """Returns this host's address for other ranks: on Horovod's interface; without a store, that of the host's name.
 
     Raises:
-        OSError: the launcher's store does not answer.
+        OSError: the launcher's store does not answer, or the name has no address.
     """
-    host, port = address_of_store(environ).split(":")
+    if (store := address_of_store(environ)) is None:
+        return socket.gethostbyname(socket.gethostname())
+    host, port = store.split(":")
     source, addresses = route_to(host, int(port), WAIT_SECONDS)
-    own = addresses.get(environ.get("HOROVOD_GLOO_IFACE", ""), [source])[0]
-    return f"{own}:{reserved.getsockname()[1]}"
+    return addresses.get(environ.get("HOROVOD_GLOO_IFACE", ""), [source])[0]
 
 
 def task(rank: int, size: int) -> int:

@@ -36,7 +36,7 @@ def one_block(work: Workload) -> Workload:
         global_batch=work.micro_batch,
         zero_stage=0,
         split_strategy="even",
-        checkpoint_copy=False,
+        checkpoint_copies=0,
     )
 
 

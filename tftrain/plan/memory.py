@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     weights: float
     master_weights: float
     moments: float
-    checkpoint_copy: float  # copy of the master weights and moments that this rank writes
+    checkpoint_copy: float  # copies of the master weights and moments that this rank writes
     gathered: float  # weights that ZeRO-3 has whole, and their gradients
     gradients: float
     accumulation: float
@@ -99,7 +99,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         weights=0.0 if shares else weights * work.item / (work.dp if work.zero_stage == 3 else 1),
         master_weights=4 * owned if half or work.zero_stage else 0.0,
         moments=4 * work.moments * owned,
-        checkpoint_copy=(4 + 4 * work.moments) * written if work.checkpoint_copy else 0.0,
+        checkpoint_copy=(4 + 4 * work.moments) * written * work.checkpoint_copies,
         gathered=_gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
         gradients=0.0 if shares and widened else weights * work.item / (1 if whole else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,

@@ -49,7 +49,7 @@ class Workload(NamedTuple):
     segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: float = 2  # fp32 moments that the update rule has for each weight, on average
     orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
-    checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
+    checkpoint_copies: int = 0  # of the state that a rank saves, in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
 
     @property
@@ -186,7 +186,7 @@ def from_config(
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=_moments(rule, architecture) + (config.optimizer.ema_decay > 0),  # The average is one more.
         orthogonal=rule == "muon",
-        checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
+        checkpoint_copies=0 if gpu else config.checkpoint.copies(config.run.max_steps),
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
 

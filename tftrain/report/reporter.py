@@ -27,7 +27,7 @@ from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import RollbackRow, SpikeRow, TrainRow, of_evaluation
 from tftrain.report.trackers import Trackers
 from tftrain.run_state import Evaluation, Run, StepInfo
-from tftrain.saving.saves import Saves
+from tftrain.saving.checkpoints import Checkpoints
 from tftrain.supervise.ledger import Ledger
 from tftrain.tasks.task import Contents
 
@@ -101,13 +101,14 @@ class Clock:
 class Reporter:
     """Measures the steps of a run on every rank, with a `clock`, and writes rows on the chief."""
 
-    def __init__(self, run: Run, saves: Saves, done: int, baseline: int, ledger: Ledger):
-        """Opens the files and removes the rows of steps after the `done` updates; rows count the failures of `saves`.
+    def __init__(self, run: Run, checkpoints: Checkpoints, done: int, baseline: int, ledger: Ledger):
+        """Opens the files and removes the rows of steps after the `done` updates; rows count failed `checkpoints`.
 
         `baseline` is the bytes that this process held before the model was built, `ledger` has its seconds.
         """
         self.clock = Clock()
-        self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline
+        self._run, self._checkpoints, self._baseline = run, checkpoints, baseline
+        self._max_steps = run.config.run.max_steps
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ class Reporter:
         if number == self._memory_step:
             self._write_plan(number)
         if is_due:
-            row = train_row(self._run, info, self.clock, self._saves.failed)
+            row = train_row(self._run, info, self.clock, self._checkpoints.saves.failed)
             if self._writer:
                 self._writer.train(row, (self._max_steps - number) * self.clock.seconds_per_step())
             self.clock.start()
@@ -148,7 +149,7 @@ class Reporter:
         seconds = self.clock.seconds_per_step()
         with self.clock.pause():
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
-            row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
+            row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
             alone = None
             if run.config.log.measure_products and not run.config.model.reads_examples:
                 alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))

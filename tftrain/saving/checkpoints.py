@@ -22,6 +22,7 @@ from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
+from tftrain.saving.memory_checkpoints import MemoryCheckpoints
 from tftrain.saving.saves import Saves
 from tftrain.saving.uploads import Uploads
 from tftrain.supervise.spikes import SpikeStatistics
@@ -35,6 +36,12 @@ class Checkpoints:
     def __init__(self, run: Run, uploads: Uploads | None = None):
         self._run, self._uploads = run, uploads or Uploads(run.config, run.mesh)
         self.saves = Saves(run.config, run.mesh, self._uploads.request)
+        self.in_memory = MemoryCheckpoints(run.config, run.mesh)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of host memory for copies of the state, on this rank."""
+        return self.saves.copy_bytes + self.in_memory.copy_bytes
 
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
@@ -48,6 +55,7 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
+        self.in_memory.recover()
         reader = resume.choose(run.config, run.mesh, run.restore_buffers)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
@@ -64,6 +72,7 @@ class Checkpoints:
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
                 logger.info(f"{'checkpoints of another run were' if is_other else what} moved to {aside}")
             self._uploads.begin(step, self.saves.superseded)
+        self.in_memory.remove()
         return reader and reader.path
 
     def go_back(self, step: int, margin: int) -> Path:
@@ -75,6 +84,8 @@ class Checkpoints:
         self.saves.settle()
         reader = resume.before(step, margin, run.config, run.mesh, run.restore_buffers)
         self._load(reader)
+        if self.in_memory.is_on:
+            self.in_memory.forget()
         if run.mesh.is_chief:
             folder.set_aside(run.config.run.folder, int(run.progress.step))
             self._uploads.go_back(int(run.progress.step))
@@ -93,6 +104,7 @@ class Checkpoints:
 
     def prepare(self) -> threading.Thread:
         """Lets memory for the first save be prepared in the background; returns the thread."""
+        self.in_memory.begin(self._run.pieces_to_save())
         return self.saves.prepare(self._run.pieces_to_save())
 
     def save(self, last: bool = False, is_good: bool = True) -> None:
@@ -109,6 +121,10 @@ class Checkpoints:
         """
         run = self._run
         self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)
+
+    def save_in_memory(self) -> None:
+        """Copies this moment into the memory of the hosts; every rank must call it."""
+        self.in_memory.save(int(self._run.progress.step), self.manifest_metadata, self._run.tensors_to_save)
 
     def manifest_metadata(self) -> dict[str, Any]:
         """Returns what a manifest says of this run, in JSON's types."""

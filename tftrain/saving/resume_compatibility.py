@@ -23,7 +23,7 @@ _NEWER = {
     *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
     *("param_groups", "muon_momentum", "ema_decay", "weights"),
     *("cache_dir", "cache_gb", "local_dir", "phases"),
-    *("on_spike", "rollback_margin", "rollback_window", "max_rollbacks"),
+    *("on_spike", "rollback_margin", "rollback_window", "max_rollbacks", "memory_checkpoint_steps"),
     *(field.name for field in dataclasses.fields(FineTuningConfig)),
 }
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"

@@ -77,7 +77,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             logger.info(f"nothing to do: --max_steps={max_steps} and {done} steps are done")
             return ExitCode.DONE
         logger.info(memory.state_line(run))
-        reporter = Reporter(run, checkpoints.saves, done, baseline, watchdog.ledger)
+        reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
         held_out = phases.held_out
         best = best_of(config, held_out, mesh, done)
         if best and best.is_exhausted:
@@ -114,7 +114,8 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
-        if on_spike == "rollback" and (resumed is None or not holds(config.run.folder, resumed)):
+        needs_first = on_spike == "rollback" or checkpoints.in_memory.is_on
+        if needs_first and (resumed is None or not holds(config.run.folder, resumed)):
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
         while True:

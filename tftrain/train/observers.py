@@ -138,7 +138,7 @@ class Evaluate(Observer):
 
 @dataclass
 class Save(Observer):
-    """Checkpoints: by steps, by the clock, of the best score, which is not removed, and the last one.
+    """Checkpoints: by steps, by the clock, of the best score, which is not removed, and the last one; those in memory.
 
     After a step that is not finite, only the last checkpoint is saved, as one that no run goes on from. After a spike
     that the run goes back for, none is.
@@ -158,7 +158,7 @@ class Save(Observer):
     def after_step(self, outcome: Outcome, request: float) -> None:
         """Finds out whether a checkpoint is due, and then whether this step is finite."""
         self.is_due = self.schedule.is_due(outcome.number, request)
-        if self.is_due:
+        if self.is_due or self.checkpoints.in_memory.is_due(outcome.number):
             self.health.settle()
 
     def between_steps(self, outcome: Outcome) -> None:
@@ -176,8 +176,13 @@ class Save(Observer):
             with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
                 self.checkpoints.save(outcome.is_last, is_good)
             self.schedule.saved()
+        if is_good and not outcome.is_last and self.checkpoints.in_memory.is_due(outcome.number):
+            name = f"the copy of step {outcome.number} in memory"
+            with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
+                self.checkpoints.save_in_memory()
 
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         with self.watchdog.limit("the last checkpoint", "save_timeout_seconds", kind="checkpoints"):
             self.checkpoints.saves.finish()
+            self.checkpoints.in_memory.end()

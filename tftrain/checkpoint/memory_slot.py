@@ -1,0 +1,118 @@
+"""Copies of the state in the memory file system of a host, which outlive its processes.
+
+A slot is a folder with the files of some ranks: those of a checkpoint's shards, mapped into memory, so that one copy of
+the state fills them. An entry of each rank says what they hold. It is there only while they are complete.
+
+    /dev/shm/tftrain_USER_DIGEST-OF-OUTPUT_DIR/SESSION/HOST/SLOT/{shard_00003_000.safetensors,rank_00003.json}
+"""
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tftrain.checkpoint import announcement, durable, memory, save, shard
+from tftrain.checkpoint.announcement import Announced
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.source import Source
+
+MEMORY = Path("/dev/shm")
+DIGEST = "xxh3_128"
+
+
+def home_of(output_dir: str | Path) -> Path:
+    """Returns the folder for the copies of a run, on each host."""
+    digest = hashlib.sha256(os.fsencode(Path(output_dir).resolve())).hexdigest()[:16]
+    return MEMORY / f"tftrain_{os.getuid()}_{digest}"
+
+
+def entries(home: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields path and content of the entries in the folder of a run, if this user has made it."""
+    with contextlib.suppress(OSError):
+        for path in sorted(home.glob("*/*/*/rank_*.json") if home.lstat().st_uid == os.getuid() else ()):
+            with contextlib.suppress(OSError, ValueError):
+                yield path, json.loads(path.read_bytes())
+
+
+def make(folder: Path) -> None:
+    """Makes a slot; raises an OSError if it can't, or another user has made the folder of the run."""
+    home = folder.parents[2]
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.lstat().st_uid != os.getuid():
+        raise PermissionError(13, "another user has made it", str(home))
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+class Slot:
+    """The files of one rank in a slot.
+
+    Attributes:
+        folder, entry: of the slot, and the path of the rank's entry there.
+        arrays: memory for the elements of each piece, flat.
+        files: the content of each file by name, uint8.
+    """
+
+    def __init__(self, folder: Path, rank: int, pieces: Sequence[Piece]):
+        """Makes the files and maps their memory; raises an OSError without such a file system, or space in it."""
+        self.folder, self.entry = folder, folder / f"rank_{rank:05d}.json"
+        self.arrays: dict[Piece, np.ndarray] = {}
+        self.files: dict[str, np.ndarray] = {}
+        self._pieces = shard.pack(pieces)
+        make(folder)
+        for number, packed in enumerate(self._pieces):
+            header = shard.encode_header(packed)
+            path, at = folder / save.file_name(rank, number), len(header)
+            size = at + sum(piece.nbytes for piece in packed)
+            with open(path, "w+b") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)  # Else a write to a page without memory would kill.
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(path)) from error
+                mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            content = self.files[path.name] = np.frombuffer(mapped, np.uint8)
+            content[:at] = np.frombuffer(header, np.uint8)
+            for piece in packed:
+                self.arrays[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])
+                at += piece.nbytes
+
+    def complete(self, words: dict[str, Any]) -> None:
+        """Writes the entry: these words, and the files with their digests.
+
+        Raises:
+            CheckpointError: an element is not finite.
+            OSError: it can't be written.
+        """
+        if bad := memory.first_not_finite(self.arrays.items()):
+            raise CheckpointError(f"{bad} is not finite")
+        files = {
+            name: Written(content.nbytes, {DIGEST: xxhash.xxh3_128_hexdigest(content)}, tuple(pieces))
+            for (name, content), pieces in zip(self.files.items(), self._pieces, strict=True)
+        }
+        durable.write(self.entry, json.dumps(words | json.loads(announcement.encode(files))).encode())
+
+
+def write_to_disk(path: Path, output_dir: Path, number: int) -> dict[str, Any]:
+    """Writes what an entry describes as a rank's shards of an attempt; returns the description of the run.
+
+    Raises:
+        CheckpointError, OSError, ValueError: a file or the entry is missing or damaged, or a shard can't be written.
+    """
+    content, announced, tensors = path.read_bytes(), Announced(), []
+    announced.add(content)
+    (block,) = memory.blocks(1, shard.BLOCK_BYTES)
+    for name, file in announced.placement().items():
+        with Source(path.parent / name, file.bytes, block, alone=False) as source:
+            tensors += shard.load(source, file, check=DIGEST)
+    entry = json.loads(content)
+    save.write(Attempt(output_dir, entry["step"], number, entry["rank"], entry["ranks"]), tensors)
+    return entry["run"]
