@@ -14,9 +14,9 @@ import pytest
 from tests.crash_matrix.matrix import TRAINING
 from tests.distributed import run_ranks
 from tests.hosts import training
-from tests.hosts.faults import FAULTS, play, undisturbed
+from tests.hosts.faults import FAULTS, differences, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
-from tests.hosts.training import FLAGS, Job
+from tests.hosts.training import FLAGS, Job, final
 from tests.launching.fakes import command_of
 from tests.supervise.test_elastic_job import RUN, Hosts, losses
 from tftrain.host.exit_codes import ExitCode
@@ -121,6 +121,29 @@ def test_a_fault_ends_all_ranks_with_a_line_and_the_next_start_continues(tmp_pat
     row = play(fault, tmp_path, undisturbed(flags, tmp_path / "undisturbed"))
     record_property("outcome", json.dumps([row.outcome.code, row.outcome.seconds, row.line]))
     assert not row.problems, "\n".join(row.problems)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_bit_for_bit(tmp_path):
+    expected = undisturbed((*FLAGS, "--checkpoint_every=0"), tmp_path / "undisturbed")
+    flags = (*FLAGS, "--checkpoint_every=0", "--memory_checkpoint_steps=3", f"--output_dir={tmp_path / 'run'}")
+    (tmp_path / "network").mkdir()
+    with network(tmp_path / "network", "node1", "node2") as hosts:
+        for host in hosts.values():
+            host.run("mount", "-t", "tmpfs", "none", "/dev/shm")
+        job = Job(hosts, "node1", training.launch(*flags), tmp_path / "first.log")
+        job.wait_for("20/60", SECONDS)
+        job.fault(lambda: FAULTS["processes"].act(job))
+        assert job.outcome(60).code == ExitCode.PEER_ENDED
+        hosts["node2"].run("sh", "-c", "rm -r /dev/shm/tftrain_*")
+        again = Job(hosts, "node1", training.launch(*flags), tmp_path / "second.log").outcome(SECONDS)
+        for host in hosts.values():
+            host.run("sh", "-c", "! ls -d /dev/shm/tftrain_*")
+    assert again.code == 0, again.output
+    step = int(re.search(r"step_(\d+) was in memory", again.output)[1])
+    assert step >= 15, again.output
+    assert not differences(final(tmp_path / "run"), expected)
 
 
 # tests/launching/test_agent.py has what an agent does then, without the minute.

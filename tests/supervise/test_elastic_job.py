@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.distributed import run_ranks, started_ranks
 from tests.tasks.test_fine_tuning import data
+from tftrain.checkpoint import memory_slot
 from tftrain.host.exit_codes import ExitCode
 from tftrain.report.metrics import read_rows
 from tftrain.supervise.elastic import PARENT
@@ -93,6 +95,22 @@ def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_r
     alone, elastic = losses(tmp_path / "alone"), losses(output_dir)
     assert list(elastic) == list(range(1, STEPS + 1))
     assert elastic == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_a_run_that_loses_a_host_goes_on_from_the_memory_of_another_one(tmp_path):
+    hosts, output_dir = Hosts(tmp_path, "localhost", "127.0.0.1"), tmp_path / "run"
+    given = [*RUN, "--checkpoint_every=0", "--memory_checkpoint_steps=2", f"--output_dir={output_dir}"]
+    with job(hosts, 2, *given) as launched:
+        launched.wait_for(f"10/{STEPS}", seconds=SECONDS)
+        os.kill(supervisor_on("127.0.0.1", launched.processes[0]), signal.SIGKILL)
+        (place,) = Path("/dev/shm").glob(f"{memory_slot.home_of(output_dir).name}/*/127.0.0.1")
+        shutil.rmtree(place)
+        launched.wait_for(" was in memory", seconds=SECONDS)
+        assert launched.codes([0], SECONDS) == [0], launched.output()
+    run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
+    assert losses(output_dir) == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
 @pytest.mark.nightly

@@ -4,11 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
@@ -95,9 +94,9 @@ def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
     _save(axes, png_path)
 
 
-def axes_of(title: str, across: str = "step") -> Axes:
+def axes_of(title: str, across: str = "step") -> Any:
     """Returns the axes of a picture of 1600 x 900 pixels, whose horizontal axis has the label `across`."""
-    axes = Figure(figsize=(10, 5.625), layout="constrained").add_subplot()
+    axes = _figure(10, 5.625).add_subplot()
     axes.set_title(title, loc="left", fontsize=14, fontweight="bold")
     axes.set_xlabel(across)
     axes.grid(color="#dddddd", linewidth=0.8)
@@ -105,7 +104,13 @@ def axes_of(title: str, across: str = "step") -> Axes:
     return axes
 
 
-def _save(axes: Axes, png_path: str | Path) -> None:
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # Half a second of each start, if it were loaded there.
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(axes: Any, png_path: str | Path) -> None:
     axes.set_xlim(left=0)
     axes.legend(frameon=False)
     axes.figure.savefig(png_path, dpi=160, format="png")
@@ -118,7 +123,7 @@ def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | 
     `counts` is int [classes, classes]. It is an OSError if the picture can't be written.
     """
     size = min(4 + 0.5 * len(labels), 20)
-    figure = Figure(figsize=(size + 2, size), layout="constrained")
+    figure = _figure(size + 2, size)
     axes = figure.add_subplot()
     totals = counts.sum(1)
     shares = counts / np.maximum(totals, 1)[:, None]

@@ -33,7 +33,7 @@ from pathlib import Path
 from tftrain.checkpoint import folder
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
-from tftrain.host import log
+from tftrain.host import hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
@@ -240,6 +240,8 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     """Runs this process's command as a child until the run ends for good, and returns its exit code."""
     command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.folder
+    if config.compute.huge_pages and huge_pages.offered() and not hardware.has_driver():
+        environ = huge_pages.with_huge_pages(environ)  # Else each child would start twice.
     seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
     supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
     for number in REQUESTS:
