@@ -32,7 +32,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 def serve(folder: Path, host: str, key: str) -> http.server.ThreadingHTTPServer:
     """Serves a folder at a free port of an address, `server_port`, in a thread; raises an OSError if it can't."""
     server = http.server.ThreadingHTTPServer((host, 0), functools.partial(_Files, directory=str(folder)))
-    server.key = key
+    server.key, server.handle_error = key, lambda *_: None  # A rank that is gone is no news of this one.
     threading.Thread(target=server.serve_forever, name="memory server", daemon=True).start()
     return server
 

@@ -195,8 +195,8 @@ class MemoryCheckpoints:
                 self._warn(f"no copy of step {step} in memory: the one before is still under way; there may be more")
             return
         if (states == IMPOSSIBLE).any():
+            self.end()
             self._every, self._slots = 0, []
-            self.remove()
             return
         if not (states == FAILED).any():
             self._slots.reverse()  # The last one is whole.
