@@ -11,10 +11,12 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -36,12 +38,41 @@ def home_of(output_dir: str | Path) -> Path:
     return MEMORY / f"tftrain_{os.getuid()}_{digest}"
 
 
-def entries(home: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields path and content of the entries in the folder of a run, if this user has made it."""
+class Part(msgspec.Struct, frozen=True):
+    """The copy of one rank of so many, as its entry says."""
+
+    session: str
+    step: int
+    count: int  # of the copies of the session
+    ranks: int
+    rank: int
+    path: str = ""  # of the entry
+    holder: int = 0  # a rank whose host has it
+
+    @property
+    def save(self) -> tuple[str, int]:
+        """What is equal for all ranks, and for no other copy."""
+        return self.session, self.count
+
+
+def parts(home: Path, holder: int) -> Iterator[Part]:
+    """Yields what this host has in the folder of a run, if this user has made it; `holder` is a rank here."""
     with contextlib.suppress(OSError):
         for path in sorted(home.glob("*/*/*/rank_*.json") if home.lstat().st_uid == os.getuid() else ()):
-            with contextlib.suppress(OSError, ValueError):
-                yield path, json.loads(path.read_bytes())
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                part = msgspec.json.decode(path.read_bytes(), type=Part)
+                yield msgspec.structs.replace(part, path=str(path), holder=holder)
+
+
+def newest_whole(parts: Iterable[Part]) -> list[Part]:
+    """Returns the parts of the newest copy of which each rank's is somewhere, in their order; none without one."""
+    copies: dict[tuple[int, int], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for part in parts:
+        copies[part.step, part.count][part.rank].append(part)
+    for _, held in sorted(copies.items(), reverse=True):
+        if len(held) == held[min(held)][0].ranks:
+            return [held[rank][rank % len(held[rank])] for rank in sorted(held)]  # The ranks of a host share the work.
+    return []
 
 
 def make(folder: Path) -> None:
@@ -85,8 +116,8 @@ class Slot:
                 self.arrays[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])
                 at += piece.nbytes
 
-    def complete(self, words: dict[str, Any]) -> None:
-        """Writes the entry: these words, and the files with their digests.
+    def complete(self, part: Part, run: Mapping[str, Any]) -> None:
+        """Writes the entry: what the copy is, the description of the run, and the files with their digests.
 
         Raises:
             CheckpointError: an element is not finite.
@@ -98,21 +129,21 @@ class Slot:
             name: Written(content.nbytes, {DIGEST: xxhash.xxh3_128_hexdigest(content)}, tuple(pieces))
             for (name, content), pieces in zip(self.files.items(), self._pieces, strict=True)
         }
-        durable.write(self.entry, json.dumps(words | json.loads(announcement.encode(files))).encode())
+        entry = msgspec.to_builtins(part) | {"run": run} | json.loads(announcement.encode(files))
+        durable.write(self.entry, json.dumps(entry).encode())
 
 
-def write_to_disk(path: Path, output_dir: Path, number: int) -> dict[str, Any]:
-    """Writes what an entry describes as a rank's shards of an attempt; returns the description of the run.
+def write_to_disk(part: Part, output_dir: Path, number: int) -> dict[str, Any]:
+    """Writes a part as a rank's shards of an attempt; returns the description of the run.
 
     Raises:
         CheckpointError, OSError, ValueError: a file or the entry is missing or damaged, or a shard can't be written.
     """
-    content, announced, tensors = path.read_bytes(), Announced(), []
-    announced.add(content)
+    path, announced, tensors = Path(part.path), Announced(), []
+    announced.add(content := path.read_bytes())
     (block,) = memory.blocks(1, shard.BLOCK_BYTES)
     for name, file in announced.placement().items():
         with Source(path.parent / name, file.bytes, block, alone=False) as source:
             tensors += shard.load(source, file, check=DIGEST)
-    entry = json.loads(content)
-    save.write(Attempt(output_dir, entry["step"], number, entry["rank"], entry["ranks"]), tensors)
-    return entry["run"]
+    save.write(Attempt(output_dir, part.step, number, part.rank, part.ranks), tensors)
+    return json.loads(content)["run"]

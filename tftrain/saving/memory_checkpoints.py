@@ -16,16 +16,19 @@ import json
 import logging
 import secrets
 import shutil
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from tftrain.checkpoint import durable, folder, memory, memory_slot, save
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.memory_slot import Slot
+from tftrain.checkpoint.memory_slot import Part, Slot, newest_whole
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.config.train import TrainConfig
@@ -39,30 +42,7 @@ logger = logging.getLogger(__name__)
 IMPOSSIBLE = 4
 VISIBLE_SECONDS = 30  # A network file system may show the files of other hosts a little later.
 END_SECONDS = 10
-ALL = 10**9
-
-
-class Part(NamedTuple):
-    """The copy of one rank of so many, by its entry; and a rank whose host has it."""
-
-    session: str
-    step: int
-    count: int  # of the copies of the session
-    ranks: int
-    rank: int
-    path: str
-    holder: int
-
-
-def newest_whole(parts: Iterable[Part]) -> list[Part]:
-    """Returns the parts of the newest copy of which each rank's is somewhere, in their order; none without one."""
-    copies: dict[tuple[int, int], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
-    for part in parts:
-        copies[part.step, part.count][part.rank].append(part)
-    for _, held in sorted(copies.items(), reverse=True):
-        if len(held) == held[min(held)][0].ranks:
-            return [held[rank][rank % len(held[rank])] for rank in sorted(held)]  # The ranks of a host share the work.
-    return []
+TAKE_SECONDS = 0.02
 
 
 class MemoryCheckpoints:
@@ -102,11 +82,10 @@ class MemoryCheckpoints:
             with contextlib.suppress(OSError):
                 session = self._session_file.read_text()
             after = max((folder.order(path)[0] for path in folder.find(self._output_dir)), default=0)
-        names = ("session", "step", "count", "ranks", "rank")
-        mine = [[*(each[name] for name in names), str(path)] for path, each in memory_slot.entries(self._home)]
+        mine = [msgspec.to_builtins(part) for part in memory_slot.parts(self._home, self._mesh.rank)]
         listed = self._gather((session, after, mine), "listed")
         session, after, _ = listed[0]
-        parts = [Part(*part, holder) for holder, (*_, theirs) in enumerate(listed) for part in theirs]
+        parts = [msgspec.convert(part, Part) for *_, theirs in listed for part in theirs]
         parts = [part for part in parts if part.session == session and part.step > after]
         while chosen := newest_whole(parts):
             problems = self._write_to_disk(chosen)
@@ -119,23 +98,19 @@ class MemoryCheckpoints:
 
     def _write_to_disk(self, parts: Sequence[Part]) -> dict[str, str]:
         """Makes a copy a checkpoint; returns what is wrong by the paths of entries, else nothing."""
-        number = self._gather(secrets.randbits(ATTEMPT_BITS), "attempt")[0]
-        run, problems = {}, {}
+        number, run, problems = self._gather(secrets.randbits(ATTEMPT_BITS), "attempt")[0], {}, {}
         for part in parts:
             if part.holder == self._mesh.rank:
                 try:
-                    run |= memory_slot.write_to_disk(Path(part.path), self._output_dir, number)
+                    run |= memory_slot.write_to_disk(part, self._output_dir, number)
                 except (CheckpointError, OSError, ValueError) as error:
                     problems[part.path] = str(error)
         written = self._gather((run, problems), "written")
         problems = {path: problem for _, theirs in written for path, problem in theirs.items()}
         if self._mesh.is_chief and not problems:
-            attempt, run = (
-                Attempt(self._output_dir, parts[0].step, number, ranks=len(parts)),
-                written[parts[0].holder][0],
-            )
+            attempt = Attempt(self._output_dir, parts[0].step, number, ranks=len(parts))
             try:
-                save.complete(attempt, run, ALL, 0, VISIBLE_SECONDS, lambda: False)
+                save.complete(attempt, written[parts[0].holder][0], sys.maxsize, 0, VISIBLE_SECONDS, lambda: False)
             except CheckpointError as error:
                 problems = {part.path: str(error) for part in parts}
         return self._gather(problems, "complete")[0]
@@ -186,10 +161,9 @@ class MemoryCheckpoints:
             run: makes the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat.
         """
-        mine = IMPOSSIBLE if not self._slots else FAILED if self._has_failed else DONE
-        states = collectives.gather_numbers(
-            self._mesh.world, WAITING if self._thread.is_alive() else mine, "memory.states"
-        )
+        state = WAITING if self._thread.is_alive() else FAILED if self._has_failed else DONE
+        state = state if self._slots or state == WAITING else IMPOSSIBLE
+        states = collectives.gather_numbers(self._mesh.world, state, "memory.states")
         if (states == WAITING).any():
             if self._mesh.is_chief:
                 self._warn(f"no copy of step {step} in memory: the one before is still under way; there may be more")
@@ -200,37 +174,34 @@ class MemoryCheckpoints:
             return
         if not (states == FAILED).any():
             self._slots.reverse()  # The last one is whole.
-        slot, rank = self._slots[0], self._mesh.rank
-        self._count += 1
-        words = {"session": self._session, "count": self._count, "step": step, "rank": rank, "ranks": self._mesh.size}
-        words["run"] = run() if self._mesh.is_chief else {}
+        slot, self._count = self._slots[0], self._count + 1
+        part = Part(self._session, step, self._count, self._mesh.size, self._mesh.rank)
+        described = run() if self._mesh.is_chief else {}
         slot.entry.unlink(missing_ok=True)
         memory.copy((values, slot.arrays[piece]) for piece, values in owned())
-        self._start(lambda: self._complete(slot, words), f"the copy of step {step} in memory has failed")
+        self._start(lambda: self._complete(slot, part, described), f"the copy of step {step} in memory has failed")
 
-    def _complete(self, slot: Slot, words: Mapping[str, Any]) -> None:
-        slot.complete(words)
+    def _complete(self, slot: Slot, part: Part, run: Mapping[str, Any]) -> None:
+        slot.complete(part, run)
         for rank, place in self._sources.items():
             try:
-                self._take(rank, place, slot.folder, words)
+                self._take(rank, place, slot.folder, part)
             except (OSError, ValueError) as error:
-                self._warn(f"this host has no copy of rank {rank} of step {words['step']}: {error}; there may be more")
+                self._warn(f"this host has no copy of rank {rank} of step {part.step}: {error}; there may be more")
 
-    def _take(self, rank: int, place: str, slot: Path, words: Mapping[str, Any]) -> None:
+    def _take(self, rank: int, place: str, slot: Path, own: Part) -> None:
         """Copies the files of another rank into a slot, when that rank's entry says that they are of the same save."""
         entry, end = slot / f"rank_{rank:05d}.json", time.monotonic() + neighbour.SECONDS
         entry.unlink(missing_ok=True)
-        new = entry.with_suffix(".new")
-        while True:
-            with contextlib.suppress(OSError):
-                neighbour.fetch(place, self._key, f"{slot.name}/{entry.name}", new)
-                theirs = json.loads(new.read_bytes())
-                if all(theirs[name] == words[name] for name in ("session", "count")):
-                    break
+        new, theirs = entry.with_suffix(".new"), None
+        while theirs is None or theirs.save != own.save:
             if time.monotonic() > end:
                 raise TimeoutError(f"{place} has none within {neighbour.SECONDS} s")
-            time.sleep(0.05)
-        for name, *_ in theirs["files"]:
+            time.sleep(TAKE_SECONDS)
+            with contextlib.suppress(OSError):
+                neighbour.fetch(place, self._key, f"{slot.name}/{entry.name}", new)
+                theirs = msgspec.json.decode(content := new.read_bytes(), type=Part)
+        for name, *_ in json.loads(content)["files"]:
             neighbour.fetch(place, self._key, f"{slot.name}/{name}", slot / name)
         new.replace(entry)
 
