@@ -93,7 +93,7 @@ def _phase(fault: dict) -> None:
     _before(save, "write", arm)
     {
         "before": lambda: None,
-        "folder": lambda: _before(save.shard, "groups", die),
+        "folder": lambda: _before(save.shard, "pack", die),
         "shard begun": lambda: _before(save, "write_shard", die),
         "in shard": lambda: _die_in_shard(shard, die),
         "shard flushed": lambda: _after(shard.os, "fsync", die),

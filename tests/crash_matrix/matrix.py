@@ -46,6 +46,7 @@ LAYOUTS = {
     "dp2": Layout(2),
     "dp2, saves not async": Layout(2, ("--nocheckpoint_async",)),
     "dp2 zero1": Layout(2, ("--split_opt_state",)),
+    "dp2 zero1, copies in memory": Layout(2, ("--split_opt_state", "--memory_checkpoint_steps=1")),
     "dp2 zero2 greedy": Layout(2, ZERO_2, owners=1),
     "tp2": Layout(2, ("--tensor_parallel_size=2",)),
     "dp2 x tp2": Layout(4, ("--tensor_parallel_size=2", "--split_opt_state")),

@@ -69,10 +69,10 @@ class Run:
         return folder.order(path)[0], states.stored(path)["master/x"][0]
 
 
-def shards(output_dir):
-    """Returns the file of each copy, of the oldest first."""
+def files(output_dir):
+    """Returns the file of each copy, that of the oldest first."""
     parts = sorted(memory_slot.parts(memory_slot.home_of(output_dir), 0), key=lambda part: part.step)
-    return [Path(part.path).with_name("shard_00000_000.safetensors") for part in parts]
+    return [Path(part.path).with_suffix(".state") for part in parts]
 
 
 def flip(path):
@@ -118,12 +118,12 @@ def test_a_damaged_copy_is_named_and_the_older_one_is_taken_then_the_disk(tmp_pa
     states.saved(tmp_path, {"master/x": np.full(5, 7, np.float32)}, step=1)
     run.save(2)
     run.save(3)
-    newest = shards(tmp_path)[-1]
+    newest = files(tmp_path)[-1]
     flip(newest)
     assert run.recovered() == (2, 2)
     assert f"this copy in memory can't be used: {newest}: damaged: its xxh3_128 is" in capsys.readouterr().err
     shutil.rmtree(folder.newest(tmp_path))
-    for path in shards(tmp_path):
+    for path in files(tmp_path):
         path.unlink()
     assert run.recovered() == (1, 7)
     assert capsys.readouterr().err.count("can't be used") == 2
@@ -244,10 +244,10 @@ def test_after_the_death_of_a_host_its_copies_are_on_the_next_one(tmp_path, monk
 def test_a_part_that_is_damaged_on_one_host_is_taken_from_the_other(tmp_path, monkeypatch, capsys):
     hosts = Hosts(tmp_path, monkeypatch)
     hosts.save(1)
-    for path in memory_slot.home_of(tmp_path).glob("*/host0/*/*.safetensors"):
+    for path in memory_slot.home_of(tmp_path).glob("*/host0/*/*.state"):
         flip(path)
     assert hosts.runs[0].recovered() == (1, 1)
-    assert capsys.readouterr().err.count("host0/slot_1/shard_00000_000.safetensors: damaged") == 1
+    assert capsys.readouterr().err.count("host0/slot_1/rank_00000.state: damaged") == 1
 
 
 def test_without_the_other_host_a_copy_is_on_this_one_and_a_warning_says_so_once(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,9 @@
 """Copies of the state in the memory file system of a host, which outlive its processes.
 
-A slot is a folder with the files of some ranks: those of a checkpoint's shards, mapped into memory, so that one copy of
-the state fills them. An entry of each rank says what they hold. It is there only while they are complete.
+A slot is a folder with a file of each rank, mapped into memory, so that one copy of the state fills it. An entry beside
+it says what it holds, and is there only while it is complete.
 
-    /dev/shm/tftrain_USER_DIGEST-OF-OUTPUT_DIR/SESSION/HOST/SLOT/{shard_00003_000.safetensors,rank_00003.json}
+    /dev/shm/tftrain_USER_DIGEST-OF-OUTPUT_DIR/SESSION/HOST/SLOT/{rank_00003.state,rank_00003.json}
 """
 
 import contextlib
@@ -23,10 +23,9 @@ import xxhash
 from tftrain.checkpoint import announcement, durable, memory, save, shard
 from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
-from tftrain.checkpoint.source import Source
 
 MEMORY = Path("/dev/shm")
 DIGEST = "xxh3_128"
@@ -85,39 +84,31 @@ def make(folder: Path) -> None:
 
 
 class Slot:
-    """The files of one rank in a slot.
+    """The file of one rank in a slot.
 
     Attributes:
-        folder, entry: of the slot, and the path of the rank's entry there.
-        arrays: memory for the elements of each piece, flat.
-        files: the content of each file by name, uint8.
+        folder, entry, file: of the slot, and the paths of the rank's entry and file there.
+        content: of the file, uint8.
+        arrays: the memory in it for the elements of each piece, flat.
     """
 
-    def __init__(self, folder: Path, rank: int, pieces: Sequence[Piece]):
-        """Makes the files and maps their memory; raises an OSError without such a file system, or space in it."""
-        self.folder, self.entry = folder, folder / f"rank_{rank:05d}.json"
-        self.arrays: dict[Piece, np.ndarray] = {}
-        self.files: dict[str, np.ndarray] = {}
-        self._pieces = shard.pack(pieces)
+    def __init__(self, folder: Path, rank: int, pieces: Iterable[Piece]):
+        """Makes the file and maps its memory; raises an OSError without such a file system, or space in it."""
+        self.folder, self.entry, self.file = folder, folder / f"rank_{rank:05d}.json", folder / f"rank_{rank:05d}.state"
         make(folder)
-        for number, packed in enumerate(self._pieces):
-            header = shard.encode_header(packed)
-            path, at = folder / save.file_name(rank, number), len(header)
-            size = at + sum(piece.nbytes for piece in packed)
-            with open(path, "w+b") as file:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, size)  # Else a write to a page without memory would kill.
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror, str(path)) from error
-                mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            content = self.files[path.name] = np.frombuffer(mapped, np.uint8)
-            content[:at] = np.frombuffer(header, np.uint8)
-            for piece in packed:
-                self.arrays[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])
-                at += piece.nbytes
+        pieces = shard.in_file_order(pieces)
+        size = max(1, sum(piece.nbytes for piece in pieces))  # No empty file can be mapped.
+        with open(self.file, "w+b") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)  # Else a write to a page without memory would kill.
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.file)) from error
+            self.content = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+        memory.map_pages([self.content])
+        self.arrays = _elements(self.content, pieces)
 
     def complete(self, part: Part, run: Mapping[str, Any]) -> None:
-        """Writes the entry: what the copy is, the description of the run, and the files with their digests.
+        """Writes the entry: what the copy is, the description of the run, and the pieces and the digest of the file.
 
         Raises:
             CheckpointError: an element is not finite.
@@ -125,12 +116,19 @@ class Slot:
         """
         if bad := memory.first_not_finite(self.arrays.items()):
             raise CheckpointError(f"{bad} is not finite")
-        files = {
-            name: Written(content.nbytes, {DIGEST: xxhash.xxh3_128_hexdigest(content)}, tuple(pieces))
-            for (name, content), pieces in zip(self.files.items(), self._pieces, strict=True)
-        }
-        entry = msgspec.to_builtins(part) | {"run": run} | json.loads(announcement.encode(files))
+        digests = {DIGEST: xxhash.xxh3_128_hexdigest(self.content)}
+        announced = announcement.encode({self.file.name: Written(self.content.nbytes, digests, tuple(self.arrays))})
+        entry = msgspec.to_builtins(part) | {"run": run} | json.loads(announced)
         durable.write(self.entry, json.dumps(entry).encode())
+
+
+def _elements(content: np.ndarray, pieces: Sequence[Piece]) -> dict[Piece, np.ndarray]:
+    """Returns the elements of pieces, which a file has one after the other."""
+    elements, at = {}, 0
+    for piece in pieces:
+        elements[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])
+        at += piece.nbytes
+    return elements
 
 
 def write_to_disk(part: Part, output_dir: Path, number: int) -> dict[str, Any]:
@@ -139,11 +137,13 @@ def write_to_disk(part: Part, output_dir: Path, number: int) -> dict[str, Any]:
     Raises:
         CheckpointError, OSError, ValueError: a file or the entry is missing or damaged, or a shard can't be written.
     """
-    path, announced, tensors = Path(part.path), Announced(), []
-    announced.add(content := path.read_bytes())
-    (block,) = memory.blocks(1, shard.BLOCK_BYTES)
-    for name, file in announced.placement().items():
-        with Source(path.parent / name, file.bytes, block, alone=False) as source:
-            tensors += shard.load(source, file, check=DIGEST)
+    path, announced = Path(part.path), Announced()
+    announced.add(entry := path.read_bytes())
+    ((name, file),) = announced.placement().items()
+    content = np.memmap(path.with_name(name), np.uint8, "r")
+    if (digest := xxhash.xxh3_128_hexdigest(content)) != file.digests[DIGEST]:
+        expected = file.digests[DIGEST]
+        raise CheckpointError(f"{path.with_name(name)}: damaged: its {DIGEST} is {digest}, expected {expected}")
+    tensors = [TensorData(piece, values) for piece, values in _elements(content, file.pieces).items()]
     save.write(Attempt(output_dir, part.step, number, part.rank, part.ranks), tensors)
-    return json.loads(content)["run"]
+    return json.loads(entry)["run"]

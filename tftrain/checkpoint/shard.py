@@ -68,9 +68,11 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
     Raises:
         OSError: the file can't be written.
     """
+    header = json.dumps(_entries(pieces), separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
-        for part in itertools.chain([encode_header(pieces)], values):
+        for part in itertools.chain([len(header).to_bytes(8, "little") + header], values):
             view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
@@ -82,13 +84,6 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
                 size += len(block)
         os.fsync(file.fileno())
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
-
-
-def encode_header(pieces: Sequence[Piece]) -> bytes:
-    """Returns what a file with pieces in this order begins with."""
-    text = json.dumps(_entries(pieces), separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:

@@ -62,7 +62,7 @@ class MemoryCheckpoints:
     @property
     def copy_bytes(self) -> int:
         """Bytes of this rank's copies on its own host."""
-        return sum(content.nbytes for slot in self._slots for content in slot.files.values())
+        return sum(slot.content.nbytes for slot in self._slots)
 
     @property
     def is_on(self) -> bool:
@@ -193,16 +193,15 @@ class MemoryCheckpoints:
         """Copies the files of another rank into a slot, when that rank's entry says that they are of the same save."""
         entry, end = slot / f"rank_{rank:05d}.json", time.monotonic() + neighbour.SECONDS
         entry.unlink(missing_ok=True)
-        new, theirs = entry.with_suffix(".new"), None
+        new, file, theirs = entry.with_suffix(".new"), entry.with_suffix(".state"), None
         while theirs is None or theirs.save != own.save:
             if time.monotonic() > end:
                 raise TimeoutError(f"{place} has none within {neighbour.SECONDS} s")
             time.sleep(TAKE_SECONDS)
             with contextlib.suppress(OSError):
                 neighbour.fetch(place, self._key, f"{slot.name}/{entry.name}", new)
-                theirs = msgspec.json.decode(content := new.read_bytes(), type=Part)
-        for name, *_ in json.loads(content)["files"]:
-            neighbour.fetch(place, self._key, f"{slot.name}/{name}", slot / name)
+                theirs = msgspec.json.decode(new.read_bytes(), type=Part)
+        neighbour.fetch(place, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 
     def end(self) -> None:
