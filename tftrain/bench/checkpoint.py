@@ -23,7 +23,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig, run_config
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.worker import Worker, serve
-from tftrain.checkpoint import folder, memory
+from tftrain.checkpoint import folder, memory, memory_slot
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
 from tftrain.page.bars import Panel, Series
@@ -32,12 +32,13 @@ STEPS = 5
 # Saves in the middle of a run, so there is a buffer for the copy.
 FLAGS = (
     "--synthetic_data --vocab_size=30522 --max_seq_length=128 --micro_batch_size=1 --checkpoint_every=1 "
-    "--output_dir={folder}"
+    "--memory_checkpoint_steps=1 --output_dir={folder}"
 )
 # The operation, and where the files are; reading comes before the operations that are compared with it.
 ROWS = (
     ("stall of the first save", "-"),
     ("stall of a later save", "-"),
+    ("stall of a copy in memory", "-"),
     ("whole save", "disk"),
     ("xxh3_128", "memory"),
     ("sha256", "memory"),
@@ -64,7 +65,8 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
                 for row in group:
                     measured[row.name].append(worker.ask([row.settings["what"], row.settings["files"]]))
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        for folder_of_run in (memory_slot.home_of(home), home):
+            shutil.rmtree(folder_of_run, ignore_errors=True)
     rates: dict[str, float] = {}
     for row in group:
         yield Outcome(row.name, [record(row, measured[row.name], rates)])
@@ -115,25 +117,26 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     home = folder.checkpoint_folder(config.run.folder)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
+    checkpoints.in_memory.wait()
     state = sum(values.nbytes for _, values in run.tensors_to_save())
     blocks = memory.blocks(READING_THREADS, BLOCK_BYTES)
 
-    def save() -> tuple[float, float]:
+    def save(in_memory: bool) -> tuple[float, float]:
         """Saves once; returns the seconds that training would have stalled, and those of the whole save."""
         run.progress.step.assign_add(1)
         begin = time.perf_counter()
-        checkpoints.save()
+        checkpoints.save_in_memory() if in_memory else checkpoints.save()
         stall = time.perf_counter() - begin
-        checkpoints.saves.finish()
+        checkpoints.in_memory.wait() if in_memory else checkpoints.saves.finish()
         return stall, time.perf_counter() - begin
 
     def answer(request: list[str]) -> dict[str, float]:
         what, files = request
-        if "save" in what:
-            stall, whole = save()
+        if "stall" in what or "save" in what:
+            stall, whole = save("memory" in what)
             return {"seconds": whole if what == "whole save" else stall, "bytes": state}
         if not folder.find(config.run.folder):
-            save()
+            save(in_memory=False)
         (*_, newest) = folder.find(config.run.folder)
         shards = sorted(newest.glob("*.safetensors"))
         if files == "disk":

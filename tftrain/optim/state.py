@@ -6,6 +6,7 @@ bucket, flat. A checkpoint does not contain stores: it contains pieces of tensor
 restores its pieces without communication.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -153,16 +154,21 @@ class OptimizerState(tf.Module):
         They are pieces of `master/NAME` and `SLOT/NAME`, with their elements. If the state is in the host's memory, the
         elements are a view of it, which is valid until the next update.
         """
-        parts = map(self._in_variable, self._layout.saved())
-        for _, group in itertools.groupby(parts, lambda part: id(part.variable)):
-            of_variable = list(group)
-            flat = np.asarray(memoryview(of_variable[0].variable.read_value())).reshape(-1)
-            for part in of_variable:
-                yield TensorData(part.piece, flat[part.elements])
+        for (kind, store), group in itertools.groupby(self._saved, lambda held: (held.kind, held.store)):
+            variable = self._store(kind, store)
+            # `read_value` is two operations, and training waits.
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            flat = np.asarray(memoryview(value)).reshape(-1)
+            for held in group:
+                yield TensorData(held.piece, flat[held.elements])
 
     def pieces_to_save(self) -> Iterator[Piece]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
-        return (held.piece for held in self._layout.saved())
+        return (held.piece for held in self._saved)
+
+    @functools.cached_property
+    def _saved(self) -> list[Held]:
+        return list(self._layout.saved())
 
     def restore_buffers(self) -> RestoreBuffers:
         """Returns the pieces that `load` reads, and flat memory for them."""
@@ -190,8 +196,10 @@ class OptimizerState(tf.Module):
         return map(self._in_variable, self._layout.held())
 
     def _in_variable(self, held: Held) -> VariablePiece:
-        stores = self.masters if held.kind == MASTER else self.slots[held.kind]
-        return VariablePiece(held.piece, stores[held.store], held.elements)
+        return VariablePiece(held.piece, self._store(held.kind, held.store), held.elements)
+
+    def _store(self, kind: str, store: int) -> tf.Variable:
+        return (self.masters if kind == MASTER else self.slots[kind])[store]
 
     def _make(self, kind: str, values: Iterable[tf.Tensor | None]) -> list[tf.Variable | None]:
         places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names

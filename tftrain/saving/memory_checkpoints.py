@@ -204,11 +204,15 @@ class MemoryCheckpoints:
         neighbour.fetch(place, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 
+    def wait(self) -> None:
+        """Waits for the copy that is under way; not longer than a run may take to end."""
+        self._thread.join(END_SECONDS)
+
     def end(self) -> None:
         """Removes all copies: the last checkpoint is on disk."""
         if not self.is_on:
             return
-        self._thread.join(END_SECONDS)
+        self.wait()
         self._gather("", "end")  # No rank takes another file.
         if self._server:
             self._server.shutdown()
