@@ -56,9 +56,8 @@ class Run:
         self.in_memory._thread.join(SECONDS)
 
     def save(self, step, value=None):
-        self.value[:] = step if value is None else value
-        self.in_memory.save(step, lambda: {"of": step}, lambda: states.whole_pieces({"master/x": self.value}))
-        self.value[:] = -1
+        value = np.full_like(self.value, step if value is None else value)
+        self.in_memory.save(step, lambda: {"of": step}, lambda: states.whole_pieces({"master/x": value}))
         self.join()
 
     def recovered(self):

@@ -27,7 +27,7 @@ ALONE = Mesh()
 
 
 class Trained:
-    """A state that changes in place, as training changes it, and its saves."""
+    """A state and its saves. What a save is given stays as it is, as that of variables does."""
 
     def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
@@ -36,10 +36,9 @@ class Trained:
         self.saves = Saves(changed(TrainConfig(), settings), mesh)
 
     def save(self, step):
-        """Saves a state of the step's number, which is another one right after that."""
-        self.value[:] = step
-        self.saves.start(step, {}, lambda: states.whole_pieces({"master/x": self.value}))
-        self.value[:] = -1
+        """Saves a state of the step's number."""
+        value = np.full_like(self.value, step)
+        self.saves.start(step, {}, lambda: states.whole_pieces({"master/x": value}))
 
 
 @pytest.fixture
@@ -247,6 +246,42 @@ def test_the_shards_of_a_rank_that_is_gone_are_not_waited_for(tmp_path, monkeypa
     failure = "the checkpoint of step 1 has failed: another rank can't write its shards"
     assert f"tftrain.run: rank 0: {failure}" in capsys.readouterr().err
     assert list(folder.checkpoint_folder(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--optimizer=reference_lamb", "--split_opt_state"),
+        pytest.param(("--jit_compile=true",), marks=pytest.mark.nightly),
+        pytest.param(("--precision=bf16", "--optimizer=muon", "--ema_decay=0.9"), marks=pytest.mark.nightly),
+    ],
+)
+def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_path, monkeypatch, flags):
+    settings = ("--global_batch_size=4", "--max_steps=4", "--checkpoint_every=2", "--eval_every=-1", *flags)
+    loop.train(configured(*settings, f"--output_dir={tmp_path / 'expected'}"), Mesh())
+    updated, move, moved = threading.Event(), memory.move, []
+
+    class Going(loop.TrainStep):
+        def __call__(self, batch, requests):
+            info = super().__call__(batch, requests)
+            if int(self._run.progress.step) == 3:
+                updated.set()
+            return info
+
+    def late(*args):
+        moved.append(updated.wait(SECONDS))
+        move(*args)
+
+    monkeypatch.setattr(loop, "TrainStep", Going)
+    monkeypatch.setattr(memory, "move", late)
+    loop.train(configured(*settings, f"--output_dir={tmp_path / 'late'}"), Mesh())
+    assert moved == [True]
+    paths = [folder.checkpoint_folder(tmp_path / name) / "step_00000002" for name in ("late", "expected")]
+    ours, theirs = map(states.stored, paths)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):

@@ -5,8 +5,7 @@ The kernel clears and maps a page of new memory at the first write. With pages o
 smaller, so they share a block.
 """
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 ALIGNMENT = 64
 PAGE_BYTES, LARGE_PAGE_BYTES = 2**12, 2**21
 CACHED_ELEMENTS = 2**16
-COPY_THREADS = 2
 
 
 def arrays(pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
@@ -49,11 +47,11 @@ def first_not_finite(tensors: Iterable[TensorData]) -> str:
     return next((piece.name for piece, values in tensors if not is_finite(values)), "")
 
 
-def copy(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Copies arrays: each into the other one of its pair, with as many threads as fill the memory's bandwidth."""
-    with ThreadPoolExecutor(COPY_THREADS) as pool:
-        for copied in [pool.submit(np.copyto, target, source) for source, target in pairs]:
-            copied.result()
+def move(tensors: list[TensorData], target: Mapping[Piece, np.ndarray]) -> None:
+    """Copies tensors into the memory for their pieces, and empties the list, so that nothing holds them any more."""
+    while tensors:
+        piece, values = tensors.pop()
+        np.copyto(target[piece], values)
 
 
 def map_pages(arrays: Iterable[np.ndarray]) -> None:

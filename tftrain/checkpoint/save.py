@@ -175,9 +175,12 @@ class BackgroundSave:
     """One rank's part of one save, in a thread: training continues while the disk is busy."""
 
     def __init__(
-        self, attempt: Attempt, tensors: Sequence[TensorData], complete: Callable[[Callable[[], bool]], Path] | None
+        self,
+        attempt: Attempt,
+        tensors: Callable[[], Sequence[TensorData]],
+        complete: Callable[[Callable[[], bool]], Path] | None,
     ):
-        """Starts the thread; the elements must not change before `written` returns True.
+        """Starts the thread, in which `tensors` is called; the elements must not change before `written` returns True.
 
         The chief has `complete` above, given all but `given_up`; other ranks have None.
         """
@@ -204,8 +207,9 @@ class BackgroundSave:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _run(self, tensors: Sequence[TensorData]) -> None:
+    def _run(self, make: Callable[[], Sequence[TensorData]]) -> None:
         try:
+            tensors = make()
             self.not_finite = memory.first_not_finite(tensors)
             if self.not_finite:
                 raise CheckpointError(f"{self.not_finite} is not finite")

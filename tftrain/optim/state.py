@@ -152,7 +152,7 @@ class OptimizerState(tf.Module):
         """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
 
         They are pieces of `master/NAME` and `SLOT/NAME`, with their elements. If the state is in the host's memory, the
-        elements are a view of it, which is valid until the next update.
+        elements are a view of it. As long as they are held, an update writes to a copy of the variable.
         """
         for (kind, store), group in itertools.groupby(self._saved, lambda held: (held.kind, held.store)):
             variable = self._store(kind, store)

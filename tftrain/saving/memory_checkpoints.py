@@ -154,12 +154,12 @@ class MemoryCheckpoints:
             durable.write(self._session_file, self._session.encode())
 
     def save(self, step: int, run: Callable[[], Mapping[str, Any]], owned: Callable[[], Iterable[TensorData]]) -> None:
-        """Copies this rank's pieces, unless the copy before is still under way on a rank; returns after the copying.
+        """Begins to copy this rank's pieces, unless the copy before is still under way on a rank.
 
         Args:
             step: updates done.
             run: makes the description of the run for the manifest.
-            owned: makes this rank's pieces and their elements, flat.
+            owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
         """
         state = WAITING if self._thread.is_alive() else FAILED if self._has_failed else DONE
         state = state if self._slots or state == WAITING else IMPOSSIBLE
@@ -178,10 +178,12 @@ class MemoryCheckpoints:
         part = Part(self._session, step, self._count, self._mesh.size, self._mesh.rank)
         described = run() if self._mesh.is_chief else {}
         slot.entry.unlink(missing_ok=True)
-        memory.copy((values, slot.arrays[piece]) for piece, values in owned())
-        self._start(lambda: self._complete(slot, part, described), f"the copy of step {step} in memory has failed")
+        tensors = list(owned())
+        what = f"the copy of step {step} in memory has failed"
+        self._start(lambda: self._complete(slot, tensors, part, described), what)
 
-    def _complete(self, slot: Slot, part: Part, run: Mapping[str, Any]) -> None:
+    def _complete(self, slot: Slot, tensors: list[TensorData], part: Part, run: Mapping[str, Any]) -> None:
+        memory.move(tensors, slot.arrays)
         slot.complete(part, run)
         for rank, place in self._sources.items():
             try:

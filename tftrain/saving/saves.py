@@ -98,9 +98,8 @@ class Saves:
 
         Args:
             step, run: updates done, and the description of the run for the manifest.
-            owned: makes this rank's pieces and their elements, flat.
-            last: whether the elements stay unchanged until `finish`, so no copy is needed. Otherwise they may change
-                as soon as this function returns.
+            owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
+            last: whether to write the elements themselves. Otherwise a thread copies them first, and holds none longer.
             is_good: whether a run may go on from the checkpoint without being told to.
 
         Raises:
@@ -109,7 +108,7 @@ class Saves:
         self.settle()
         # State on a GPU is copied to the host for any save, so training need not wait.
         copies = not last and self._config.checkpoint_async and (self._keeps_copy or devices.has_gpu())
-        mine = self._copies(owned()) if copies else list(owned())
+        mine = list(owned())
         number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
         number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
         attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
@@ -117,7 +116,9 @@ class Saves:
         if self._mesh.is_chief:
             plan = run, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
             complete = functools.partial(self._complete, attempt, *plan, keep_step=self.keep_step)
-        self._save = BackgroundSave(attempt, mine, complete)
+        self._save = BackgroundSave(
+            attempt, functools.partial(self._copies, mine) if copies else lambda: mine, complete
+        )
         if not (copies or last):
             self.settle()
 
@@ -130,16 +131,15 @@ class Saves:
         """Returns those of checkpoints, which are oldest first, that the run's flags do not keep."""
         return folder.superseded(checkpoints, self._config.keep_last, self._config.keep_every, self.keep_step)
 
-    def _copies(self, owned: Iterable[TensorData]) -> list[TensorData]:
+    def _copies(self, owned: list[TensorData]) -> list[TensorData]:
+        """Returns copies of tensors, and empties the list."""
         if self._preparing:
             self._preparing.join()
-        owned = list(owned)
-        for piece, values in owned:
-            # Memory that was touched before is filled many times as fast as new memory, so it is kept.
-            if piece not in self._staging:
-                self._staging[piece] = np.empty(piece.size, values.dtype)
-        memory.copy((values, self._staging[piece]) for piece, values in owned)
-        return [TensorData(piece, self._staging[piece]) for piece, _ in owned]
+        pieces = [piece for piece, _ in owned]
+        # Memory that was touched before is filled many times as fast as new memory, so it is kept.
+        self._staging = self._staging | memory.arrays(piece for piece in pieces if piece not in self._staging)
+        memory.move(owned, self._staging)
+        return [TensorData(piece, self._staging[piece]) for piece in pieces]
 
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
