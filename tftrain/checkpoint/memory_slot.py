@@ -48,11 +48,6 @@ class Part(msgspec.Struct, frozen=True):
     path: str = ""  # of the entry
     holder: int = 0  # a rank whose host has it
 
-    @property
-    def save(self) -> tuple[str, int]:
-        """What is equal for all ranks, and for no other copy."""
-        return self.session, self.count
-
 
 def parts(home: Path, holder: int) -> Iterator[Part]:
     """Yields what this host has in the folder of a run, if this user has made it; `holder` is a rank here."""
@@ -74,15 +69,6 @@ def newest_whole(parts: Iterable[Part]) -> list[Part]:
     return []
 
 
-def make(folder: Path) -> None:
-    """Makes a slot; raises an OSError if it can't, or another user has made the folder of the run."""
-    home = folder.parents[2]
-    home.mkdir(mode=0o700, exist_ok=True)
-    if home.lstat().st_uid != os.getuid():
-        raise PermissionError(13, "another user has made it", str(home))
-    folder.mkdir(parents=True, exist_ok=True)
-
-
 class Slot:
     """The file of one rank in a slot.
 
@@ -95,7 +81,11 @@ class Slot:
     def __init__(self, folder: Path, rank: int, pieces: Iterable[Piece]):
         """Makes the file and maps its memory; raises an OSError without such a file system, or space in it."""
         self.folder, self.entry, self.file = folder, folder / f"rank_{rank:05d}.json", folder / f"rank_{rank:05d}.state"
-        make(folder)
+        home = folder.parents[2]
+        home.mkdir(mode=0o700, exist_ok=True)
+        if home.lstat().st_uid != os.getuid():
+            raise PermissionError(13, "another user has made it", str(home))
+        folder.mkdir(parents=True, exist_ok=True)
         pieces = shard.in_file_order(pieces)
         size = max(1, sum(piece.nbytes for piece in pieces))  # No empty file can be mapped.
         with open(self.file, "w+b") as file:

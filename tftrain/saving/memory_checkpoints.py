@@ -196,7 +196,7 @@ class MemoryCheckpoints:
         entry, end = slot / f"rank_{rank:05d}.json", time.monotonic() + neighbour.SECONDS
         entry.unlink(missing_ok=True)
         new, file, theirs = entry.with_suffix(".new"), entry.with_suffix(".state"), None
-        while theirs is None or theirs.save != own.save:
+        while theirs is None or (theirs.session, theirs.count) != (own.session, own.count):
             if time.monotonic() > end:
                 raise TimeoutError(f"{place} has none within {neighbour.SECONDS} s")
             time.sleep(TAKE_SECONDS)
