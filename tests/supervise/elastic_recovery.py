@@ -2,10 +2,11 @@
 
 `python -m tests.supervise.elastic_recovery` prints how long each change takes, and how much the losses differ from
 those of one rank that was left alone. Flags say how the model is divided: --tensor_parallel_size=2 by default, or
---pipeline_parallel_size=2.
+--pipeline_parallel_size=2; --memory_checkpoint_steps=1 has copies in memory.
 """
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -41,7 +42,10 @@ def main(division: list[str]) -> None:
 
 
 def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
-    """Prints when the ranks were assigned anew, when the state was there again, and when the next step was done."""
+    """Prints when the ranks were assigned anew, when the state was there again, and when the next step was done.
+
+    The last thing is how many logged steps are taken again.
+    """
     words, seconds, place = (change, "continuing after step", "samples/s"), [], 0
     for word in words:
         while (found := launched.output().find(word, place)) < 0:
@@ -51,7 +55,15 @@ def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
         place = found
         seconds.append(time.monotonic() - begin)
     placed, resumed, stepped = seconds
-    print(f"{what}: new ranks after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
+    after = launched.output()[launched.output().find(change) :]
+    reached, step = (
+        int(re.search(rf"{words} (\d+)", after)[1]) for words in ("logged step is", "continuing after step")
+    )
+    print(
+        f"{what}: new ranks after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s, "
+        f"{reached - step} steps repeated; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
