@@ -142,3 +142,8 @@ def test_the_number_of_samples_may_be_unknown():
 def test_a_sequence_beyond_the_position_embedding_is_refused():
     with pytest.raises(ValueError, match="--max_position_embeddings=31"):
         outputs(small_model(small_config()), small_batch(length=32))
+
+
+def test_layers_have_the_same_names_in_every_model_of_a_process():
+    first, second = small_model(small_config()), small_model(small_config())
+    assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]

@@ -56,7 +56,9 @@ def expected_count(config: ModelConfig, vocab: int) -> int:
     return tables + norm + config.num_hidden_layers * (attention + feed_forward + 2 * norm) + heads
 
 
-@pytest.mark.parametrize(("name", "published"), [("base", 110_106_428), ("large", 336_226_108)])
+@pytest.mark.parametrize(
+    ("name", "published"), [("base", 110_106_428), pytest.param("large", 336_226_108, marks=pytest.mark.nightly)]
+)
 def test_bert_has_its_published_number_of_parameters(name, published):
     assert count(shapes(load(name), BERT_VOCAB)) == published
 

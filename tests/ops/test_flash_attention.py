@@ -95,7 +95,15 @@ CASES = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("batch", "length", "heads", "size", "more"), CASES)
 def test_context_and_gradients_are_those_of_fp64(batch, length, heads, size, more, dtype):
-    tensors = [normal(seed, [batch, length, heads, size], dtype) for seed in range(4)]
+    # The plain error of one small draw may be half of that of another.
+    squares = sum(squared_errors(draw, batch, length, heads, size, more, dtype) for draw in range(2))
+    for factor, (error, allowed) in zip((1.5, 2, 2, 2), np.sqrt(squares), strict=True):
+        assert error <= factor * allowed
+
+
+def squared_errors(draw, batch, length, heads, size, more, dtype):
+    """Returns the squares of the errors of context and gradients: the op's, and those of plain ops, [4, 2]."""
+    tensors = [normal(4 * draw + seed, [batch, length, heads, size], dtype) for seed in range(4)]
     mask, scale = key_mask(batch, length), 1 / math.sqrt(size)
     keep = np.ones([batch, heads, length, length])
     drop = more.get("dropout")
@@ -105,11 +113,11 @@ def test_context_and_gradients_are_those_of_fp64(batch, length, heads, size, mor
     expected = softmax_in_fp64(*tensors, mask, scale, keep, **numbers)
     actual = everything(flash_attention, *tensors, mask, scale=scale, **more)
     plain = everything(reference_flash_attention, *tensors, mask, scale=scale, **more)
-    for factor, ours, theirs, exactly in zip((1.5, 2, 2, 2), actual, plain, expected, strict=True):
-        if dtype == "float32":
+    if dtype == "float32":
+        for ours, exactly in zip(actual, expected, strict=True):
             assert_close(ours, exactly, (1e-5, 1e-5))
-        error, allowed = (np.linalg.norm(exact(result) - exactly) for result in (ours, theirs))
-        assert error <= factor * allowed
+    pairs = zip(actual, plain, expected, strict=True)
+    return np.array([[np.sum((exact(x) - exactly) ** 2) for x in (ours, theirs)] for ours, theirs, exactly in pairs])
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -51,6 +51,8 @@ TRAIN_FIELDS = [
     "skipped_steps",
     "nan_steps",
     "failed_saves",
+    "phase",
+    "max_seq_length",
 ]
 EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy", "eval_unigram_nats"]
 
@@ -80,6 +82,8 @@ def row(step=10, means=(), **changes):
         "skipped_steps": 2,
         "nan_steps": 1,
         "failed_saves": 2,
+        "phase": 1,
+        "max_seq_length": 128,
     }
     return TrainRow(**values | changes)
 

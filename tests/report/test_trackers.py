@@ -43,6 +43,7 @@ def test_mlflow_has_one_run_with_all_rows_the_flags_and_the_curve(train, tmp_pat
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert client.get_metric_history(found.info.run_id, "eval/mlm_loss")
     assert found.data.params["hidden_size"] == "32"
+    assert len(found.data.params) > 150
     assert {each.path for each in client.list_artifacts(found.info.run_id)} == {"config.json", "loss_curve.png"}
     assert found.info.status == "FINISHED"
     assert re.search(r"held-out at +6/ +6", found.data.tags["last_line"])
@@ -102,6 +103,12 @@ def test_csv_is_the_table_of_metrics_jsonl(train, tmp_path):
         table = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     expected = read_rows(tmp_path / "run/metrics.jsonl")
     assert table == [{name: value for name, value in row.items() if value is not None} for row in expected]
+
+
+def test_a_damaged_file_of_numbers_is_named_and_a_new_run_begins(tmp_path, caplog):
+    (tmp_path / "trackers.json").write_text('{"csv": ')
+    trackers.Trackers(["csv"], tmp_path, {}, is_resumed=True).close([], "", True)
+    assert f"{tmp_path}/trackers.json: Input data was truncated" in caplog.text
 
 
 class Broken:

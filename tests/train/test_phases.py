@@ -128,6 +128,8 @@ def test_losses_are_those_of_two_runs_by_hand(phased, folders, tmp_path):
 def test_rows_count_samples_and_tokens_and_the_first_step_of_a_phase_compiles(phased):
     train, _ = rows(phased)
     assert [row["global_batch_size"] for row in train] == SIZES
+    assert [row["phase"] for row in train] == [1, 1, 1, 2, 2, 2]
+    assert [row["max_seq_length"] for row in train] == LENGTHS
     assert [row["consumed_samples"] for row in train] == np.cumsum(SIZES).tolist()
     assert [row["consumed_tokens"] for row in train] == np.cumsum(np.multiply(SIZES, LENGTHS)).tolist()
     every = [json.loads(line) for line in (phased / "metrics.jsonl").read_text().splitlines()]

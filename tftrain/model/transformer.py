@@ -73,6 +73,9 @@ class Transformer(tf_keras.Model):
         Raises:
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
+        # Keras numbers the layers of all models of a process, and Grappler orders sums by the names of operations: a
+        # model with the layers 99 and 100 would have other last bits.
+        tf_keras.backend.reset_uids()
         super().__init__(dtype=dtype, autocast=False)
         self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
         size = ranks.group.size

@@ -1,5 +1,6 @@
 """Reports a run: a row of figures every `log_every` steps, pictures and a page at the end."""
 
+import bisect
 import contextlib
 import dataclasses
 import json
@@ -244,6 +245,8 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         skipped_steps=int(progress.skipped_steps),
         nan_steps=int(progress.nan_steps),
         failed_saves=failed_saves,
+        phase=bisect.bisect_left(run.timeline.begins, int(progress.consumed_samples)),
+        max_seq_length=config.data.max_seq_length,
     )
 
 

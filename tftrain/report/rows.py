@@ -34,6 +34,8 @@ class TrainRow:
         skipped_steps: updates left out since the first step, because loss or gradient was not finite, or a spike.
         nan_steps: those of them that no smaller loss scale would have made finite.
         failed_saves: checkpoints that could not be written, since the run was started.
+        phase: number of that of `--phases`, from 1; 1 in a run without phases.
+        max_seq_length: tokens of a sample, padding included.
     """
 
     step: int
@@ -58,6 +60,8 @@ class TrainRow:
     skipped_steps: int
     nan_steps: int
     failed_saves: int
+    phase: int
+    max_seq_length: int
 
 
 @dataclass(frozen=True)

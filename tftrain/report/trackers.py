@@ -16,12 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tftrain.checkpoint import durable
 from tftrain.report.metrics import read_rows
 
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 20.0  # how long the end of a run waits for a tracker
+MOST_PARAMETERS = 100  # that MLflow takes at once
 MOST_WAITING = 10_000  # rows that wait for a slow tracker
 
 
@@ -85,7 +88,8 @@ class Mlflow:
             experiment = known_experiment.experiment_id if known_experiment else self._client.create_experiment(name)
             known = self._client.create_run(experiment, run_name=folder.name).info.run_id
             parameters = [mlflow.entities.Param(name, str(value)) for name, value in config.items()]
-            self._client.log_batch(known, params=parameters[:100])
+            for start in range(0, len(parameters), MOST_PARAMETERS):
+                self._client.log_batch(known, params=parameters[start : start + MOST_PARAMETERS])
             self._client.log_dict(known, dict(config), "config.json")
         else:
             self._client.set_terminated(known, "RUNNING")
@@ -114,7 +118,7 @@ class Trackers:
     def __init__(self, names: Sequence[str], folder: Path, config: Mapping[str, Any], is_resumed: bool):
         """Starts a thread for each; `config` has the value of each flag. A run that begins anew is a new one there."""
         path = folder / "trackers.json"
-        self._ids = json.loads(path.read_text()) if is_resumed and path.exists() else {}
+        self._ids = _known(path) if is_resumed and path.exists() else {}
         self._path, self._lock = path, threading.Lock()
         self._threads = {name: _Thread(name, folder, config, self._ids.get(name), self._keep) for name in names}
         for thread in self._threads.values():
@@ -141,6 +145,15 @@ class Trackers:
         with self._lock:
             self._ids[name] = number
             durable.write(self._path, (json.dumps(self._ids) + "\n").encode())
+
+
+def _known(path: Path) -> dict[str, str]:
+    """Returns each tracker's number of the run; none, with a warning, if the file is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        logger.warning(f"{path}: {error}; --report_to begins a new run there")
+        return {}
 
 
 class _Thread(threading.Thread):

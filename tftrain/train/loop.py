@@ -64,7 +64,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> ExitCode:
     classes, max_steps = hooks.load(config.run.hooks), config.run.max_steps
     grappler.configure(config.compute)
-    baseline = memory.measure().now
+    baseline, outside = memory.measure().now, memory.outside_allocator()
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh, initial_weights.open_for(config))
         checkpoints = Checkpoints(run, uploads)
@@ -110,7 +110,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             evaluate,
             Save(checkpoints, schedule, health, best, watchdog),
-            *([MemoryTrace(run, done + memory_trace.STEP, baseline)] if config.log.trace_memory else []),
+            *([MemoryTrace(run, done + memory_trace.STEP, outside)] if config.log.trace_memory else []),
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]

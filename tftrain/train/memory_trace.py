@@ -58,7 +58,7 @@ class MemoryTrace(Observer):
 
     run: Run
     step: int  # the number of the step that is sampled
-    baseline: int  # bytes that this process held before the model was built
+    outside: int  # bytes that this process held before the model was built, beside those of the allocator
     sampler: Sampler | None = None
     measured: tuple[float, np.ndarray] | None = None
 
@@ -73,7 +73,7 @@ class MemoryTrace(Observer):
         if self.measured:
             length, held = self.measured
             self.measured = None
-            self._write(length, self.baseline + held)
+            self._write(length, self.outside + held)
         elif outcome.number == self.step - 1 and not outcome.is_last:
             self.sampler = Sampler()
 

@@ -246,9 +246,10 @@ def test_a_context_of_many_windows_is_read_part_by_part(monkeypatch):
     assert_equal(answer(traced(model), examples), model, examples)
 
 
-def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
+@pytest.mark.parametrize("variants", [(), pytest.param(("bf16", "int8"), marks=pytest.mark.nightly)])
+def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common, variants):
     models = {"fp32": common[0]}
-    for variant in ("bf16", "int8"):
+    for variant in variants:
         dtype, change = VARIANTS[variant]
         models[variant] = drawn(pieces(), dtype=dtype)
         if change:
