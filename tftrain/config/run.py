@@ -64,8 +64,8 @@ class CheckpointConfig:
     checkpoint_minutes: float = flag(30.0, minimum=0)
     """Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time."""
     checkpoint_async: bool = flag(True)
-    """Copy the state in memory and write it in the background, while training goes on. On a CPU there is a copy only with
-    checkpoint_every: at a checkpoint by time, training waits for the disk."""
+    """Copy the state in memory and write it in the background, while training continues. On a CPU there is a copy only
+    with checkpoint_every: at a checkpoint by time, training waits for the disk."""
     memory_checkpoint_steps: int = flag(0, minimum=0)
     """Steps between copies of the state in the memory of the hosts, each on two of them: the next start goes on from
     there after the death of a rank or a host; 0: none."""
