@@ -100,8 +100,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     logger.info("compiling the step ...")
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
-        schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
-        on_spike = config.limits.on_spike
+        schedule, on_spike = SaveSchedule(config.checkpoint, mesh.is_chief), config.limits.on_spike
         evaluate = Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
         observers = [
             Watch(signals),
@@ -114,8 +113,8 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
-        needs_first = on_spike == "rollback" or checkpoints.in_memory.is_on
-        if needs_first and (resumed is None or not holds(config.run.folder, resumed)):
+        is_own = resumed is not None and holds(config.run.folder, resumed)
+        if (on_spike == "rollback" or checkpoints.in_memory.is_on) and not is_own:
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
         while True:
