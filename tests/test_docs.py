@@ -28,6 +28,7 @@ OTHER = {
         *("batch", "cpus-per-task", "gpus-per-node", "kill-on-bad-exit", "mpi", "nodes", "ntasks", "ntasks-per-node"),
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
+    "ray": {"num-cpus"},
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {

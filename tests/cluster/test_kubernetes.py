@@ -1,0 +1,116 @@
+"""The manifests of configs/kubernetes are valid for Kubernetes and the MPI operator; tftrain takes their command."""
+
+import copy
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.cluster.mpijob_schema import MPI_JOB
+from tests.distributed import ROOT
+from tftrain.config import flags
+from tftrain.config.fields import sections
+from tftrain.config.train import TrainConfig
+from tftrain.launching import config as launching
+from tftrain.launching import hosts
+
+FOLDER = ROOT / "configs/kubernetes"
+JOB = yaml.safe_load((FOLDER / "mpijob.yaml").read_text())
+ROLES = ("Launcher", "Worker")
+VERSIONS = ("1.29", "1.37")
+AFTER_SAVE_SECONDS = 20  # of the launcher, see docs/reliability.md
+
+
+def container(role):
+    """Returns the only container of a role."""
+    (only,) = JOB["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"]
+    return only
+
+
+def resources():
+    """Yields what Kubernetes gets: the claim, and the pods that the operator makes of the templates."""
+    yield yaml.safe_load((FOLDER / "storage.yaml").read_text())
+    for role in ROLES:
+        replicas = JOB["spec"]["mpiReplicaSpecs"][role]
+        spec = {**replicas["template"]["spec"], "restartPolicy": replicas["restartPolicy"]}
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role.lower()}, "spec": spec}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_claim_and_pods_are_valid_for_kubernetes(version):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for resource in resources():
+        validate(resource, version, strict=True)
+
+
+def test_a_field_that_pods_do_not_have_is_refused():
+    library = pytest.importorskip("kubernetes_validate")
+    *_, pod = resources()
+    pod = copy.deepcopy(pod)
+    pod["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(library.ValidationError, match="volumeMount"):
+        library.validate(pod, VERSIONS[-1], strict=True)
+
+
+def test_the_job_is_valid_for_the_operator():
+    jsonschema.validate(JOB, MPI_JOB)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("apiVersion",), "kubeflow.org/v1"),
+        (("metadata", "name"), "Bert_base"),
+        (("spec", "slots"), 8),
+        (("spec", "slotsPerWorker"), "8"),
+        (("spec", "runPolicy", "cleanPodPolicy"), "running"),
+        (("spec", "runPolicy", "podFailurePolicy"), {}),
+        (("spec", "mpiReplicaSpecs", "Workers"), {}),
+        (("spec", "mpiReplicaSpecs", "Launcher", "replicas"), 2),
+        (("spec", "mpiReplicaSpecs", "Worker", "restartPolicy"), "never"),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_job_with_another_field_or_value_is_refused(path, value):
+    job = copy.deepcopy(JOB)
+    part = job
+    for name in path[:-1]:
+        part = part[name]
+    part[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(job, MPI_JOB)
+
+
+def test_all_volumes_that_are_mounted_exist():
+    for role in ROLES:
+        spec = JOB["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]
+        mounted = {mount["name"] for mount in container(role)["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
+    claim = yaml.safe_load((FOLDER / "storage.yaml").read_text())
+    assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_the_command_starts_a_rank_for_each_gpu_of_each_worker(tmp_path):
+    python, module, program, *arguments = container("Launcher")["command"]
+    assert [python, module, program] == ["python", "-m", "tftrain.launch"]
+    options, of_run, problems = launching.split(arguments)
+    assert not problems
+    workers, slots = JOB["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], JOB["spec"]["slotsPerWorker"]
+    assert container("Worker")["resources"]["limits"]["nvidia.com/gpu"] == slots
+    # As the operator writes it.
+    hostfile, name = tmp_path / "hostfile", JOB["metadata"]["name"]
+    lines = [f"{name}-worker-{number}.{name}.default.svc slots={slots}\n" for number in range(workers)]
+    hostfile.write_text("".join(lines))
+    (flag,) = [option for option in options if option.startswith("--hostfile=")]
+    options[options.index(flag)] = f"--hostfile={hostfile}"
+    config = flags.parse(launching.LaunchConfig, ["tftrain.launch", *options])
+    assert [len(host.slots) for host in hosts.assign(config)] == [slots] * workers
+    # The flag file is the user's.
+    own = [flag for flag in of_run if not flag.startswith("--flagfile=")]
+    assert len(own) == len(of_run) - 1
+    run = flags.parse(TrainConfig, ["tftrain.run", *own])
+    assert sections(run)
+    for role in ROLES:
+        spec = JOB["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] > run.limits.preempt_save_seconds + AFTER_SAVE_SECONDS
+    assert run.run.output_dir.startswith(container("Worker")["volumeMounts"][0]["mountPath"])

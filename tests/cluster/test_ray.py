@@ -1,0 +1,46 @@
+"""The program of docs/cluster.md trains on two local Ray workers, and its losses are those of tftrain.launch."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ROOT
+from tests.hosts.test_mpirun_and_slurm import losses
+
+SMALL = (
+    *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=101"),
+    *("--max_seq_length=16", "--learning_rate=0.01", "--global_batch_size=8", "--log_every=1", "--eval_every=-1"),
+    *("--split_opt_state", "--cpu_threads=1", "--max_steps=4"),
+)
+
+pytestmark = [pytest.mark.multirank, pytest.mark.nightly]
+
+
+@pytest.fixture
+def program(tmp_path):
+    """The program of the guide, as a user saves it."""
+    text = (ROOT / "docs/cluster.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / "train_on_ray.py"
+    path.write_text(code)
+    return path
+
+
+def started(command, code=0):
+    """Runs a command and returns its output."""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def test_two_ray_workers_have_the_losses_of_the_launcher(program, tmp_path):
+    pytest.importorskip("ray")
+    output = started([sys.executable, str(program), "1", "2", *SMALL, f"--output_dir={tmp_path / 'ray'}"])
+    started([sys.executable, "-m", "tftrain.launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'launch'}"])
+    assert losses(tmp_path / "ray") == losses(tmp_path / "launch"), output
