@@ -16,6 +16,7 @@ from tftrain.config.fields import flag_values
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import versions
+from tftrain.host.exit_codes import RunError
 from tftrain.labelled.scorers import Scorer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -106,6 +107,9 @@ class Reporter:
 
         `baseline` is the bytes that this process held before the model was built, `ledger` has its seconds.
         """
+        if clash := {mean.name for mean in run.task.means} & {field.name for field in dataclasses.fields(TrainRow)}:
+            fault = f"--task={run.config.model.task}: a mean is named {min(clash)}, as another field of metrics.jsonl"
+            raise RunError(f"{fault}; use another name")
         self.clock = Clock()
         self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline
         # The memory of the first step includes that of compilation.
