@@ -280,7 +280,8 @@ LAYOUTS = [
 @pytest.mark.multirank
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
-    program = f"import sys; sys.path.insert(0, {str(at)!r}); from tftrain import run; sys.exit(run.main(sys.argv))"
+    program = f"import os, sys; os.chdir({str(at)!r}); sys.path.insert(0, '.'); from tftrain import run; "
+    program += "sys.exit(run.main(sys.argv))"
     flags = [*SMALL, "--task=choices:Choices", "--eval_every=2", f"--output_dir={tmp_path}", *layout.split()]
     run_ranks(2, ["-c", program, *flags])
     for name in ("loss", "choice_accuracy", "eval_choice_loss", "eval_mean_reciprocal_rank"):
