@@ -298,7 +298,7 @@ def test_a_mean_over_tokens_is_that_of_the_whole_batch(at, tmp_path, more):
         np.testing.assert_allclose(values(parts, name), values(whole, name), rtol=2e-6)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
 def test_short_formats_learn_nearly_the_same(at, tmp_path, precision):
     short = train("own:Lengths", tmp_path / "short", f"--precision={precision}")
     np.testing.assert_allclose(
@@ -420,6 +420,7 @@ def test_a_mean_with_the_name_of_another_field_is_refused(at, tmp_path):
         train("own:Taken", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_programs_take_the_model_or_say_why_not(alone, at, tmp_path):
     source, task = f"--from=tftrain:{alone}", "--task=choices:Choices"
     assert programs.outcome("convert", f"{source} --to=tftrain:{tmp_path / 'again'}", 0, {})[0] == 0
