@@ -12,7 +12,6 @@ them on all ranks. A method that raises is named in the log, and the hook is not
 on, or stops with its state saved if the hook is `required`.
 """
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +19,7 @@ from typing import NamedTuple
 import tf_keras
 
 from tftrain.config.train import TrainConfig
-from tftrain.host.exit_codes import RunError
-
-
-class HookError(RunError):
-    """A class that --hooks names can't be used; perhaps on this rank alone, so each says so."""
+from tftrain.host import user_code
 
 
 class Context(NamedTuple):
@@ -83,19 +78,5 @@ class Hook:
 
 
 def load(names: Sequence[str]) -> list[type[Hook]]:
-    """Returns the classes of --hooks, each MODULE:CLASS; a HookError says which one can't be used and why."""
-    return list(map(_load, names))
-
-
-def _load(name: str) -> type[Hook]:
-    module, _, attribute = name.partition(":")
-    try:
-        hook_class = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # Of the user's own code.
-        raise HookError(
-            f"--hooks={name}: importing {module} raised {type(error).__name__}: {error}; modules are imported from the "
-            "working folder and in PYTHONPATH"
-        ) from error
-    if not (isinstance(hook_class, type) and issubclass(hook_class, Hook)):
-        raise HookError(f"--hooks={name}: {module} has no class {attribute} derived from tftrain.hooks.Hook")
-    return hook_class
+    """Returns the classes of --hooks; a UserCodeError says which one can't be used and why."""
+    return [user_code.load("hooks", name, Hook) for name in names]

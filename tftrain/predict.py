@@ -149,6 +149,9 @@ def of_task(model, config: PredictConfig) -> Run:
     settings, task = config.predict, model.config.task
     trained_model.require(model, config.source)
     refuse(config, "max_new_tokens", "is an encoder; remove this flag")
+    if model.config.is_custom:
+        advice = "evaluate with tftrain.run --mode=evaluate, or add --embedding=mean for the vectors of texts"
+        raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
     if task != "question_answering":
         refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
     length = settings.max_seq_length or model.max_seq_length

@@ -96,11 +96,19 @@ def checked(
 
     Raises:
         ConfigError: with every reason not to start.
-        RunError: the data can't be read.
+        RunError: the data can't be read, or the class of a custom task can't be used.
     """
     if problems := all_problems(completed.config, problems, launch):
         raise ConfigError(completed.explain(problems))
     config = with_sizes(completed.config.resolve(launch.size))
+    if config.model.is_custom:  # Its class loads TensorFlow.
+        prepare_process(config, may_restart=False)
+        with log.native_log_on_failure():
+            from tftrain.tasks import with_class
+        try:
+            config = with_class(config)
+        except ConfigError as error:
+            raise ConfigError(completed.explain(error.problems)) from error
     if problems := memory_limit.problems(config, launch, forked):
         raise ConfigError(problems)
     if groups := config.optimizer.param_groups:
@@ -129,7 +137,7 @@ def prepare_process(config: TrainConfig, may_restart: bool) -> None:
     if may_restart and config.compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    if config.compute.activation_checkpointing != "none":
+    if config.compute.activation_checkpointing != "none" and LOW_MEMORY_XLA not in os.environ.get("XLA_FLAGS", ""):
         # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
         os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
     if config.compute.deterministic:

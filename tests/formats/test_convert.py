@@ -466,7 +466,7 @@ def test_outputs_stay_through_every_format(capsys, tmp_path):
 def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, format):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_bert_classes'}", f"--to={format}:{tmp_path / 'x'}")
     assert code == 1
-    assert f"--task=classification: {format} has no fine-tuned models; expected --to with tftrain or hf" in text
+    assert f"--task=classification: {format} has no models fine-tuned for it; expected --to with tftrain or hf" in text
     assert not (tmp_path / "x").exists()
 
 

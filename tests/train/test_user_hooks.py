@@ -12,6 +12,7 @@ from tests.distributed import ROOT, run_ranks
 from tests.test_run import SMALL, configured
 from tftrain import hooks
 from tftrain.host.exit_codes import ExitCode
+from tftrain.host.user_code import UserCodeError
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 from tftrain.train.observers import Outcome
@@ -193,5 +194,5 @@ def test_a_class_that_is_none_is_refused_with_its_name(tmp_path, monkeypatch, na
     (tmp_path / "my_hooks.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(hooks.HookError, match=f"^--hooks={name}: {words}"):
+    with pytest.raises(UserCodeError, match=f"^--hooks={name}: {words}"):
         hooks.load([name])

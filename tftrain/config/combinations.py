@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import math
-import re
 from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice, mixture, param_groups
@@ -15,6 +14,7 @@ from tftrain.config.parallel import schedule_problems
 from tftrain.config.rope import parse
 from tftrain.config.run import TRACKERS
 from tftrain.host.addresses import is_address
+from tftrain.host.user_code import CLASS, is_class_name
 
 
 def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
@@ -42,8 +42,8 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
             expected = "expected trained with init_checkpoint; name a run's averages with output_dir or resume"
             problems.append(Problem("weights", "averaged", expected))
     for name in config.run.hooks:
-        if not re.fullmatch(r"[\w.]+:\w+", name):
-            problems.append(Problem("hooks", name, "expected MODULE:CLASS, such as my_module:MyHook"))
+        if not is_class_name(name):
+            problems.append(Problem("hooks", name, f"expected {CLASS}, such as my_module:MyHook"))
     if not config.run.output_dir:
         problems.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
     elif not is_address(config.run.output_dir):
@@ -127,7 +127,7 @@ def _no_cudnn(config) -> str | None:
 
 def _of_data(config) -> Iterator[Problem]:
     model, data, sources = config.model, config.data, config.data.sources
-    if model.task in TASKS:
+    if model.task in TASKS or model.is_custom:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tftrain.host.addresses import absolute
 from tftrain.host.files import one_line
+from tftrain.host.user_code import CLASS, is_class_name
 
 Config = TypeVar("Config")
 
@@ -85,7 +86,7 @@ def flag(
             field of the type tuple[str, ...] has the values of all occurrences of its flag.
         help: one sentence for `--help` and the documentation. "" if it does not fit on the line: then it is the string
             below the field, see `help_of`.
-        choices: the allowed values, if there are only a few.
+        choices: the allowed values, if there are only a few; CLASS among them allows every name of a class.
         minimum, maximum: inclusive bounds of a number.
         above, below: exclusive bounds of a number.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
@@ -149,8 +150,9 @@ def field_problems(config: Any) -> list[Problem]:
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
             continue
-        if limits["choices"] and value not in limits["choices"]:
-            problems += [Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}")]
+        choices = limits["choices"] or (value,)
+        if value not in choices and not (CLASS in choices and is_class_name(value)):
+            problems += [Problem(flag_name(field), value, f"expected one of {', '.join(map(str, choices))}")]
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(Problem(flag_name(field), value, "expected a finite number"))
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tftrain.config.families import FAMILIES, listed
 from tftrain.config.fields import Problem, flag, superfluous
+from tftrain.host.user_code import is_class_name
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
@@ -71,9 +72,8 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
     if task == "pretraining":
         return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
     problems = []
-    if family in FAMILIES and (objective := FAMILIES[family].objective) != (
-        "causal" if task == "completion" else "masked"
-    ):
+    objective = FAMILIES[family].objective if family in FAMILIES else None
+    if objective not in (None, "causal" if task == "completion" else "masked") and not is_class_name(task):
         others = "pretraining or completion" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
         problems.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tftrain.config.families import FAMILIES, Family
 from tftrain.config.fields import flag, implementations
 from tftrain.config.rope import RopeScaling, parse
+from tftrain.host.user_code import CLASS, is_class_name
 
 TASKS = (
     "pretraining",
@@ -34,9 +35,10 @@ class ModelConfig:
     """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
     llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
     attention, which learns masked words. docs/families.md has their flags."""
-    task: str = flag("pretraining", choices=TASKS)
+    task: str = flag("pretraining", choices=(*TASKS, CLASS))
     """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
-    others fine-tune an encoder on labelled examples, see docs/finetuning.md."""
+    others fine-tune an encoder on labelled examples, see docs/finetuning.md; a class of your own, see
+    docs/custom_tasks.md."""
     labels: tuple[str, ...] = flag(())
     """Name of a class; repeat the flag for each class, in the order of the outputs. By default the sorted labels of
     train_file."""
@@ -130,9 +132,14 @@ class ModelConfig:
         return self.task != "pretraining"
 
     @property
+    def is_custom(self) -> bool:
+        """Whether the task is a class of the user's."""
+        return is_class_name(self.task)
+
+    @property
     def is_fine_tuned(self) -> bool:
         """Whether the model has the head of a task in the place of those of its pre-training."""
-        return self.task not in ("pretraining", "completion")
+        return self.reads_examples and not self.is_decoder
 
     @property
     def has_pooler(self) -> bool:

@@ -82,10 +82,11 @@ def write_weights(
     Raises:
         FormatError: the format can't hold the model.
     """
-    if weights.model.is_fine_tuned and target.format not in WITH_TASKS:
+    formats = WITH_TASKS[:1] if weights.model.is_custom else WITH_TASKS
+    if weights.model.is_fine_tuned and target.format not in formats:
         raise FormatError(
-            f"{weights.path}: --task={weights.model.task}: {target.format} has no fine-tuned models; expected --to "
-            f"with {' or '.join(WITH_TASKS)}"
+            f"{weights.path}: --task={weights.model.task}: {target.format} has no models fine-tuned for it; expected "
+            f"--to with {' or '.join(formats)}"
         )
     if architecture and target.format not in _WITH_CLASSES:
         raise FormatError(f"--architecture={architecture}: the format {target.format} has only one; remove this flag")

@@ -3,17 +3,18 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host.files import listed
+from tftrain.host.user_code import file_of
 from tftrain.input.errors import DataError
 from tftrain.input.preflight import identity as identity_of_data
 from tftrain.input.tokenizer_model import Tokenizer
 from tftrain.labelled import completions, conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
+from tftrain.labelled.tables import read_bytes
 from tftrain.labelled.tokenizers import tokenizer_of
 
 DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}
@@ -30,6 +31,9 @@ def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = No
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
     task, settings = config.model.task, config.fine_tuning
+    if config.model.is_custom:  # Its class reads the file.
+        read_bytes(examples.path_of(settings, split))
+        return []
     if task == "token_classification":
         return conll.read_sentences(examples.path_of(settings, split))
     if task == "question_answering":
@@ -78,8 +82,8 @@ def with_glue(config: TrainConfig) -> TrainConfig:
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns all conflicts between a configuration of fine-tuning, valid or not, and its labelled files."""
     settings, model, problems = config.fine_tuning, config.model, []
-    metrics = METRICS[model.task]
-    if settings.best_metric not in (None, *metrics):
+    metrics = METRICS.get(model.task, ())
+    if metrics and settings.best_metric not in (None, *metrics):
         problems.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
     if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
         expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
@@ -158,12 +162,10 @@ def identity(config: TrainConfig) -> dict[str, str]:
     identity = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
     if config.model.task == "completion" and tokenizer.chat_template:
         identity["the chat template"] = f"SHA-256 {hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:16]}"
+    if config.model.is_custom and (path := file_of(config.model.task)):
+        identity["the file of --task"] = f"SHA-256 {hashlib.sha256(read_bytes(path)).hexdigest()[:16]}"
     for split in ("train", "eval"):
         if settings.glue_task or getattr(settings, f"{split}_file"):
-            path = examples.path_of(settings, split)
-            try:
-                digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            except OSError as error:
-                raise DataError(f"{path}: {error.strerror}") from error
+            digest = hashlib.sha256(read_bytes(examples.path_of(settings, split))).hexdigest()
             identity[f"the labelled {split} file"] = f"SHA-256 {digest[:16]}"
     return identity

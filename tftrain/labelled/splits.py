@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
+from tftrain.host.user_code import UserCodeError
 from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource, Order
 from tftrain.labelled import completions, conll, squad
@@ -71,6 +73,52 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     if encoder.cut:
         words = f"{encoder.cut} of {len(examples)} examples"
         logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
+    return source
+
+
+def encode(config: TrainConfig, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
+    """Returns the features of texts or pairs for an encoder, int32 [n, S], or [n, K, S] with K = `per_example` > 1."""
+    length = config.data.max_seq_length
+    encoder = Encoder(tokenizer_of(config), length)
+    sequences = Sequences(encoder([(text,) if isinstance(text, str) else text for text in texts]))
+    if encoder.cut:
+        logger.info(f"{encoder.cut} of {len(texts)} texts are longer than --max_seq_length={length} and were cut")
+    shape = [-1, length] if per_example == 1 else [-1, per_example, length]
+    rows = sequences.rows(np.arange(len(texts)), length)
+    return {name: feature.reshape(shape) for name, feature in zip(_NAMES, rows, strict=True)}
+
+
+def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
+    """Returns a source of the rows of arrays that a user's code gave; a UserCodeError says why that is impossible.
+
+    A batch has all dimensions of a row as one.
+    """
+    model, length = config.model, config.data.max_seq_length
+    ends = {"input_ids": model.vocab_size, "labels" if model.is_decoder else "input_mask": model.vocab_size}
+    ends |= {"segment_ids": model.type_vocab_size} if model.family.token_types else {}
+    names = list(given) if isinstance(given, Mapping) else []
+    if not ends.keys() <= set(names) or "example_weights" in names:
+        raise UserCodeError(f"returned {names or type(given)}; expected a dict with {', '.join(ends)}, and yours")
+    arrays = {name: np.asarray(values) for name, values in given.items()}
+    shape = arrays["input_ids"].shape
+    if len(shape) not in (2, 3) or 0 in shape or shape[-1] != length:
+        raise UserCodeError(f"returned input_ids of shape {shape}; expected (n, {length}) or (n, K, {length})")
+    for name, array in arrays.items():
+        expected = shape if name in ends else shape[:1]
+        first, end = -int(name == "labels"), ends.get(name)
+        if array.dtype.kind not in "biuf" or array.shape[: len(expected)] != expected:
+            raise UserCodeError(f"returned {name}, {array.dtype} {array.shape}; expected numbers of {expected}")
+        if end and not (first <= array.min() and array.max() < end):
+            raise UserCodeError(f"returned {name} from {array.min()} to {array.max()}; expected {first} to {end - 1}")
+        arrays[name] = array.astype(np.int32 if end else np.float32 if array.dtype.kind == "f" else array.dtype)
+    flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
+    widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
+
+    def rows(numbers):
+        return {name: array[numbers] for name, array in flat.items()}
+
+    source = MemorySource(arrays["input_ids"], length, widths, rows)
+    source.examples = arrays
     return source
 
 

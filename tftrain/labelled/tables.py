@@ -12,14 +12,20 @@ from tftrain.input.table_rows import Row, json_rows, separated_rows
 FORMATS = (".tsv", ".csv", ".jsonl")
 
 
-def read_text(path: str) -> str:
-    """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
+def read_bytes(path: str) -> bytes:
+    """Returns what is in a file; raises DataError if it can't be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: not a regular file")
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {reason(error)}") from error
+
+
+def read_text(path: str) -> str:
+    """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start}: not UTF-8") from error
 

@@ -172,11 +172,11 @@ class Optimizer(tf.Module):
         slots = self._rule.slots_of_matrices if name in self._matrices else self._rule.slots
         return (*slots, AVERAGE) if self.config.ema_decay else slots
 
-    def culprit_name(self, culprit: int) -> str:
-        """Returns the name of the first value that was not finite: the loss, or the gradient that backward made first.
+    def culprit_name(self, culprit: int, loss: str = "the loss") -> str:
+        """Returns the name of the first value that was not finite: `loss`, or the gradient that backward made first.
 
         Backward goes from the last variable to the first. A gradient that is not finite makes all later ones so too.
         """
         if culprit == len(self._names):
-            return "the loss"
+            return loss
         return f"the gradient of {self._names[culprit]}" if culprit >= 0 else "the norm of all gradients together"

@@ -17,6 +17,7 @@ from tftrain.config.fields import flag_values
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import versions
+from tftrain.host.exit_codes import RunError
 from tftrain.labelled.scorers import Scorer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -107,6 +108,9 @@ class Reporter:
 
         `baseline` is the bytes that this process held before the model was built, `ledger` has its seconds.
         """
+        if clash := {mean.name for mean in run.task.means} & {field.name for field in dataclasses.fields(TrainRow)}:
+            fault = f"--task={run.config.model.task}: a mean is named {min(clash)}, as another field of metrics.jsonl"
+            raise RunError(f"{fault}; use another name")
         self.clock = Clock()
         self._run, self._checkpoints, self._baseline = run, checkpoints, baseline
         self._max_steps = run.config.run.max_steps

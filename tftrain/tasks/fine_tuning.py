@@ -11,15 +11,66 @@ from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource
 from tftrain.labelled import splits, squad_answers
 from tftrain.labelled.scorers import SCORERS, Scorer
+from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
+# Of each sequence, where an example has several.
+FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows", "sequence_ids", "position_ids")
 LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True)
 ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in_evaluation=False)
 
 
-class FineTuning(Task):
+class LabelledTask(Task):
+    """A task on the examples of a file, each of one sequence of S tokens or of several, side by side in a batch."""
+
+    def has_held_out(self, data: DataConfig) -> bool:
+        """Whether there are held-out examples."""
+        settings = self._config.fine_tuning
+        return settings.glue_task is not None or settings.eval_file is not None
+
+    def step_flops(self, samples: int) -> float:
+        """Returns the operations of forward and backward over so many samples, without those of the head."""
+        model, length = self._config.model, self._config.data.max_seq_length
+        return 3 * samples * flops.forward(describe(model), length, 0).blocks
+
+    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns the shape of the activations of an example's sequences, one after the other."""
+        count = self._sequences(batch)
+        tokens, width = self._activations(batch["input_ids"].shape[1] // count)
+        return count * tokens, width
+
+    def run_part(
+        self,
+        part: ModelPart,
+        x: tf.Tensor | None,
+        batch: Batch,
+        dropout: DropoutKey | None = None,
+        deferred: Deferred | None = None,
+    ) -> tf.Tensor | dict[str, tf.Tensor]:
+        """Runs some of the layers on all sequences, K b with K of an example; see `Task.run_part`."""
+        count = self._sequences(batch)
+        if count == 1:
+            return super().run_part(part, x, batch, dropout, deferred)
+        length = self._config.data.max_seq_length
+        tokens, width = self._activations(length)
+        sequences = {
+            name: tf.reshape(feature, [-1, length, *feature.shape[2:]])
+            for name, feature in batch.items()
+            if name in FEATURES
+        }
+        if dropout is not None:  # The sequences of sample i are samples K i to K i + K - 1 for the masks.
+            dropout = dropout._replace(first_sample=count * dropout.first_sample)
+        x = self.model.embedding(sequences, dropout) if part.embedding else tf.reshape(x, [-1, tokens, width])
+        x = self.model.run_blocks(x, sequences, dropout, part.blocks, deferred)
+        return self.loss_sums(x, batch, dropout, deferred) if part.heads else tf.reshape(x, [-1, count * tokens, width])
+
+    def _sequences(self, batch: Batch) -> int:
+        return batch["input_ids"].shape[1] // self._config.data.max_seq_length
+
+
+class FineTuning(LabelledTask):
     """A BERT encoder with the head of a task.
 
     Its sums are the losses of examples (or tokens), their weights, and the weights of those that are predicted right. A
@@ -32,11 +83,6 @@ class FineTuning(Task):
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Reads the labelled examples of a split, "train" or "eval"."""
         return splits.open_source(self._config, split)
-
-    def has_held_out(self, data: DataConfig) -> bool:
-        """Whether there are held-out examples."""
-        settings = self._config.fine_tuning
-        return settings.glue_task is not None or settings.eval_file is not None
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""
@@ -64,11 +110,6 @@ class FineTuning(Task):
     def examples(self, batch: Batch) -> tf.Tensor:
         """Returns the number of examples in each row, without those that only fill the batch: by default one, [b]."""
         return example_weights(batch)
-
-    def step_flops(self, samples: int) -> int:
-        """Returns the operations of forward and backward over so many samples, without those of the head."""
-        model, length = self._config.model, self._config.data.max_seq_length
-        return 3 * samples * flops.forward(describe(model), length, 0).blocks
 
     @abc.abstractmethod
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:

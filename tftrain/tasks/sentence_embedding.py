@@ -8,13 +8,8 @@ partner among the second texts of its micro-batch, by cosine / temperature (Hend
 import tensorflow as tf
 
 from tftrain.model.bert import embeddings
-from tftrain.model.part import ModelPart
-from tftrain.model.weight_gradients import Deferred
-from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning
 from tftrain.tasks.task import Batch, is_best
-
-FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows")  # that both texts have
 
 
 class SentenceEmbedding(FineTuning):
@@ -23,32 +18,6 @@ class SentenceEmbedding(FineTuning):
     def step_flops(self, samples: int) -> int:
         """Returns the operations of forward and backward over so many pairs."""
         return super().step_flops(2 * samples)
-
-    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
-        """Returns the shape of the activations of both texts, one after the other."""
-        tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
-        return 2 * tokens, width
-
-    def run_part(
-        self,
-        part: ModelPart,
-        x: tf.Tensor | None,
-        batch: Batch,
-        dropout: DropoutKey | None = None,
-        deferred: Deferred | None = None,
-    ) -> tf.Tensor | dict[str, tf.Tensor]:
-        """Runs some of the layers on all texts: 2 b sequences of S tokens, see `Task.run_part`."""
-        tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
-        texts = {
-            name: tf.reshape(feature, [-1, self._config.data.max_seq_length, *feature.shape[2:]])
-            for name, feature in batch.items()
-            if name in FEATURES
-        }
-        if dropout is not None:  # Both texts of sample i are samples 2 i and 2 i + 1 for the masks.
-            dropout = dropout._replace(first_sample=2 * dropout.first_sample)
-        x = self.model.embedding(texts, dropout) if part.embedding else tf.reshape(x, [-1, tokens, width])
-        x = self.model.run_blocks(x, texts, dropout, part.blocks, deferred)
-        return self.loss_sums(x, batch, dropout, deferred) if part.heads else tf.reshape(x, [-1, 2 * tokens, width])
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""

@@ -71,6 +71,7 @@ class Task(abc.ABC):
     sums: tuple[str, ...]
     means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
     model: Transformer  # this rank's part of it
+    loss_name: str = "the loss"  # in a message
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
         """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.

@@ -1,6 +1,7 @@
 """The training loop: what the programs call with a resolved configuration."""
 
 import contextlib
+import functools
 import gc
 import logging
 from collections.abc import Iterator, Sequence
@@ -50,8 +51,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         DONE; or STOPPED, if a signal asked for the end and the state is saved.
 
     Raises:
-        DataError, CheckpointError, HookError: the message names the file or the class. FailedSavesError, if the last
-            upload to an address has failed.
+        DataError, CheckpointError, UserCodeError: the message names the file or the class. FailedSavesError, if the
+            last upload to an address has failed.
         NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
             every rank.
         UnstableError: a spike after `max_rollbacks` rollbacks.
@@ -85,7 +86,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             return ExitCode.DONE
         if mesh.is_chief:
             write_tokenizer(config, resumed is not None)
-    names = run.task.mean_values, run.optimizer.culprit_name
+    names = run.task.mean_values, functools.partial(run.optimizer.culprit_name, loss=run.task.loss_name)
     health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
     step = TrainStep(run)
 
@@ -192,7 +193,7 @@ def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int
     if held_out is None or held_out.scorer is None:
         return None
     settings = config.fine_tuning
-    metric = settings.best_metric or METRICS[config.model.task][0]
+    metric = settings.best_metric or (METRICS.get(config.model.task) or held_out.scorer.metrics)[0]
     return Best(config.run.folder, metric, settings.early_stopping, mesh, done)
 
 

@@ -286,6 +286,11 @@ BUILDERS: dict[str, Builder] = {
     "regress_text": partial(_on_text, _number, ("regression",), TEXT),
     "regress_pair": partial(_on_text, _number, ("regression",), PAIR),
     "classify_tokens": partial(_on_ids, lambda source, logits, mask: {"logits": logits}, ("token_classification",)),
+    "numbers": lambda source: _on_ids(
+        lambda source, numbers, mask: {"numbers": numbers},
+        [source.model.config.task] * (source.model.config.is_custom and source.model.config.is_fine_tuned),
+        source,
+    ),
     "answer": partial(_on_ids, _ends, ("question_answering",)),
     "answer_text": _answer_text,
     # Vectors of length 1, [n, H]: what the task compares.
