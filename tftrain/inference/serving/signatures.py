@@ -266,11 +266,6 @@ def _answer_text(source: Source) -> Signature | None:
     return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
 
 
-def _ends(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
-    """Returns the logits of both ends of an answer, [n, S] each."""
-    return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-
-
 BUILDERS: dict[str, Builder] = {
     "encode": encode,
     "masked_lm": masked_lm,
@@ -291,7 +286,10 @@ BUILDERS: dict[str, Builder] = {
         [source.model.config.task] * (source.model.config.is_custom and source.model.config.is_fine_tuned),
         source,
     ),
-    "answer": partial(_on_ids, _ends, ("question_answering",)),
+    # The logits of both ends of an answer, [n, S] each.
+    "answer": partial(
+        _on_ids, lambda _, x, mask: {"start_logits": x[..., 0], "end_logits": x[..., 1]}, ("question_answering",)
+    ),
     "answer_text": _answer_text,
     # Vectors of length 1, [n, H]: what the task compares.
     "embed": partial(_on_ids, lambda source, x, mask: {"embedding": bert.embeddings(x, mask)}, ("embedding",)),
