@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.host.user_code import CLASS
 from tftrain.inference.generation import drawn
 from tftrain.inference.serving.answer_graph import AnswerGraph
 from tftrain.inference.serving.text_graph import TextGraph
@@ -232,9 +233,9 @@ def _number(source: Source, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
 
 
 def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature | None:
-    """Returns a signature on token ids if the model was fine-tuned for one of the tasks."""
-    network = source.model.network
-    if source.model.config.task not in tasks:
+    """Returns a signature on token ids if the model was fine-tuned for one of the tasks; CLASS is any custom one."""
+    network, config = source.model.network, source.model.config
+    if (CLASS if config.is_custom and config.is_fine_tuned else config.task) not in tasks:
         return None
 
     def run(input_ids, input_mask, token_type_ids=None):
@@ -281,11 +282,7 @@ BUILDERS: dict[str, Builder] = {
     "regress_text": partial(_on_text, _number, ("regression",), TEXT),
     "regress_pair": partial(_on_text, _number, ("regression",), PAIR),
     "classify_tokens": partial(_on_ids, lambda source, logits, mask: {"logits": logits}, ("token_classification",)),
-    "numbers": lambda source: _on_ids(
-        lambda source, numbers, mask: {"numbers": numbers},
-        [source.model.config.task] * (source.model.config.is_custom and source.model.config.is_fine_tuned),
-        source,
-    ),
+    "numbers": partial(_on_ids, lambda _, x, mask: {"numbers": x}, (CLASS,)),
     # The logits of both ends of an answer, [n, S] each.
     "answer": partial(
         _on_ids, lambda _, x, mask: {"start_logits": x[..., 0], "end_logits": x[..., 1]}, ("question_answering",)
