@@ -2,18 +2,16 @@
 
     python tools/optimizer_comparison.py     # prints the tables of docs/recipes.md, and draws their picture
 
-Every optimizer is tuned in the same way: one learning rate; then the rate of the embeddings beside it; then the
-learning rate again. Each time all have equally many values. While the best of one lies at an edge, each optimizer gets
-one value more, on its better side. The best of the first and of the last tuning have further seeds. A run that is done
-is not repeated.
+Every optimizer is tuned in the same way: its learning rate, and then, with one seed, a multiplier of the embeddings'
+rate beside the best. Each time all have equally many values. While the best of one lies at an edge, each optimizer gets
+one value more, on its better side. The best learning rate has further seeds. A run that is done is not repeated.
 """
 
 import argparse
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,19 +48,8 @@ MODEL = {
 MODEL |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "adam_beta2": 0.98}
 RUN = {"global_batch_size": BATCH, "max_steps": STEPS, "eval_every": EVAL_EVERY, "eval_examples": 64, "log_every": 10}
 Curve = list[tuple[int, float]]  # tokens and held-out loss
+Curves = dict[str, list[Curve]]  # of the seeds of each optimizer
 Losses = dict[str, dict[float, float]]  # of each optimizer, the final held-out loss of each value that was tried
-
-
-class Best(NamedTuple):
-    """The best setting of an optimizer, and the folders of its runs."""
-
-    rate: float
-    embeddings: float  # multiplies the learning rate
-    runs: list[Path]
-
-    def curves(self) -> list[Curve]:
-        """Returns the curve of each run."""
-        return [curve(folder) for folder in self.runs]
 
 
 def main() -> None:
@@ -73,22 +60,26 @@ def main() -> None:
     args = parser.parse_args()
     if not (FOLDER / "data/manifest.json").exists():
         notebook.prepare(**DATA, output_dir=FOLDER / "data")
-    tuned: list[Losses] = []
-    one_rate = dict.fromkeys(COLORS, 1.0)
-    tuned.append(tune(CENTRES, 5, RATE_FACTOR, lambda name, rate: loss(name, rate, 1.0)))
-    rates = best_of(tuned[0])
-    tuned.append(tune(one_rate, 3, EMBEDDING_FACTOR, lambda name, value: loss(name, rates[name], value)))
-    embeddings = best_of(tuned[1])
-    tuned.append(tune(rates, 3, RATE_FACTOR, lambda name, rate: loss(name, rate, embeddings[name])))
+    tuned = tune(CENTRES, 5, RATE_FACTOR, lambda name, rate: end_of(trained(name, rate, 1.0, 1)))
+    best = best_of(tuned)
+    of_embeddings = tune(
+        dict.fromkeys(COLORS, 1.0),
+        3,
+        EMBEDDING_FACTOR,
+        lambda name, multiplier: end_of(trained(name, best[name], multiplier, 1)),
+    )
     seeds = range(1, args.seeds + 1)
-    first = with_seeds(rates, one_rate, seeds)
-    last = with_seeds(best_of(tuned[2]), embeddings, seeds)
-    target = common_target([run for bests in (first, last) for best in bests.values() for run in best.curves()])
-    titles = ("learning rate", "multiplier of the embeddings' rate", "learning rate with the best multiplier")
-    print("\n\n".join("\n".join(table_of_values(*each)) for each in zip(titles, tuned, strict=True)), end="\n\n")
-    print("\n".join(table(first, last, target)))
-    draw(tuned[0], first, last, target, args.output)
-    print(f"\nthe same as a picture: {args.output}")
+    runs = {name: [trained(name, best[name], 1.0, seed) for seed in tqdm(seeds, name, disable=None)] for name in COLORS}
+    curves = {name: [curve(folder) for folder in folders] for name, folders in runs.items()}
+    target = common_target(curves)
+    print("\n".join(table_of_values("learning rate", tuned)), end="\n\n")
+    print("\n".join(table(curves, runs, best, target)), end="\n\n")
+    print("\n".join(table_of_values("multiplier of the embeddings' rate", of_embeddings)))
+    with_two = {name: curve(trained(name, best[name], value, 1)) for name, value in best_of(of_embeddings).items()}
+    needed = (f"{NAMES[name]} {tokens_to(run, target) / 1000:.0f}" for name, run in with_two.items())
+    print(f"\nthousand tokens to {target:.2f} with the best multiplier: {', '.join(needed)}")
+    draw(tuned, curves, target, args.output)
+    print(f"the curves as a picture: {args.output}")
 
 
 def tune(centres: dict[str, float], count: int, factor: float, loss_of: Callable[[str, float], float]) -> Losses:
@@ -111,21 +102,9 @@ def best_of(losses: Losses) -> dict[str, float]:
     return {name: min(each, key=each.get) for name, each in losses.items()}
 
 
-def loss(name: str, rate: float, embeddings: float) -> float:
-    """Returns the final held-out loss of a run with the first seed."""
-    return curve(trained(name, rate, embeddings, 1))[-1][1]
-
-
-def with_seeds(rates: dict[str, float], embeddings: dict[str, float], seeds: Sequence[int]) -> dict[str, Best]:
-    """Trains each optimizer with each seed."""
-    return {
-        name: Best(
-            rates[name],
-            embeddings[name],
-            [trained(name, rates[name], embeddings[name], seed) for seed in tqdm(seeds, name, disable=None)],
-        )
-        for name in COLORS
-    }
+def end_of(folder: Path) -> float:
+    """Returns the final held-out loss of a run."""
+    return curve(folder)[-1][1]
 
 
 def best_is_at_an_edge(losses: dict[float, float]) -> bool:
@@ -155,9 +134,9 @@ def curve(folder: Path) -> Curve:
     return [(step * BATCH * LENGTH, loss) for step, loss in points(read_rows(folder / "metrics.jsonl"), "eval_lm_loss")]
 
 
-def common_target(curves: list[Curve]) -> float:
+def common_target(curves: Curves) -> float:
     """Returns the least loss that all runs reach, rounded up to hundredths."""
-    return float(np.ceil(max(min(loss for _, loss in run) for run in curves) * 100) / 100)
+    return float(np.ceil(max(min(loss for _, loss in run) for runs in curves.values() for run in runs) * 100) / 100)
 
 
 def tokens_to(run: Curve, target: float) -> float:
@@ -177,22 +156,20 @@ def table_of_values(title: str, tuned: Losses) -> list[str]:
     return lines
 
 
-def table(first: dict[str, Best], last: dict[str, Best], target: float) -> list[str]:
-    """Returns the lines of a Markdown table of what the optimizers need with one rate, and with two."""
+def table(curves: Curves, folders: dict[str, list[Path]], best: dict[str, float], target: float) -> list[str]:
+    """Returns the lines of a Markdown table of what the optimizers need at their best learning rate."""
     lines = [
-        f"| optimizer | learning rate | of the embeddings | thousand tokens to a loss of {target:.2f} "
-        "| loss at the end | seconds a step, at least | state of the optimizer, MB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| optimizer | learning rate | thousand tokens to a loss of {target:.2f} | loss at the end "
+        "| seconds a step, at least | state of the optimizer, MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for bests in (first, last):
-        for name, best in bests.items():
-            rows = [row for folder in best.runs for row in read_rows(folder / "metrics.jsonl")]
-            seconds = min(value for _, value in points(rows, "step_time_s"))
-            state = next(row["memory_moments_bytes"] for row in rows if "memory_moments_bytes" in row) / 1e6
-            tokens = mean_and_spread([tokens_to(run, target) / 1000 for run in best.curves()], 0)
-            end = mean_and_spread([run[-1][1] for run in best.curves()], 3)
-            rates = f"{best.rate:g} | {best.rate * best.embeddings:g}"
-            lines.append(f"| {NAMES[name]} | {rates} | {tokens} | {end} | {seconds:.3f} | {state:.1f} |")
+    for name, runs in curves.items():
+        rows = [row for folder in folders[name] for row in read_rows(folder / "metrics.jsonl")]
+        seconds = min(value for _, value in points(rows, "step_time_s"))
+        state = next(row["memory_moments_bytes"] for row in rows if "memory_moments_bytes" in row) / 1e6
+        tokens = mean_and_spread([tokens_to(run, target) / 1000 for run in runs], 0)
+        end = mean_and_spread([run[-1][1] for run in runs], 3)
+        lines.append(f"| {NAMES[name]} | {best[name]:g} | {tokens} | {end} | {seconds:.3f} | {state:.1f} |")
     return lines
 
 
@@ -202,26 +179,22 @@ def mean_and_spread(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f} ± {spread:.{digits}f}"
 
 
-def draw(tuned: Losses, first: dict[str, Best], last: dict[str, Best], target: float, path: str | Path) -> None:
-    """Draws the loss over the tokens with one rate and with two, and the final loss over the learning rates."""
+def draw(tuned: Losses, curves: Curves, target: float, path: str | Path) -> None:
+    """Draws the loss over the tokens at the best learning rates, and the final loss over all learning rates."""
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.5, 1])
-    for style, words, bests in (("--", "one rate", first), ("-", "two rates", last)):
-        for name, best in bests.items():
-            curves = best.curves()
-            tokens = [count / 1000 for count, _ in curves[0]]
-            losses = np.array([[loss for _, loss in run] for run in curves])
-            needed = statistics.mean(tokens_to(run, target) / 1000 for run in curves)
-            label = f"{NAMES[name]}, {words}: {needed:.0f} thousand"
-            left.plot(tokens, losses.mean(0), color=COLORS[name], linestyle=style, linewidth=1.8, label=label)
-            left.fill_between(tokens, losses.min(0), losses.max(0), color=COLORS[name], alpha=0.2, linewidth=0)
-            left.plot([needed], [target], color=COLORS[name], marker="o", markersize=5)
-    for name, losses in tuned.items():
-        right.plot(list(losses), list(losses.values()), color=COLORS[name], marker="o", label=NAMES[name])
-    left.axhline(target, color="#555555", linestyle=":", linewidth=1)
+    for name, color in COLORS.items():
+        tokens = [count / 1000 for count, _ in curves[name][0]]
+        losses = np.array([[loss for _, loss in run] for run in curves[name]])
+        needed = statistics.mean(tokens_to(run, target) / 1000 for run in curves[name])
+        left.plot(tokens, losses.mean(0), color=color, linewidth=2, label=f"{NAMES[name]}, {needed:.0f} thousand")
+        left.fill_between(tokens, losses.min(0), losses.max(0), color=color, alpha=0.25, linewidth=0)
+        left.plot([needed], [target], color=color, marker="o", markersize=6)
+        right.plot(list(tuned[name]), list(tuned[name].values()), color=color, marker="o", label=NAMES[name])
+    left.axhline(target, color="#555555", linestyle="--", linewidth=1)
     _title(left, f"Held-out loss, nats; tokens to {target:.2f}", "thousand tokens")
     left.set_xlim(left=0)
-    _title(right, "Loss at the end of each learning rate, one for all weights", "learning rate")
+    _title(right, "Loss at the end of each learning rate", "learning rate")
     right.set_xscale("log")
     figure.savefig(path, dpi=110, format="png")
 
