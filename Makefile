@@ -80,7 +80,8 @@ wheel: setup ## Build wheels of tftrain, with the fused ops, and of Horovod into
 	$(BIN)/python tools/build_wheel.py $(if $(filter 0,$(OPS)),--without-ops)
 
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
-	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml --extra horovod --extra dev --extra onnx --extra sources --extra ray --extra trackers
+	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml \
+	$(addprefix --extra ,horovod dev onnx sources beam near ray trackers)
 
 lock: setup ## Write the lock files again from pyproject.toml
 	$(LOCK) --extra tf220 --output-file requirements.lock

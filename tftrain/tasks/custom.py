@@ -181,7 +181,7 @@ class _Scorer(Scorer):
     """Calls `CustomTask.score`."""
 
     def __init__(self, task: CustomTask, examples: Mapping[str, np.ndarray]):
-        self._task, self._examples, self.metrics = task, examples, task.scored
+        self._task, self._examples = task, examples
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of the first examples."""

@@ -22,7 +22,7 @@ from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.input.mixture import read_prepared
 from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorers import Scorer
+from tftrain.labelled.scorers import METRICS, Scorer
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart
@@ -178,6 +178,11 @@ class Task(abc.ABC):
     def scorer(self, source: ExampleSource) -> Scorer | None:
         """Returns what judges the predictions for a split; None if the means say all."""
         return None
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """Names of the scores of its scorer; higher is better, the first chooses the best checkpoint."""
+        return METRICS.get(self._config.model.task, ())
 
     @property
     def vocab_size(self) -> int:

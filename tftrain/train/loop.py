@@ -15,7 +15,6 @@ from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory, plot
@@ -80,7 +79,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
         held_out = phases.held_out
-        best = best_of(config, held_out, mesh, done)
+        best = best_of(config, held_out, run.task.scored, mesh, done)
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
             return ExitCode.DONE
@@ -188,12 +187,12 @@ def take_steps(
     return outcome
 
 
-def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int) -> Best | None:
-    """Returns the record of the best evaluation of a run whose predictions are scored; every rank must call it."""
+def best_of(config: TrainConfig, held_out: HeldOut | None, scores: Sequence[str], mesh: Mesh, done: int) -> Best | None:
+    """Returns the record of the best evaluation of a run with these scores, if any; every rank must call it."""
     if held_out is None or held_out.scorer is None:
         return None
     settings = config.fine_tuning
-    metric = settings.best_metric or (METRICS.get(config.model.task) or held_out.scorer.metrics)[0]
+    metric = settings.best_metric or scores[0]
     return Best(config.run.folder, metric, settings.early_stopping, mesh, done)
 
 
