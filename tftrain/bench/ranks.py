@@ -112,15 +112,15 @@ def memory_of(pids: Iterable[int]) -> Memory:
     return Memory(sum(sizes), max(sizes), max(threads))
 
 
-def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
-    """Measures the leaves of a tree of processes until `ended` is set; returns the highest of each figure."""
+def highest_memory(root: psutil.Process, ended: threading.Event, whole_tree: bool = False) -> Memory:
+    """Measures the leaves of a tree of processes, or all, until `ended` is set; returns the highest of each figure."""
     highest, pause = Memory(0, 0, 0), SHORTEST_PAUSE
     while not ended.wait(pause):
         begin = time.monotonic()
         with contextlib.suppress(psutil.Error):
             below = root.children(recursive=True)
-            parents = {process.ppid() for process in below}
-            current = memory_of(process.pid for process in below if process.pid not in parents)
+            parents = set() if whole_tree else {root.pid, *(process.ppid() for process in below)}
+            current = memory_of(process.pid for process in (root, *below) if process.pid not in parents)
             highest = Memory(*map(max, highest, current))
         pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
     return highest

@@ -9,6 +9,7 @@ from tftrain.bench.levers import LEVERS
 from tftrain.bench.packing import PACKING
 from tftrain.bench.peers.table import PEERS
 from tftrain.bench.pipeline.table import PIPELINE
+from tftrain.bench.prepare import PREPARE
 from tftrain.bench.profile import PROFILE
 from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks import RANKS
@@ -16,5 +17,5 @@ from tftrain.bench.table import Table
 from tftrain.bench.transports import TRANSPORTS
 
 OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, TRANSPORTS, PIPELINE, ATTENTION)
-OWN += (PACKING,)
+OWN += (PACKING, PREPARE)
 TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}

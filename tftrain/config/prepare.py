@@ -1,7 +1,8 @@
 """The configuration of `tftrain.prepare`, as `tftrain.config.train` is that of a run."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
 
 from tftrain.config.fields import Problem, field_problems, flag, superfluous
 from tftrain.host.addresses import is_address
@@ -21,6 +22,10 @@ _ONLY_MASKED = (
     "max_sequences_per_pack",
 )
 _DEFAULT_SEQUENCES_PER_PACK = 3
+_OF_RECORDS = (
+    *("input_records", "eval_records", "output_dir", "overwrite", "objective", "tokenizer_type", "vocab_file"),
+    *("lower_case", "strip_accents", "normalization", "num_workers"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class PrepareConfig:
     input_files: tuple[str, ...] = flag(())
     """Files, folders, globs and addresses such as s3://bucket/texts; separate them by commas, or repeat the flag. UTF-8
     text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
+    input_records: str | None = flag(None)
+    """Glob of TFRecords of another program instead of text: those of the original BERT, or for objective=causal of
+    max_seq_length + 1 input_ids. They are copied."""
+    eval_records: str | None = flag(None, "The same of the held-out split.")
     text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
     id_column: str | None = flag(None)
     """Column of tables with a document's id. The id, instead of its number, decides whether it is held out."""
@@ -43,8 +52,9 @@ class PrepareConfig:
     document_separator: str = flag("blank_line", choices=("blank_line", "file"))
     """blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and
     blank lines separate its paragraphs."""
-    deduplicate: str = flag("paragraph", choices=("paragraph", "none"))
-    """paragraph: keep each paragraph of at least 32 bytes only once in the corpus. none: keep all text."""
+    deduplicate: str = flag("paragraph", choices=("paragraph", "near", "none"))
+    """paragraph: keep each paragraph of at least 32 bytes only once in the corpus. near: also leave out documents that
+    are nearly the same as an earlier one (MinHash). none: keep all text."""
     min_tokens_used: float = flag(0.9, minimum=0, maximum=1)
     """Refuse the text if a smaller share of its tokens, without duplicates, is in examples."""
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
@@ -124,13 +134,20 @@ class PrepareConfig:
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
         problems = field_problems(self)
-        if bool(self.input_files) == self.builtin_corpus:
-            problems.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
+        if bool(self.input_files) + self.builtin_corpus + bool(self.input_records) != 1:
+            expected = "expected either input_files, builtin_corpus or input_records"
+            problems.append(Problem("input_files", self.input_files, expected))
+        if self.deduplicate == "near" and not find_spec("datasketch"):
+            expected = "expected datasketch to be installed: pip install 'tftrain[near]'"
+            problems.append(Problem("deduplicate", "near", expected))
         if not self.output_dir or is_address(self.output_dir):
             problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
             problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
         problems += self._tokenizer_problems()
+        if self.input_records:
+            return problems + self._records_problems()
+        problems += superfluous(self, ("eval_records",), "remove this flag, or add input_records")
         return problems + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
 
     def _tokenizer_problems(self) -> list[Problem]:
@@ -157,6 +174,14 @@ class PrepareConfig:
         if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
             expected = f"expected at least {least} with tokenizer_type=bpe: all bytes and the special tokens"
             problems.append(Problem("vocab_size", self.vocab_size, expected))
+        return problems
+
+    def _records_problems(self) -> list[Problem]:
+        others = [field.name for field in fields(self) if field.name not in _OF_RECORDS]
+        problems = superfluous(self, others, "remove this flag with input_records, which stay as they are")
+        if not self.vocab_file:
+            expected = "expected the vocabulary that input_records were made with"
+            problems.append(Problem("vocab_file", None, expected))
         return problems
 
     def _causal_problems(self) -> list[Problem]:

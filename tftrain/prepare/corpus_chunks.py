@@ -18,10 +18,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
 from tftrain.prepare import builtin_corpus, sources
-from tftrain.prepare.duplicates import ParagraphIndex, Rows, find_duplicates, read_duplicates
+from tftrain.prepare.duplicates import ParagraphIndex, Rows, document_numbers, find_duplicates, read_duplicates
+from tftrain.prepare.near_duplicates import Bands, find_pairs, later_ones
 from tftrain.prepare.sources import Part
 from tftrain.prepare.workers import Workers
 
@@ -46,10 +49,11 @@ class Chunk(NamedTuple):
 
 
 class SpooledDocument(NamedTuple):
-    """A document: the paragraphs that it keeps, and those that are duplicates, both in the order of the document."""
+    """A document: the paragraphs that it keeps, those that are duplicates, and all if it is a near duplicate."""
 
     paragraphs: list[str]
     duplicates: list[str]
+    near_duplicates: list[str]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Spool:
     train_chunks: int
     eval_chunks: int
     index: ParagraphIndex | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
+    bands: ParagraphIndex | None = None  # where `add` writes those of documents; None if near duplicates stay
 
     def chunks(self) -> list[Chunk]:
         """Returns all chunks: those of "train", then those of "eval"."""
@@ -87,12 +92,12 @@ class Spool:
             numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
-        rows = Rows(self.index) if self.index else None
+        rows = [kind(index) for kind, index in ((Rows, self.index), (Bands, self.bands)) if index]
         counts, buffered = {"train": 0, "eval": 0}, 0
         for file, number, paragraphs, identity in numbered:
             chunk = self.assign(f"{file} {number}" if identity is None else identity)
-            if rows:
-                rows.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+            for each in rows:
+                each.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
             line = json.dumps([file, number, paragraphs], ensure_ascii=False)
             buffers[chunk].append(line)
             counts[chunk.split] += 1
@@ -110,16 +115,26 @@ class Spool:
             if name.startswith(_DOCUMENTS):
                 with open(os.path.join(folder, name), encoding="utf-8") as file:
                     entries += map(json.loads, file)
+        entries.sort(key=lambda entry: entry[:2])
+        near = np.zeros(len(entries), bool)
+        if self.near_duplicates:
+            numbers = np.array([entry[:2] for entry in entries], np.uint64).reshape(-1, 2)
+            near = np.isin(document_numbers(*numbers.T), np.load(self.near_duplicates))
         duplicates, documents = read_duplicates(folder), []
-        for file, number, paragraphs in sorted(entries, key=lambda entry: entry[:2]):
-            sides = [], []
+        for (file, number, paragraphs), is_near in zip(entries, near, strict=True):
+            sides = [], [], []
             dropped = duplicates.get((file, number), ())
             for index, paragraph in enumerate(paragraphs):
-                sides[index in dropped].append(paragraph)
+                sides[2 if is_near else index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
         return documents
 
-    def _flush(self, buffers: dict[Chunk, list[str]], rows: Rows | None) -> None:
+    @property
+    def near_duplicates(self) -> str | None:
+        """The path of the array of `document_numbers` of near duplicates, ascending; None if they stay."""
+        return os.path.join(self.folder, "near.npy") if self.bands else None
+
+    def _flush(self, buffers: dict[Chunk, list[str]], rows: list[Rows]) -> None:
         for chunk, lines in buffers.items():
             folder = self.chunk_folder(chunk)
             os.makedirs(folder, exist_ok=True)
@@ -127,8 +142,8 @@ class Spool:
             with open(path, "a", encoding="utf-8", newline="\n") as file:
                 file.writelines(line + "\n" for line in lines)
         buffers.clear()
-        if rows:
-            rows.flush()
+        for each in rows:
+            each.flush()
 
 
 def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None]:
@@ -200,8 +215,7 @@ def read_corpus(
                 f"--eval_fraction={config.eval_fraction}; use more documents, or 0 to hold out none{separated} "
                 f"(--document_separator={config.document_separator})"
             )
-    if spool.index:
-        _find_duplicates(spool, workers)
+    _find_duplicates(spool, workers)
     return spool, counts.total(), bad_rows
 
 
@@ -220,22 +234,34 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
-    folder, paragraphs = (os.path.join(work, name) for name in ("spool", "paragraphs"))
-    for path in (folder, paragraphs):
+    folder, paragraphs, bands = (os.path.join(work, name) for name in ("spool", "paragraphs", "bands"))
+    for path in (folder, paragraphs, bands):
         shutil.rmtree(path, ignore_errors=True)
         os.makedirs(path)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))
     small = min(_SMALL_CHUNKS, -(-total_bytes // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
-    # The built-in corpus has no duplicates.
-    drops = config.deduplicate == "paragraph" and not config.builtin_corpus
-    index = ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None
-    return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), index)
+    # The built-in corpus has no duplicate paragraphs.
+    drops = config.deduplicate != "none" and not config.builtin_corpus
+    indices = (
+        ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None,
+        ParagraphIndex.for_text(bands, total_bytes) if config.deduplicate == "near" else None,
+    )
+    return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), *indices)
 
 
 def _find_duplicates(spool: Spool, workers: Workers) -> None:
+    """Near duplicates first: a paragraph that only they have in common with another document stays there."""
+    if spool.bands:
+        tasks = [(spool.bands, bucket) for bucket in range(spool.bands.buckets)]
+        later = later_ones(np.concatenate(list(workers.run("find near duplicates", find_pairs, tasks))))
+        np.save(spool.near_duplicates, later)
+        shutil.rmtree(spool.bands.folder)
+        logger.info(f"near duplicates dropped: {len(later):,} documents (--deduplicate=paragraph keeps them)")
+    if not spool.index:
+        return
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
-    tasks = [(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
+    tasks = [(spool.index, bucket, folders, spool.near_duplicates) for bucket in range(spool.index.buckets)]
     dropped = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
     if dropped:

@@ -66,16 +66,32 @@ class Rows:
         self._buckets.clear()
 
 
-def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]) -> int:
-    """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates."""
+def read_bucket(index: ParagraphIndex, bucket: int, row: np.dtype) -> np.ndarray:
+    """Returns the rows of a bucket, in any order."""
     folder = os.path.join(index.folder, str(bucket))
-    if not os.path.isdir(folder):
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    return np.concatenate([np.zeros(0, row), *(np.fromfile(os.path.join(folder, name), row) for name in names)])
+
+
+def document_numbers(files: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Returns one number for each document, uint64 [n], in the order of the corpus, from two of 32 bits."""
+    return np.asarray(files, np.uint64) << np.uint64(32) | np.asarray(documents, np.uint64)
+
+
+def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
+    """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
+
+    `left_out` is the path of an array of `document_numbers`, ascending, of those that are left out altogether.
+    """
+    rows = read_bucket(index, bucket, _ROW)
+    if not len(rows):
         return 0
-    rows = np.concatenate([np.fromfile(os.path.join(folder, name), _ROW) for name in os.listdir(folder)])
     # Few paragraphs occur twice, so the second sort has few rows.
     rows = rows[np.argsort(rows["hash"][:, 0])]
     same = rows["hash"][1:, 0] == rows["hash"][:-1, 0]
     rows = rows[np.append(same, False) | np.append(False, same)]
+    if left_out:
+        rows = rows[~np.isin(document_numbers(rows["file"], rows["document"]), np.load(left_out))]
     keys = (rows["paragraph"], rows["document"], rows["file"], rows["hash"][:, 1], rows["hash"][:, 0])
     rows = rows[np.lexsort(keys)]
     rows = rows[1:][(rows["hash"][1:] == rows["hash"][:-1]).all(axis=1)]

@@ -19,7 +19,15 @@ from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
 from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.input.vocabulary import write_vocabulary
-from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, shards, tokenizer_choice
+from tftrain.prepare import (
+    accounting,
+    accounting_report,
+    corpus_chunks,
+    output_folder,
+    records,
+    shards,
+    tokenizer_choice,
+)
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
@@ -42,7 +50,7 @@ def prepare(config: PrepareConfig) -> Manifest:
     objective = objective_of(config)
     tokenizer = tokenizer_choice.read(config)
     inputs, unreadable = [], 0
-    if not config.builtin_corpus:
+    if config.input_files:
         inputs, unreadable = list_files(config.input_files, config.skip_unreadable)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
@@ -50,10 +58,14 @@ def prepare(config: PrepareConfig) -> Manifest:
     os.makedirs(work)
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
-            smallest = objective.smallest_chunk()
-            spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
-            tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
-            new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
+            if config.input_records:
+                config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
+                new_manifest = _manifest(config, work, 0, tokenizer, counted, config.max_predictions_per_seq, shards_of)
+            else:
+                smallest = objective.smallest_chunk()
+                spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
+                tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
+                new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:
             new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=unreadable)
         if config.skip_bad_rows:
@@ -90,6 +102,19 @@ def _write(
                 os.rename(os.path.join(work, f"{split}-{number}{suffix}"), os.path.join(work, name + suffix))
             size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1
             shards_of_split.append(Shard(name, result.records, size, result.examples if packed else None))
+    return _manifest(config, work, documents, tokenizer, tokens, objective.predictions(), splits)
+
+
+def _manifest(
+    config: PrepareConfig,
+    work: str,
+    documents: int,
+    tokenizer: Tokenizer,
+    tokens: Accounting,
+    predictions: int | None,
+    splits: dict[str, list[Shard]],
+) -> Manifest:
+    """Writes the vocabulary. Returns the manifest without writing it."""
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
     model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
     if model_file:
@@ -108,7 +133,7 @@ def _write(
         strip_accents=tokenizer.strip_accents,
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
-        max_predictions_per_seq=objective.predictions(),
+        max_predictions_per_seq=predictions,
         documents=documents,
         tokens_read=tokens.tokens_read,
         tokens_in_examples=tokens.tokens_in_examples,

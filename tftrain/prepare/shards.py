@@ -11,7 +11,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.input.records import write_records
 from tftrain.input.tokenizer_model import Tokenize, Tokenizer
 from tftrain.prepare import accents, decontamination
-from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, Accounting
+from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
 from tftrain.prepare.objective import Objective, TokenizedText
 from tftrain.prepare.objectives import objective_of
@@ -102,13 +102,18 @@ def _tokenize(
     ids = tokenize(passages)
     remaining = iter(ids)
     text = TokenizedText.join([list(islice(remaining, len(document))) for document in kept])
-    duplicates = tokenize([text for document in documents for text in objective.passages(document.duplicates)])
-    duplicate_tokens = sum(map(len, duplicates))
+    reasons = {DUPLICATE: [document.duplicates for document in documents]}
+    if objective.config.deduplicate == "near":
+        reasons[NEAR_DUPLICATE] = [document.near_duplicates for document in documents]
+    dropped = {
+        reason: sum(map(len, tokenize([text for paragraphs in left_out for text in objective.passages(paragraphs)])))
+        for reason, left_out in reasons.items()
+    }
     letters = accents.count_letters(passages) if objective.config.tokenizer_type == "wordpiece" else Counter()
     accounting = Accounting(
         documents=len(text.documents) - 1,
-        tokens_read=len(text.tokens) + duplicate_tokens,
-        tokens_dropped={DUPLICATE: duplicate_tokens},
+        tokens_read=len(text.tokens) + sum(dropped.values()),
+        tokens_dropped=dropped,
         lost_marks=accents.losses(letters) if tokenizer.strip_accents else Counter(),
         lengths=Counter(),
         letters=letters.total(),

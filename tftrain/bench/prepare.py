@@ -1,0 +1,113 @@
+"""Table `prepare`: text to sequences by `tftrain.prepare`, beside a plain script of `datasets` and `tokenizers`.
+
+Both learn a tokenizer from the built-in corpus, tokenize it and write sequences of one length, in turns.
+`tftrain.prepare` also drops duplicate paragraphs, holds documents out, and cuts out of them what training has too. The
+script, `plain_prepare`, needs the package datasets.
+"""
+
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.ranks import highest_memory
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns, rows_of
+from tftrain.bench.training.run import execute
+from tftrain.input.manifest import read_manifest
+from tftrain.page.bars import Panel, Series
+from tftrain.prepare import builtin_corpus
+
+CORPUS_MB, VOCAB_SIZE, LENGTH = 40, 30522, 512
+LIMIT_SECONDS = 3600
+TOKENIZERS, FORMATS, WORKERS = ("bpe", "wordpiece"), ("txt", "jsonl.zst", "parquet"), (1, 2)
+PROGRAMS = ("tftrain", "datasets")
+
+
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+    """Runs each row `--rounds` times in turns, and yields the medians."""
+    files = corpus(Path(config.output_dir) / "prepare_corpus")
+
+    def run(row: Row) -> Record:
+        say(f"{row.name}; {host.load()}")
+        return once(row, files[row.settings["format"]])
+
+    errors: dict[str, str] = {}
+    megabytes = files["txt"].stat().st_size / 1e6
+    for name, found in in_turns(group, config.rounds, run, errors).items():
+        (row,) = (row for row in group if row.name == name)
+        if name in errors:
+            yield Outcome(name, [], errors[name])
+            continue
+        seconds, tokens = statistics.median(each["seconds"] for each in found), found[0]["tokens"]
+        rates = {"seconds": seconds, "mb_per_s": megabytes / seconds, "ktokens_per_s": tokens / seconds / 1e3}
+        memory = statistics.median(each["pss_gb"] for each in found)
+        yield Outcome(name, [{**row.settings, **rates, "million_tokens": tokens / 1e6, "pss_gb": memory}])
+
+
+def corpus(folder: Path) -> dict[str, Path]:
+    """Returns the text of the built-in corpus by format; writes it once into a folder."""
+    import pyarrow
+    import pyarrow.parquet
+
+    files = {ending: folder / f"corpus.{ending}" for ending in FORMATS}
+    if files["parquet"].exists():  # The last one.
+        return files
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = builtin_corpus.extract_all(builtin_corpus.list_files())
+    texts = ["\n".join(document) for document in builtin_corpus.deduplicate(documents, CORPUS_MB * 1e6)]
+    files["txt"].write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    with pyarrow.CompressedOutputStream(str(files["jsonl.zst"]), "zstd") as stream:
+        for text in texts:
+            stream.write(json.dumps({"text": text}).encode() + b"\n")
+    table = pyarrow.table({"text": texts})
+    pyarrow.parquet.write_table(table, files["parquet"], row_group_size=-(-len(texts) // 16))
+    return files
+
+
+def once(row: Row, file: Path) -> Record:
+    """Runs a program on a file; returns its seconds, the tokens in sequences, and the memory of its processes."""
+    tokenizer, workers, _, program = row.settings.values()
+    with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
+        ours = [
+            *(sys.executable, "-m", "tftrain.prepare", "--objective=causal", f"--input_files={file}"),
+            *(f"--tokenizer_type={tokenizer}", f"--vocab_size={VOCAB_SIZE}", f"--max_seq_length={LENGTH}"),
+            *(f"--num_workers={workers}", f"--output_dir={folder}/out"),
+        ]
+        settings = [tokenizer, str(VOCAB_SIZE), str(LENGTH), str(workers), str(file), f"{folder}/out"]
+        plain = [sys.executable, "-m", "tftrain.bench.plain_prepare", *settings]
+        ended, sampled = threading.Event(), []
+        with ThreadPoolExecutor(1) as pool:
+
+            def watch(pid: int) -> None:
+                sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended, whole_tree=True))
+
+            begin = time.monotonic()
+            try:
+                lines = execute(ours if program == "tftrain" else plain, LIMIT_SECONDS, {"HF_HOME": folder}, watch)
+            finally:
+                ended.set()
+            seconds = time.monotonic() - begin
+        tokens = read_manifest(f"{folder}/out").tokens_in_examples if program == "tftrain" else int(lines[-1])
+    return {"seconds": seconds, "tokens": tokens, "pss_gb": sampled[0].result().total / 1e9}
+
+
+PREPARE = Table(
+    "prepare",
+    "text to tokens and sequences by tftrain.prepare, beside datasets and tokenizers",
+    columns("tokenizer workers:0 format program seconds:1 mb_per_s:2 ktokens_per_s:0 million_tokens:2 pss_gb:2"),
+    rows_of("tokenizer workers format program", itertools.product(TOKENIZERS, WORKERS, FORMATS, PROGRAMS), 3),
+    measure,
+    panels=(Panel("MB of text a second", (Series("mb_per_s"),), ".2f", " MB/s"),),
+    chart_note="A bar is the median of the runs, and its label is the same number.",
+    labels=("tokenizer", "workers", "format", "program"),
+)
