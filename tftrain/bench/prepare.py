@@ -1,12 +1,16 @@
 """Table `prepare`: text to sequences by `tftrain.prepare`, beside a plain script of `datasets` and `tokenizers`.
 
-Both learn a tokenizer from the built-in corpus, tokenize it and write sequences of one length, in turns.
-`tftrain.prepare` also drops duplicate paragraphs, holds documents out, and cuts out of them what training has too. The
-script, `plain_prepare`, needs the package datasets.
+Both learn a tokenizer from the documentation inside all installed packages, tokenize it and write sequences of one
+length, in turns. `tftrain.prepare` also drops duplicate paragraphs, holds documents out, and cuts out of them what
+training has too. The script, `plain_prepare`, needs the package datasets.
 """
 
+import contextlib
+import importlib.metadata
 import itertools
 import json
+import logging
+import math
 import statistics
 import sys
 import tempfile
@@ -23,11 +27,12 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.ranks import highest_memory
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns, rows_of
 from tftrain.bench.training.run import execute
+from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
 from tftrain.page.bars import Panel, Series
 from tftrain.prepare import builtin_corpus
 
-CORPUS_MB, VOCAB_SIZE, LENGTH = 40, 30522, 512
+VOCAB_SIZE, LENGTH = 30522, 512
 LIMIT_SECONDS = 3600
 TOKENIZERS, FORMATS, WORKERS = ("bpe", "wordpiece"), ("txt", "jsonl.zst", "parquet"), (1, 2)
 PROGRAMS = ("tftrain", "datasets")
@@ -55,7 +60,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 
 
 def corpus(folder: Path) -> dict[str, Path]:
-    """Returns the text of the built-in corpus by format; writes it once into a folder."""
+    """Returns the documentation inside all installed packages by format; writes it once into a folder."""
     import pyarrow
     import pyarrow.parquet
 
@@ -63,8 +68,13 @@ def corpus(folder: Path) -> dict[str, Path]:
     if files["parquet"].exists():  # The last one.
         return files
     folder.mkdir(parents=True, exist_ok=True)
-    documents = builtin_corpus.extract_all(builtin_corpus.list_files())
-    texts = ["\n".join(document) for document in builtin_corpus.deduplicate(documents, CORPUS_MB * 1e6)]
+    paths = []
+    logging.getLogger(builtin_corpus.__name__).setLevel(logging.WARNING)
+    for name in sorted({distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}):
+        with contextlib.suppress(DataError):  # Not all of it is there.
+            paths += builtin_corpus.list_files([name])
+    documents = builtin_corpus.deduplicate(builtin_corpus.extract_all(paths), math.inf)
+    texts = ["\n".join(document) for document in documents]
     files["txt"].write_text("\n\n".join(texts) + "\n", encoding="utf-8")
     with pyarrow.CompressedOutputStream(str(files["jsonl.zst"]), "zstd") as stream:
         for text in texts:
