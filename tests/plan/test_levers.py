@@ -43,6 +43,7 @@ def batch_of(out):
         [*BF16, "--micro_batch_size=32", "--data_parallel_size=8"],
         [*WIDE, "--micro_batch_size=32", "--optimizer=adamw", "--jit_compile=true"],
         [*WIDE, "--micro_batch_size=32", "--nodes=2", "--cluster=a100_40gb"],
+        [*BF16, "--micro_batch_size=48", "--nodes=2", "--split_weights", "--cluster=a100_40gb"],
         [*GPT, "--micro_batch_size=16", "--grad_accum_steps=4"],
         [*GPT, "--micro_batch_size=9", "--pipeline_parallel_size=2"],
     ],

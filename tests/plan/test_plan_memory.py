@@ -240,3 +240,16 @@ def test_zero_3_has_shares_of_everything_and_some_parts_whole(precision):
     assert state(found) == pytest.approx((4 + 8 + (4 if precision == "fp32" else 0) + 4) * weights / 8)
     assert found.gathered == pytest.approx(2 * item * (block + max(block, ends)))
     assert memory.estimate(work._replace(zero_stage=2), Constants()).gathered == 0
+
+
+def test_blocks_that_are_gathered_ahead_are_whole_and_a_host_holds_all_of_a_state_that_it_splits():
+    work = GPT._replace(dp=16, zero_stage=3, precision="bf16", trainer="tftrain", accumulation="fp32")
+    block = 2 * inventory.parts(work).block.weights
+    found = {ahead: memory.estimate(work._replace(prefetch=ahead), Constants()) for ahead in (0, 1, 3, 1000)}
+    assert found[1].gathered - found[0].gathered == pytest.approx(block)
+    assert found[3].gathered - found[0].gathered == pytest.approx(3 * block)
+    assert found[1000].gathered < 2 * 2 * inventory.weights(work)  # Not more than all of them.
+    hosts, all_of_them = memory.estimate(work._replace(split_devices=8, tp=2), Constants()), found[1]
+    assert work._replace(split_devices=8, tp=2).owners == 4
+    assert hosts.moments == pytest.approx(8 * inventory.weights(work._replace(tp=2)) / 4)
+    assert all_of_them.moments == pytest.approx(8 * inventory.weights(work) / 16)

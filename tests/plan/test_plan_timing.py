@@ -168,6 +168,31 @@ def test_on_fast_links_zero_3_waits_for_the_first_block_and_the_ends_alone():
     assert found.gradient_sums == pytest.approx(SHARDED.micro_batches * 3 * (block + ends))
 
 
+def test_without_prefetch_zero_3_waits_for_each_gather_and_with_more_for_no_fewer_bytes():
+    def seconds(link_gbs, prefetch):
+        slow = dataclasses.replace(SLOW, link_gbs=link_gbs)
+        return timing.step(SHARDED._replace(prefetch=prefetch), slow, INSTANT).gradient_sums
+
+    # On a fast link all but the first block's gathers would be hidden, in forward and in backward.
+    block, _ = gathered_seconds(SHARDED, 1e12 * INSTANT.link_rate)
+    hidden = 2 * (SHARDED.model.layers - 1) * block
+    assert seconds(1000, 0) - seconds(1000, 1) == pytest.approx(SHARDED.micro_batches * hidden)
+    assert seconds(1000, 2) == seconds(1000, 1)
+    assert seconds(1e-3, 0) > seconds(1e-3, 1)
+
+
+def test_state_that_is_split_inside_hosts_travels_inside_and_gradients_once_between():
+    several = SHARDED._replace(dp=16, global_batch=128, split_devices=4)
+    network = 2e9
+    cluster = dataclasses.replace(SLOW, link_gbs=1000, network_gbs=network / INSTANT.network_rate / 1e9)
+    inside = timing.step(SHARDED, cluster, INSTANT).gradient_sums
+    found = timing.step(several, cluster, INSTANT).gradient_sums
+    # The four nodes sum the shards of their four ranks, which share the network.
+    shard = 4 * inventory.weights(several) / 4
+    assert found - inside == pytest.approx(2 * 3 / 4 * shard * 4 / network, rel=1e-4)
+    assert found < 0.7 * timing.step(several._replace(split_devices=0), cluster, INSTANT).gradient_sums
+
+
 def test_flash_attention_with_a_rate_of_its_own_skips_what_a_causal_mask_hides():
     work, flash = GPT._replace(fused=GPT.fused | {"flash"}), dataclasses.replace(INSTANT, attention_rate=0.5)
     core = [product for product in inventory.parts(work).block.products if product.core]

@@ -57,6 +57,18 @@ def test_a_plain_update_is_what_the_flag_that_forces_it_says(monkeypatch, choice
         assert ("optimizer" in work.fused) == (name not in plain), name
 
 
+@pytest.mark.parametrize(("tp", "owners"), [(1, 4), (2, 2), (4, 1)])
+def test_the_ranks_that_split_a_state_are_those_of_a_host_if_the_flag_says_so(tp, owners):
+    parallel = ParallelConfig(split_weights=True, split_group="host", prefetch_blocks=3, tensor_parallel_size=tp)
+    config = dataclasses.replace(TrainConfig(parallel=parallel), batch=dataclasses.replace(BATCH, global_batch_size=32))
+    work = from_config(config, 8, per_node=4)
+    assert (work.owners, work.prefetch) == (owners, 3)
+    everywhere = dataclasses.replace(config, parallel=dataclasses.replace(parallel, split_group="all"))
+    assert from_config(everywhere, 8, per_node=4).owners == 8
+    unsplit = dataclasses.replace(config, parallel=ParallelConfig())
+    assert from_config(unsplit, 8, per_node=4).owners == 1
+
+
 def test_levers_of_plain_tensorflow_leave_nothing_fused():
     assert workload(changed(TrainConfig(), workload_module.reference_levers())).fused == frozenset()
 

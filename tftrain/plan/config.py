@@ -108,7 +108,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if problems:
         raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    return from_config(train, dp, pp, plan.zero_stage, plan.trainer, gpu=cluster.multiprocessors > 0)
+    return from_config(train, dp, pp, plan.zero_stage, plan.trainer, cluster.multiprocessors > 0, cluster.per_node)
 
 
 def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
@@ -173,7 +173,8 @@ def search_request(
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
-    work = from_config(train, 1, trainer=plan.trainer, gpu=cluster.multiprocessors > 0)
+    gpu, per_node = cluster.multiprocessors > 0, cluster.per_node
+    work = from_config(train, 1, trainer=plan.trainer, gpu=gpu, per_node=per_node)
     return work, sizes, _constraints(config, named)
 
 

@@ -90,6 +90,13 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     for stage in zero_stages(work.dp, work.pp):
         if stage > work.zero_stage:
             yield {"zero_stage": stage} if by_stage else {SPLITS[stage - 1]: True}
+    if (
+        work.trainer == "tftrain"
+        and work.zero_stage == 3
+        and not work.split_devices
+        and 1 < per_node // work.tp < work.dp
+    ):
+        yield {"split_group": "host"}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}
     if work.accumulation == "fp32" and work.precision != "fp32":

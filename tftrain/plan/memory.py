@@ -74,13 +74,13 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     under_way = _under_way(work, stage)
     weights = inventory.weights(work, stage)
     with_state = weights - inventory.copied_weights(work, stage)
-    owned = with_state / (work.dp if work.zero_stage else 1)
+    owned = with_state / work.owners
     if work.zero_stage and work.split_strategy != "even":
         owned = _fullest_owner(work, with_state)
     elif work.zero_stage and work.orthogonal:  # Muon's matrices have one owner each, the largest first.
         kernels = [rows * columns / work.tp for rows, columns in kernels_of_block(work.model)]
         matrices = work.layers_of(stage) * sum(kernels)
-        owned = (with_state - matrices) / work.dp + max(*kernels, matrices / work.dp)
+        owned = (with_state - matrices) / work.owners + max(*kernels, matrices / work.owners)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
     held = _held_by_stages(work, one, stage)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
@@ -93,10 +93,10 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
     # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
-    divided, whole = work.dp if work.zero_stage >= 2 else 1, work.accumulation and work.zero_stage < 3
+    divided, whole = work.owners if work.zero_stage >= 2 else 1, work.accumulation and work.zero_stage < 3
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
-        weights=0.0 if shares else weights * work.item / (work.dp if work.zero_stage == 3 else 1),
+        weights=0.0 if shares else weights * work.item / (work.owners if work.zero_stage == 3 else 1),
         master_weights=4 * owned if half or work.zero_stage else 0.0,
         moments=4 * work.moments * owned,
         checkpoint_copy=(4 + 4 * work.moments) * written * work.checkpoint_copies,
@@ -115,12 +115,15 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
 def _gathered(work: Workload, weights: float) -> float:
     """Returns the bytes of weights that are whole on each rank though ZeRO divides them, and of their gradients.
 
-    They are those of the part that computes and of the next one; elsewhere both ends stay whole too, and with FSDP's
-    ZeRO-2 all weights.
+    They are the weights of the part that computes and of those that are gathered ahead, and the gradients of this part
+    and of the one before; elsewhere both ends stay whole too, and with FSDP's ZeRO-2 all weights.
     """
     of_block, layers = inventory.parts(work).block.weights, work.layers_of(0)
     ends = weights - layers * of_block
-    some = max(2 * of_block, of_block + ends) if work.trainer == "tftrain" else min(2, layers) * of_block + ends
+    if work.trainer == "tftrain":
+        here = max(of_block, ends)
+        return work.item * (min(weights, work.prefetch * of_block + here) + min(weights, of_block + here))
+    some = min(2, layers) * of_block + ends
     return work.item * ((some if work.zero_stage == 3 else weights) + some)
 
 

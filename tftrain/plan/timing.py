@@ -220,12 +220,12 @@ def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -
         sizes = (short, short, long), (short, short, short), (short, long, short)
         one_block += ORTHOGONAL_ITERATIONS * sum(products.seconds(*reach, *each, 1, item) for each in sizes)
         one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed.link, speed.network) / 2
-    return one_block * work.layers_of(0) / (work.dp if work.zero_stage else 1)
+    return one_block * work.layers_of(0) / work.owners
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
     """Returns the seconds of the optimizer's memory traffic."""
-    owned = weights / (work.dp if work.zero_stage else 1)
+    owned = weights / work.owners
     plain = COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES
     moved = FUSED_UPDATE_BYTES if "optimizer" in work.fused else plain
     return owned * (moved - (2 - work.moments) * MOMENT_BYTES) / speed.memory

@@ -105,7 +105,7 @@ def data_parallel_seconds(
 
 
 def _block_by_block(work: Workload, parts, cluster: Cluster, constants: Constants) -> float:
-    """Returns the seconds that compute waits for ZeRO-3's gathers and reductions, with one block gathered ahead.
+    """Returns the seconds that compute waits for ZeRO-3's gathers and reductions, with blocks gathered ahead.
 
     Nothing hides those of the embedding, which both ends need, and of the first block, and on a CPU, whose cores also
     send, nothing at all. FSDP's ZeRO-2 gathers weights once an update.
@@ -115,13 +115,17 @@ def _block_by_block(work: Workload, parts, cluster: Cluster, constants: Constant
     of_ends = inventory.weights(work) - layers * of_block
 
     def half(weights: float, item: int) -> float:
-        half_of_sum = all_reduce(weights * item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
+        half_of_sum = all_reduce(weights * item, work.owners, work.tp, cluster, speed.link, speed.network) / 2
         return half_of_sum + constants.wait_us * 1e-6
 
     gather, reduce = half(of_block, work.item), half(of_block, ITEM_BYTES[work.wire])
-    hidden = layers - 1
-    forward = half(of_ends, work.item) + gather + hidden * max(0.0, gather - block.forward)
+    hidden, exposed = layers - 1, gather if work.prefetch == 0 else 0.0
+    forward = half(of_ends, work.item) + gather + hidden * max(exposed, gather - block.forward)
     again = gather if work.zero_stage == 3 else 0.0
-    backward = half(of_ends, ITEM_BYTES[work.wire]) + reduce + hidden * max(0.0, again + reduce - block.backward)
+    in_backward = max(0.0, again - exposed + reduce - block.backward) + exposed
+    backward = half(of_ends, ITEM_BYTES[work.wire]) + reduce + hidden * in_backward
     rounds = work.micro_batches if work.zero_stage == 3 else 1.0
-    return rounds * forward + work.micro_batches * (backward + constants.sum_ms * 1e-3)
+    # Ranks that hold the same shards sum them once an update.
+    size = inventory.weights(work) * ITEM_BYTES[work.wire] / work.owners
+    between = all_reduce(size, work.dp // work.owners, work.tp * work.owners, cluster, speed.link, speed.network)
+    return rounds * forward + work.micro_batches * (backward + constants.sum_ms * 1e-3) + between

@@ -36,6 +36,8 @@ class Workload(NamedTuple):
     sequence_parallel: bool = False
     division: tuple[int, ...] = ()  # layers of each part of the pipeline; empty: equal parts
     zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
+    split_devices: int = 0  # of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
+    prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
     # The fused ops, among ln, softmax, flash (the whole attention core), cudnn (if it is cuDNN's), gelu, dropout_add,
@@ -56,6 +58,13 @@ class Workload(NamedTuple):
     def ranks(self) -> int:
         """Number of all ranks."""
         return self.dp * self.tp * self.pp
+
+    @property
+    def owners(self) -> int:
+        """Number of the data parallel ranks that partition a state; 1 if none do."""
+        if not self.zero_stage:
+            return 1
+        return min(self.dp, max(1, self.split_devices // self.tp)) if self.split_devices else self.dp
 
     @property
     def core(self) -> str:
@@ -137,6 +146,7 @@ def from_config(
     zero_stage: int | None = None,
     trainer: str = "tftrain",
     gpu: bool = True,
+    per_node: int = 1,
 ) -> Workload:
     """Returns the workload of a run's configuration.
 
@@ -147,6 +157,7 @@ def from_config(
         zero_stage: 0 to 3; None: as split_opt_state, split_grad_accum and split_weights say.
         trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
+        per_node: devices of a host.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
     vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)
@@ -175,6 +186,8 @@ def from_config(
         sequence_parallel=parallel.sequence_parallel,
         division=_division(config, pp, head_in_layers(architecture, seq, predictions)),
         zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
+        split_devices=per_node if parallel.split_group == "host" else 0,
+        prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
         fused=fused_ops(config),
