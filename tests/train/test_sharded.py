@@ -47,7 +47,7 @@ def test_a_run_goes_on_in_other_layouts_and_back_and_is_evaluated_and_predicted(
     """Its evaluations equal those of one rank, which reads the same checkpoints."""
     folder, data = tmp_path / "run", tmp_path / "data"
     prepare(prepare_config(data))
-    given = (*SMALL, f"--data_dir={data}", f"--output_dir={folder}", "--eval_every=1")
+    given = (*SMALL, f"--data_dir={data}", f"--output_dir={folder}", "--ema_decay=0.5", "--eval_every=1")
     for steps, (ranks, flags) in enumerate(
         [
             (2, ("--tensor_parallel_size=1", "--split_weights")),
@@ -64,5 +64,10 @@ def test_a_run_goes_on_in_other_layouts_and_back_and_is_evaluated_and_predicted(
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         loss = next(row["eval_mlm_loss"] for row in reversed(rows) if "eval_mlm_loss" in row)
         assert f"{loss:.4f} nats" in alone
-    run_ranks(2, ["-m", "tftrain.run", *given[:-1], "--mode=evaluate", "--split_weights"])
+    for flags in ((), ("--weights=averaged",)):
+        evaluation = ["-m", "tftrain.run", *given[:-1], "--mode=evaluate", "--ema_decay=0.5", *flags]
+        lines = [line for line in run_ranks(1, evaluation).splitlines() if "  " in line and "goodput" not in line]
+        sharded = run_ranks(2, [*evaluation, "--split_weights"])
+        assert [line for line in lines if line in sharded] == lines
+        assert len(lines) >= 5
     assert "[MASK]" in run_ranks(1, ["-m", "tftrain.predict", f"--output_dir={folder}", "[MASK]"])

@@ -9,6 +9,7 @@ restores its pieces without communication.
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -183,13 +184,15 @@ class OptimizerState(tf.Module):
         has_average = any(name.startswith(f"{AVERAGE}/") for name in reader.tensors)
         if not has_average:
             held = [each for each in held if not each.piece.name.startswith(f"{AVERAGE}/")]
-        for _, group in itertools.groupby(held, lambda held: id(held.variable)):
-            pieces = list(group)
-            parts = [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces]
-            assign_parts(pieces[0].variable, parts)
+        load_pieces(held, reader)
         if not has_average:
             self.start_average()
         self.publish()
+
+    def weights(self, kind: str = MASTER) -> list[VariablePiece]:
+        """Returns where the weights of a checkpoint belong on this rank; with the kind AVERAGE, their average."""
+        held = [each for each in self._held() if each.piece.name.startswith(f"{MASTER}/")]
+        return [each._replace(piece=replace(each.piece, name=kind + each.piece.name[len(MASTER) :])) for each in held]
 
     def _held(self) -> Iterator[VariablePiece]:
         """Yields every piece on this rank, in the order of kinds and stores."""
@@ -214,27 +217,22 @@ def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
     return {name: Piece.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
 
 
-def load_weights(
-    variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader, kind: str = MASTER
-) -> None:
-    """Assigns the master weights of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
+def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
+    """Assigns pieces of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
 
-    `pieces` has, by name, the piece of the whole tensor that a variable holds. With the kind AVERAGE, the average.
+    The pieces of a variable are adjacent.
     """
-    for piece, variable, elements in _weights(variables, pieces, kind):
-        assign_parts(variable, [(elements, reader.read(piece).reshape(-1))])
+    for _, group in itertools.groupby(held, lambda held: id(held.variable)):
+        pieces = list(group)
+        assign_parts(pieces[0].variable, [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces])
 
 
-def weight_restore_buffers(
-    variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str = MASTER
-) -> RestoreBuffers:
-    """Returns the pieces that `load_weights` reads, and flat memory for them; for the arguments, see there."""
-    return RestoreBuffers(_weights(variables, pieces, kind))
+def weights_of(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str) -> list[VariablePiece]:
+    """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`.
 
-
-def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str) -> Iterator[VariablePiece]:
-    for name, variable in variables.items():
-        yield VariablePiece(renamed(pieces[name], kind), variable)
+    `pieces` has, by name, the piece of the whole tensor that a variable holds.
+    """
+    return [VariablePiece(renamed(pieces[name], kind), variable) for name, variable in variables.items()]
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

@@ -14,16 +14,18 @@ from tftrain.host import devices, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.labelled.preflight import identity
 from tftrain.model.part import ModelPart, joined
-from tftrain.optim.state import load_weights, weight_restore_buffers
+from tftrain.optim.restore_buffers import RestoreBuffers
+from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import predictions, rows
 from tftrain.report.rows import EvalRow
-from tftrain.run_state import Evaluation, parts_of_rank
+from tftrain.run_state import Evaluation, Run, parts_of_rank
 from tftrain.saving import initial_weights, resume, resume_compatibility
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
+from tftrain.train.sharded import ShardedEvaluation
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +44,9 @@ def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(config, mesh)
-        task, path, step = load_task(config, parts, mesh)
+        task, forward, path, step = load_task(config, parts, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        held_out = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()))
+        held_out = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()), forward)
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
@@ -74,21 +76,28 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     }
 
 
-def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
-    """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step."""
-    initial = initial_weights.open_for(config)
-    task = make_task(config, mesh, joined(parts), initial)
+def load_task(
+    config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh
+) -> tuple[Task, ShardedEvaluation | None, Path, int]:
+    """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step.
+
+    The second result evaluates a batch where each rank holds a shard of the weights.
+    """
+    initial, kind = initial_weights.open_for(config), AVERAGE if config.evaluation.weights == "averaged" else MASTER
+    if config.shards_weights(mesh.split.size):
+        run = Run(config, mesh, initial)
+        task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
+    else:
+        task, forward = make_task(config, mesh, joined(parts), initial), None
+        held = weights_of(task.model.held_variables(), task.model.pieces, kind)
     if initial:
-        return task, Path(initial.path), 0
-    named, pieces = task.model.held_variables(), task.model.pieces
-    kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
-    buffers = functools.partial(weight_restore_buffers, named, pieces, kind)
-    reader = resume.choose(config, mesh, buffers)
+        return task, forward, Path(initial.path), 0
+    reader = resume.choose(config, mesh, functools.partial(RestoreBuffers, held))
     if reader is None:
         output_dir = f"--output_dir={config.run.folder}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
     if kind == AVERAGE and not any(name.startswith(f"{kind}/") for name in reader.tensors):
         raise AgreedCheckpointError(f"{reader.path}: --weights=averaged: {NO_AVERAGE}")
-    load_weights(named, pieces, reader, kind)
-    return task, reader.path, reader.manifest.step
+    load_pieces(held, reader)
+    return task, forward, reader.path, reader.manifest.step
