@@ -3,11 +3,12 @@
 So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number, or its
 id, selects the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next
 sentences are drawn from this sample. A chunk does not depend on which worker reads which file, nor on the format and
-the number of the files: each worker appends to its own files, and `Spool.read` sorts the documents. For that, all files
-are read twice, first to count documents and bytes. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie
-beside them.
+the number of the files: each worker appends to its own files (`tftrain.prepare.appended_files`), and `Spool.read` sorts
+the documents. For that, all files are read twice, first to count documents and bytes. The files of duplicate paragraphs
+(`tftrain.prepare.duplicates`) lie beside them.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import builtin_corpus, sources
+from tftrain.prepare import appended_files, builtin_corpus, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, find_duplicates, read_duplicates
 from tftrain.prepare.sources import Part
 from tftrain.prepare.workers import Workers
@@ -105,15 +106,17 @@ class Spool:
 
     def read(self, chunk: Chunk) -> list[SpooledDocument]:
         """Returns the documents of a chunk in the order of the corpus."""
-        entries, folder = [], self.chunk_folder(chunk)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.startswith(_DOCUMENTS):
-                with open(os.path.join(folder, name), encoding="utf-8") as file:
-                    entries += map(json.loads, file)
+        entries, folder = {}, self.chunk_folder(chunk)
+        for path in appended_files.paths(folder, _DOCUMENTS):
+            with open(path, "rb") as lines:
+                for line in lines:
+                    with contextlib.suppress(ValueError):  # An incomplete line, or the empty one before the first.
+                        file, number, paragraphs = json.loads(line)
+                        entries[file, number] = paragraphs
         duplicates, documents = read_duplicates(folder), []
-        for file, number, paragraphs in sorted(entries, key=lambda entry: entry[:2]):
+        for place, paragraphs in sorted(entries.items()):
             sides = [], []
-            dropped = duplicates.get((file, number), ())
+            dropped = duplicates.get(place, ())
             for index, paragraph in enumerate(paragraphs):
                 sides[index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
@@ -121,11 +124,9 @@ class Spool:
 
     def _flush(self, buffers: dict[Chunk, list[str]], rows: Rows | None) -> None:
         for chunk, lines in buffers.items():
-            folder = self.chunk_folder(chunk)
-            os.makedirs(folder, exist_ok=True)
-            path = os.path.join(folder, f"{_DOCUMENTS}{os.getpid()}")
-            with open(path, "a", encoding="utf-8", newline="\n") as file:
-                file.writelines(line + "\n" for line in lines)
+            # The line before may be incomplete.
+            content = "".join("\n" + line for line in lines).encode()
+            appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, content)
         buffers.clear()
         if rows:
             rows.flush()
@@ -220,10 +221,9 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
-    folder, paragraphs = (os.path.join(work, name) for name in ("spool", "paragraphs"))
-    for path in (folder, paragraphs):
-        shutil.rmtree(path, ignore_errors=True)
-        os.makedirs(path)
+    folder, paragraphs = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs"))
+    os.makedirs(folder)
+    os.makedirs(paragraphs)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))
     small = min(_SMALL_CHUNKS, -(-total_bytes // max(_SMALL_CHUNK_BYTES, smallest_chunk)))

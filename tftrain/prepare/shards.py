@@ -1,6 +1,8 @@
 """What a preparation worker does: count the words of a chunk, hash a held-out one, or write one as a shard."""
 
+import os
 import re
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -88,7 +90,11 @@ def write_shard(
         return accounting, seen_hashes
     rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number])
     order = rng.permutation(examples.records).tolist()
-    write_records(path, examples.payloads(order))
+    # The same task may run at the same time on another machine.
+    unfinished = f"{path}-{uuid.uuid4().hex}"
+    write_records(unfinished, examples.payloads(order))
+    for suffix in ("", ".index"):
+        os.replace(unfinished + suffix, path + suffix)
     return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), seen_hashes
 
 
@@ -106,6 +112,7 @@ def _tokenize(
     duplicate_tokens = sum(map(len, duplicates))
     letters = accents.count_letters(passages) if objective.config.tokenizer_type == "wordpiece" else Counter()
     accounting = Accounting(
+        documents_read=len(documents),
         documents=len(text.documents) - 1,
         tokens_read=len(text.tokens) + duplicate_tokens,
         tokens_dropped={DUPLICATE: duplicate_tokens},
