@@ -16,7 +16,6 @@ class Accounting(NamedTuple):
     unknown_words: Counter  # characters and words that became [UNK], from a sample of the text
     lost_marks: Counter  # letters that lost a mark, as `accents.losses` counts them
     lengths: Counter  # number of examples of each length in tokens; empty if all fill their records
-    documents_read: int = 0
     documents: int = 0  # those that are not empty after duplicates are dropped
     tokens_read: int = 0
     tokens_in_examples: int = 0  # tokens of the text that occur in an example. A token counts once.
@@ -32,6 +31,7 @@ class Accounting(NamedTuple):
     shared_windows_left: int = 0  # how many of those are left
     letters: int = 0  # 0 for a tokenizer that never strips accents
     shown: Sequence[Sequence[str]] = ()  # some examples, as lines for a terminal
+    documents_read: int = 0
 
     @property
     def tokens_wanted(self) -> int:

@@ -112,7 +112,6 @@ def _tokenize(
     duplicate_tokens = sum(map(len, duplicates))
     letters = accents.count_letters(passages) if objective.config.tokenizer_type == "wordpiece" else Counter()
     accounting = Accounting(
-        documents_read=len(documents),
         documents=len(text.documents) - 1,
         tokens_read=len(text.tokens) + duplicate_tokens,
         tokens_dropped={DUPLICATE: duplicate_tokens},
@@ -120,6 +119,7 @@ def _tokenize(
         lengths=Counter(),
         letters=letters.total(),
         unknown_words=Counter() if unknown is None else _unknown_words(passages, ids, tokenize, unknown),
+        documents_read=len(documents),
     )
     return text, accounting
 
