@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import RunError
@@ -42,8 +42,8 @@ class BeamWorkers(Workers):
             ConfigError: an option is unknown or has a wrong value.
         """
         super().__init__(1)
-        self._options, self._work = _checked(options), work
         logging.getLogger("apache_beam").setLevel(logging.ERROR)
+        self._options, self._work = _checked(options), work
 
     def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
         """Runs a pipeline, and yields function(*task) for each task, in task order, see `Workers.run`.
@@ -76,7 +76,7 @@ class BeamWorkers(Workers):
                 pipeline = beam.Pipeline(options=PipelineOptions(self._options))
                 tasks = pipeline | "tasks" >> beam.Create(range(count), reshuffle=False) | beam.Reshuffle()
                 tasks | stage >> beam.Map(_run_task, folder, _process())
-                state = pipeline.run().wait_until_finish()
+                state = _finished(pipeline.run())
                 error = None if state == PipelineState.DONE else RuntimeError(f"it ended as {state}")
             except (Exception, KeyboardInterrupt) as raised:
                 error = [*interrupts, raised][0]
@@ -85,6 +85,16 @@ class BeamWorkers(Workers):
         if error:
             reason = str(error).strip().split("\n")[-1]
             raise DataError(f"the Beam pipeline of the stage {stage!r} failed: {reason}") from error
+
+
+def _finished(running: PipelineResult) -> str:
+    """Waits for a pipeline, and returns its state; cancels it if the program is interrupted."""
+    try:
+        return running.wait_until_finish()
+    except KeyboardInterrupt:
+        with contextlib.suppress(Exception):
+            running.cancel()
+        raise
 
 
 @contextlib.contextmanager
@@ -113,7 +123,7 @@ def _interrupts() -> Iterator[list[BaseException]]:
     finally:
         threading.excepthook = previous[0]
         if is_main:
-            signal.signal(signal.SIGINT, previous[1])
+            signal.signal(signal.SIGINT, previous[1] or signal.SIG_DFL)
 
 
 def _checked(options: Sequence[str]) -> list[str]:
