@@ -31,8 +31,8 @@ OTHER = {
     "ray": {"num-cpus"},
     "Apache Beam": {
         *("direct_num_workers", "direct_running_mode", "environment_config", "environment_type", "flink_master"),
-        *("job_endpoint", "number_of_worker_harness_threads", "parallelism", "project", "region", "sdk_container_image"),
-        *("service_port", "temp_location"),
+        *("job_endpoint", "number_of_worker_harness_threads", "parallelism", "project", "region", "service_port"),
+        *("sdk_container_image", "temp_location"),
     },
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
