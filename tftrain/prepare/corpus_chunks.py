@@ -160,7 +160,7 @@ def read_corpus(
     again with another hash and a larger share.
 
     Args:
-        work: an existing folder for the chunks.
+        work: an empty folder for the chunks.
         inputs: the files, unless the corpus is the built-in one.
         smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
 
