@@ -29,6 +29,11 @@ OTHER = {
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
     "ray": {"num-cpus"},
+    "Apache Beam": {
+        *("direct_num_workers", "direct_running_mode", "environment_config", "environment_type", "flink_master"),
+        *("job_endpoint", "number_of_worker_harness_threads", "parallelism", "project", "region", "service_port"),
+        *("sdk_container_image", "temp_location"),
+    },
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {

@@ -138,7 +138,7 @@ def test_what_is_dropped_is_counted_and_the_output_is_the_same_for_any_number_of
 
 
 def test_a_missing_package_is_named(monkeypatch, prepare_config, tmp_path):
-    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
     (problem,) = prepare_config(tmp_path / "out", deduplicate="near").problems()
     assert problem.flag == "deduplicate"
     assert "pip install 'tftrain[near]'" in problem.expected

@@ -253,7 +253,8 @@ def test_an_id_decides_the_split_not_the_place(prepare_config, tmp_path):
         config = prepare_config(
             tmp_path / f"out{number}", input_files=str(path), text_column="body", id_column="name", heldout_window=0
         )
-        spool, *_ = corpus_chunks.read_corpus(config, str(tmp_path), [str(path)], corpus_chunks.Workers(1), 0)
+        (work := tmp_path / f"work{number}").mkdir()
+        spool, *_ = corpus_chunks.read_corpus(config, str(work), [str(path)], corpus_chunks.Workers(1), 0)
         chunks = [chunk for chunk in spool.chunks() if chunk.split == "eval"]
         held_out.append({tuple(each.paragraphs) for chunk in chunks for each in spool.read(chunk)})
     assert held_out[0] == held_out[1]

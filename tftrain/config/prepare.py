@@ -1,8 +1,9 @@
 """The configuration of `tftrain.prepare`, as `tftrain.config.train` is that of a run."""
 
+import importlib.util
 import math
+import re
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 
 from tftrain.config.fields import Problem, field_problems, flag, superfluous
 from tftrain.host.addresses import is_address
@@ -24,7 +25,7 @@ _ONLY_MASKED = (
 _DEFAULT_SEQUENCES_PER_PACK = 3
 _OF_RECORDS = (
     *("input_records", "eval_records", "output_dir", "overwrite", "objective", "tokenizer_type", "vocab_file"),
-    *("lower_case", "strip_accents", "normalization", "num_workers"),
+    *("lower_case", "strip_accents", "normalization", "num_workers", "runner", "beam_options"),
 )
 
 
@@ -102,8 +103,19 @@ class PrepareConfig:
     shard_mb: float = flag(16.0, "Megabytes of text in a shard, approximately.", minimum=0.01, maximum=1e5)
     num_workers: int | None = flag(None, minimum=1, maximum=1024)
     """Processes; by default one for each core. The output does not depend on it."""
+    runner: str = flag("local", choices=("local", "beam"))
+    """local: worker processes of this machine. beam: Apache Beam pipelines, also on many machines that share output_dir
+    and the text; the output is the same."""
+    beam_options: tuple[str, ...] = flag(())
+    """Options of Beam's pipelines, such as --runner=FlinkRunner,--flink_master=host:8081; separate them by commas, or
+    repeat the flag. By default Beam's direct runner runs them on this machine."""
     seed: int = flag(1, minimum=0, maximum=2**31 - 1)
     """Seed of the split, the mixture of documents, the order, the pairs and static masks."""
+
+    @property
+    def split_beam_options(self) -> list[str]:
+        """The options in `beam_options`, each by itself; values may have commas."""
+        return [option for values in self.beam_options for option in re.split(r",(?=--)", values)]
 
     @property
     def resolved_normalization(self) -> str:
@@ -137,18 +149,31 @@ class PrepareConfig:
         if bool(self.input_files) + self.builtin_corpus + bool(self.input_records) != 1:
             expected = "expected either input_files, builtin_corpus or input_records"
             problems.append(Problem("input_files", self.input_files, expected))
-        if self.deduplicate == "near" and not find_spec("datasketch"):
+        if self.deduplicate == "near" and importlib.util.find_spec("datasketch") is None:
             expected = "expected datasketch to be installed: pip install 'tftrain[near]'"
             problems.append(Problem("deduplicate", "near", expected))
         if not self.output_dir or is_address(self.output_dir):
             problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
             problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
-        problems += self._tokenizer_problems()
+        problems += self._tokenizer_problems() + self._runner_problems()
         if self.input_records:
             return problems + self._records_problems()
         problems += superfluous(self, ("eval_records",), "remove this flag, or add input_records")
         return problems + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
+
+    def _runner_problems(self) -> list[Problem]:
+        if self.runner != "beam":
+            return superfluous(self, ("beam_options",), "remove this flag, or add runner=beam")
+        expected = "remove this flag with runner=beam, whose options say how many workers there are"
+        problems = superfluous(self, ("num_workers",), expected)
+        if importlib.util.find_spec("apache_beam") is None:
+            expected = "expected apache_beam to be installed: pip install 'tftrain[beam]'"
+            problems.append(Problem("runner", "beam", expected))
+        if not all(option.startswith("--") for option in self.split_beam_options):
+            expected = "expected options that begin with --, such as --runner=FlinkRunner"
+            problems.append(Problem("beam_options", self.beam_options, expected))
+        return problems
 
     def _tokenizer_problems(self) -> list[Problem]:
         problems = []

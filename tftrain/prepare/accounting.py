@@ -32,6 +32,7 @@ class Accounting(NamedTuple):
     shared_windows_left: int = 0  # how many of those are left
     letters: int = 0  # 0 for a tokenizer that never strips accents
     shown: Sequence[Sequence[str]] = ()  # some examples, as lines for a terminal
+    documents_read: int = 0
 
     @property
     def tokens_wanted(self) -> int:

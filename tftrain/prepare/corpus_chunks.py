@@ -3,11 +3,12 @@
 So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number, or its
 id, selects the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next
 sentences are drawn from this sample. A chunk does not depend on which worker reads which file, nor on the format and
-the number of the files: each worker appends to its own files, and `Spool.read` sorts the documents. For that, all files
-are read twice, first to count documents and bytes. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie
-beside them.
+the number of the files: each worker appends to its own files (`tftrain.prepare.appended_files`), and `Spool.read` sorts
+the documents. For that, all files are read twice, first to count documents and bytes. The files of duplicate paragraphs
+(`tftrain.prepare.duplicates`) lie beside them.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,7 +23,7 @@ import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import builtin_corpus, sources
+from tftrain.prepare import appended_files, builtin_corpus, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, document_numbers, find_duplicates, read_duplicates
 from tftrain.prepare.near_duplicates import Bands, find_pairs, later_ones
 from tftrain.prepare.sources import Part
@@ -110,20 +111,22 @@ class Spool:
 
     def read(self, chunk: Chunk) -> list[SpooledDocument]:
         """Returns the documents of a chunk in the order of the corpus."""
-        entries, folder = [], self.chunk_folder(chunk)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.startswith(_DOCUMENTS):
-                with open(os.path.join(folder, name), encoding="utf-8") as file:
-                    entries += map(json.loads, file)
-        entries.sort(key=lambda entry: entry[:2])
-        near = np.zeros(len(entries), bool)
+        entries, folder = {}, self.chunk_folder(chunk)
+        for path in appended_files.paths(folder, _DOCUMENTS):
+            with open(path, "rb") as lines:
+                for line in lines:
+                    with contextlib.suppress(ValueError):  # An incomplete line, or the empty one before the first.
+                        file, number, paragraphs = json.loads(line)
+                        entries[file, number] = paragraphs
+        places = sorted(entries)
+        near = np.zeros(len(places), bool)
         if self.near_duplicates:
-            numbers = np.array([entry[:2] for entry in entries], np.uint64).reshape(-1, 2)
+            numbers = np.array(places, np.uint64).reshape(-1, 2)
             near = np.isin(document_numbers(*numbers.T), np.load(self.near_duplicates))
         duplicates, documents = read_duplicates(folder), []
-        for (file, number, paragraphs), is_near in zip(entries, near, strict=True):
-            sides = [], [], []
-            dropped = duplicates.get((file, number), ())
+        for place, is_near in zip(places, near, strict=True):
+            sides, paragraphs = ([], [], []), entries[place]
+            dropped = duplicates.get(place, ())
             for index, paragraph in enumerate(paragraphs):
                 sides[2 if is_near else index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
@@ -136,11 +139,9 @@ class Spool:
 
     def _flush(self, buffers: dict[Chunk, list[str]], rows: list[Rows]) -> None:
         for chunk, lines in buffers.items():
-            folder = self.chunk_folder(chunk)
-            os.makedirs(folder, exist_ok=True)
-            path = os.path.join(folder, f"{_DOCUMENTS}{os.getpid()}")
-            with open(path, "a", encoding="utf-8", newline="\n") as file:
-                file.writelines(line + "\n" for line in lines)
+            # The line before may be incomplete.
+            content = "".join("\n" + line for line in lines).encode()
+            appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, content)
         buffers.clear()
         for each in rows:
             each.flush()
@@ -174,7 +175,7 @@ def read_corpus(
     again with another hash and a larger share.
 
     Args:
-        work: an existing folder for the chunks.
+        work: an empty folder for the chunks.
         inputs: the files, unless the corpus is the built-in one.
         smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
 
@@ -234,9 +235,8 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
-    folder, paragraphs, bands = (os.path.join(work, name) for name in ("spool", "paragraphs", "bands"))
+    folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):
-        shutil.rmtree(path, ignore_errors=True)
         os.makedirs(path)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))

@@ -3,7 +3,7 @@
 While the documents are read, each worker appends a row for every paragraph to a bucket on disk. A row has a hash of the
 paragraph and its place in the corpus. The hash selects the bucket, so equal paragraphs are in the same bucket. Then
 each bucket is sorted alone. All rows of a hash except the first place in the corpus are duplicates. They are written to
-files of their chunks. The result does not depend on the number of workers.
+files of their chunks. The result does not depend on the number of workers, nor on tasks that run twice.
 """
 
 import hashlib
@@ -13,6 +13,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+
+from tftrain.prepare import appended_files
 
 # Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 32 bytes are about 5 English words or
 # 10 Chinese characters.
@@ -40,6 +42,8 @@ class ParagraphIndex(NamedTuple):
 class Rows:
     """The rows of a worker that are not on disk yet."""
 
+    _row = _ROW
+
     def __init__(self, index: ParagraphIndex):
         self._index = index
         self._buckets: dict[int, bytearray] = defaultdict(bytearray)
@@ -57,20 +61,16 @@ class Rows:
                 self._buckets[int.from_bytes(digest[8:], "little") % self._index.buckets] += row
 
     def flush(self) -> None:
-        """Appends the rows to the files of this process."""
+        """Appends the rows to the files of this thread."""
         for bucket, rows in self._buckets.items():
-            folder = os.path.join(self._index.folder, str(bucket))
-            os.makedirs(folder, exist_ok=True)
-            with open(os.path.join(folder, str(os.getpid())), "ab") as file:
-                file.write(rows)
+            appended_files.append(os.path.join(self._index.folder, str(bucket)), "", rows, self._row.itemsize)
         self._buckets.clear()
 
 
 def read_bucket(index: ParagraphIndex, bucket: int, row: np.dtype) -> np.ndarray:
     """Returns the rows of a bucket, in any order."""
-    folder = os.path.join(index.folder, str(bucket))
-    names = os.listdir(folder) if os.path.isdir(folder) else ()
-    return np.concatenate([np.zeros(0, row), *(np.fromfile(os.path.join(folder, name), row) for name in names)])
+    paths = appended_files.paths(os.path.join(index.folder, str(bucket)), "")
+    return np.concatenate([np.zeros(0, row), *(np.fromfile(path, row) for path in paths)])
 
 
 def document_numbers(files: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -94,19 +94,19 @@ def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]
         rows = rows[~np.isin(document_numbers(rows["file"], rows["document"]), np.load(left_out))]
     keys = (rows["paragraph"], rows["document"], rows["file"], rows["hash"][:, 1], rows["hash"][:, 0])
     rows = rows[np.lexsort(keys)]
+    rows = rows[np.append(rows[1:] != rows[:-1], True)[: len(rows)]]  # Once each, also if a task ran twice.
     rows = rows[1:][(rows["hash"][1:] == rows["hash"][:-1]).all(axis=1)]
     for chunk in np.unique(rows["chunk"]):
         places = rows[rows["chunk"] == chunk]
-        with open(os.path.join(chunk_folders[chunk], f"{_DUPLICATES}{os.getpid()}"), "ab") as file:
-            file.write(np.stack([places[name] for name in _PLACE.names], axis=1).astype("<u4").tobytes())
+        content = np.stack([places[name] for name in _PLACE.names], axis=1).astype("<u4").tobytes()
+        appended_files.append(chunk_folders[chunk], _DUPLICATES, content, _PLACE.itemsize)
     return len(rows)
 
 
 def read_duplicates(chunk_folder: str) -> dict[tuple[int, int], set[int]]:
     """Returns the numbers of the duplicate paragraphs of a chunk, by the numbers of file and document."""
     duplicates: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for name in os.listdir(chunk_folder) if os.path.isdir(chunk_folder) else ():
-        if name.startswith(_DUPLICATES):
-            for file, document, paragraph in np.fromfile(os.path.join(chunk_folder, name), _PLACE).tolist():
-                duplicates[file, document].add(paragraph)
+    for path in appended_files.paths(chunk_folder, _DUPLICATES):
+        for file, document, paragraph in np.fromfile(path, _PLACE).tolist():
+            duplicates[file, document].add(paragraph)
     return duplicates

@@ -29,6 +29,8 @@ _AT_ONCE = 4096
 class Bands(Rows):
     """The rows of a worker that are not on disk yet."""
 
+    _row = _ROW
+
     def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
         """Adds a document, if it has at least MIN_BYTES bytes; see `Rows.add`."""
         text = " ".join(paragraphs).casefold()

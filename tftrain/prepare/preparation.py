@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
+from tftrain.host.addresses import absolute
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
@@ -52,12 +53,15 @@ def prepare(config: PrepareConfig) -> Manifest:
     inputs, unreadable = [], 0
     if config.input_files:
         inputs, unreadable = list_files(config.input_files, config.skip_unreadable)
-    work = os.path.join(config.output_dir, output_folder.UNFINISHED)
+    if config.runner == "beam":
+        inputs = [absolute(path) for path in inputs]
+    # Workers of other machines have other working folders.
+    work = os.path.abspath(os.path.join(config.output_dir, output_folder.UNFINISHED))
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
     os.makedirs(work)
     try:
-        with Workers(config.num_workers or os.cpu_count() or 1) as workers:
+        with _workers(config, work) as workers:
             if config.input_records:
                 config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
                 new_manifest = _manifest(config, work, 0, tokenizer, counted, config.max_predictions_per_seq, shards_of)
@@ -79,6 +83,17 @@ def prepare(config: PrepareConfig) -> Manifest:
             os.rmdir(config.output_dir)
 
 
+def _workers(config: PrepareConfig, work: str) -> Workers:
+    if config.runner == "local":
+        return Workers(config.num_workers or os.cpu_count() or 1)
+    logging.disable(logging.WARNING)  # Beam's import warns of optional packages that it does not find.
+    try:
+        from tftrain.prepare.beam_workers import BeamWorkers
+    finally:
+        logging.disable(logging.NOTSET)
+    return BeamWorkers(config.split_beam_options, work)
+
+
 def _write(
     objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
 ) -> Manifest:
@@ -93,6 +108,11 @@ def _write(
         logger.warning(warning)
     results_of = {"train": results[: spool.train_chunks], "eval": results[spool.train_chunks :]}
     tokens = _account(objective, results_of)
+    if tokens.documents_read != documents:
+        raise DataError(
+            f"--output_dir={config.output_dir}: the workers have written {documents} documents into it, and found "
+            f"{tokens.documents_read} of them there; check its file system"
+        )
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, shards_of_split in splits.items():
         nonempty = [(number, result) for number, result in enumerate(results_of[split]) if result.examples]

@@ -37,7 +37,7 @@ def adopt(
     names = [
         (split, path, f"{split}-{number:05d}-of-{len(of_split):05d}.tfrecord")
         for split, of_split in paths.items()
-        for number, path in enumerate(of_split)
+        for number, path in enumerate(map(os.path.abspath, of_split) if config.runner == "beam" else of_split)
     ]
     tasks = [(path, os.path.join(work, name), config, tokenizer) for _, path, name in names]
     splits, whole = {"train": [], "eval": []}, Counter()

@@ -1,6 +1,8 @@
 """What a preparation worker does: count the words of a chunk, hash a held-out one, or write one as a shard."""
 
+import os
 import re
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -88,7 +90,11 @@ def write_shard(
         return accounting, seen_hashes
     rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number])
     order = rng.permutation(examples.records).tolist()
-    write_records(path, examples.payloads(order))
+    # The same task may run at the same time on another machine.
+    unfinished = f"{path}-{uuid.uuid4().hex}"
+    write_records(unfinished, examples.payloads(order))
+    for suffix in ("", ".index"):
+        os.replace(unfinished + suffix, path + suffix)
     return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), seen_hashes
 
 
@@ -118,6 +124,7 @@ def _tokenize(
         lengths=Counter(),
         letters=letters.total(),
         unknown_words=Counter() if unknown is None else _unknown_words(passages, ids, tokenize, unknown),
+        documents_read=len(documents),
     )
     return text, accounting
 

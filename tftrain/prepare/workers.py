@@ -27,6 +27,16 @@ Result = TypeVar("Result")
 
 # Maximum number of submitted tasks per worker.
 _TASKS_IN_FLIGHT = 4
+# What libraries find in a process that runs one task at a time: one thread, and no GPU.
+ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 class Workers:
@@ -95,17 +105,9 @@ def progress(stage: str, total: int | None = None) -> Iterator[Callable[[], obje
 
 
 def _begin(parent: int) -> None:
-    """Sets up a worker process: the parent handles Ctrl-C, and libraries use one thread without a GPU."""
+    """Sets up a worker process: the parent handles Ctrl-C, and libraries find ENVIRONMENT."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ.update(
-        TF_USE_LEGACY_KERAS="1",
-        CUDA_VISIBLE_DEVICES="-1",
-        TF_CPP_MIN_LOG_LEVEL="3",
-        TF_NUM_INTRAOP_THREADS="1",
-        TF_NUM_INTEROP_THREADS="1",
-        OMP_NUM_THREADS="1",
-        TOKENIZERS_PARALLELISM="false",
-    )
+    os.environ.update(ENVIRONMENT)
     if os.getppid() != parent:
         raise SystemExit(1)

@@ -1,0 +1,151 @@
+"""`--runner=beam`: the bytes of the local way, also if tasks fail or run twice, and one line for what goes wrong."""
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests import corpora
+from tests.prepare.test_prepare import contents, refused
+from tests.prepare.test_sources import COMPRESS, json_lines, parquet
+from tftrain.config.fields import ConfigError
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import read_manifest
+from tftrain.prepare import appended_files, beam_workers, corpus_chunks, preparation
+from tftrain.prepare.beam_workers import BeamWorkers
+from tftrain.prepare.corpus_chunks import Spool
+from tftrain.prepare.preparation import prepare
+from tftrain.prepare.workers import Workers
+
+MASKED = {"masking": "static", "whole_word_masking": True, "vocab_size": 100, "heldout_window": 5}
+CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_size": 300}
+
+
+@pytest.fixture
+def changes(tmp_path, monkeypatch):
+    """Text, JSON lines and Parquet, whose files repeat documents of each other; each is more than one task."""
+    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
+    documents = [corpora.text(40, seed=seed).strip().split("\n\n") for seed in range(3)]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents[0]))
+    (tmp_path / "b.jsonl.zst").write_bytes(COMPRESS[".zst"](json_lines(documents[1] + documents[0][:20])))
+    (tmp_path / "c.parquet").write_bytes(parquet(documents[2] + documents[1][:20], rows=15))
+    inputs = tuple(str(tmp_path / name) for name in ("a.txt", "b.jsonl.zst", "c.parquet"))
+    return {"input_files": inputs, "vocab_file": None}
+
+
+def by_beam(*options):
+    return {"runner": "beam", "num_workers": None, "beam_options": options}
+
+
+def check_equal(folder, expected):
+    assert contents(folder) == contents(expected)
+    dropped = read_manifest(str(expected)).tokens_dropped
+    assert dropped["duplicate_paragraph"] > 1000
+    assert dropped["shared_with_training"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "mode"), [(MASKED, "multi_threading"), (CAUSAL, "multi_processing")])
+def test_output_is_that_of_the_local_way(changes, prepare_config, tmp_path, kind, mode):
+    prepare(prepare_config(tmp_path / "local", **changes, **kind))
+    beam = by_beam(f"--direct_running_mode={mode},--direct_num_workers=2")
+    prepare(prepare_config(tmp_path / "beam", **(changes | kind | beam)))
+    check_equal(tmp_path / "beam", tmp_path / "local")
+
+
+class Repeating(Workers):
+    """Every task fails in its first write, and is repeated. Each second one runs in another thread, too."""
+
+    def run(self, stage, function, tasks):
+        for number, task in enumerate(tasks):
+            with cut_writes(), contextlib.suppress(OSError):
+                function(*task)
+            yield function(*task)
+            if number % 2:
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(function, *task).result()
+
+
+@contextlib.contextmanager
+def cut_writes():
+    append = appended_files.append
+
+    def cut(folder, prefix, rows, *args):
+        append(folder, prefix, rows[:5], *args)
+        raise OSError("cut")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(appended_files, "append", cut)
+        yield
+
+
+@pytest.mark.parametrize("kind", [MASKED, CAUSAL])
+def test_tasks_that_fail_and_run_twice_change_no_byte(changes, prepare_config, tmp_path, monkeypatch, kind):
+    prepare(prepare_config(tmp_path / "once", **changes, **kind))
+    monkeypatch.setattr(preparation, "_workers", lambda *_: Repeating(1))
+    prepare(prepare_config(tmp_path / "repeated", **changes, **kind))
+    check_equal(tmp_path / "repeated", tmp_path / "once")
+
+
+def test_documents_that_the_file_system_lost_are_missed(prepare_config, tmp_path, monkeypatch):
+    read = Spool.read
+    monkeypatch.setattr(Spool, "read", lambda spool, chunk: read(spool, chunk)[1:])
+    refused(prepare_config(tmp_path / "out"), "have written 120 documents into it, and found .* of them there")
+
+
+def test_results_come_in_task_order(tmp_path):
+    with BeamWorkers([], str(tmp_path)) as workers:
+        assert list(workers.run("square", pow, [(n, 2) for n in range(20)])) == [n**2 for n in range(20)]
+    assert not os.listdir(tmp_path)
+
+
+def test_a_bad_line_is_named_as_by_the_local_way(prepare_config, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "A document."}\n{"text": 1}\n')
+    config = {"input_files": (f"{tmp_path}/a.jsonl",), "output_dir": tmp_path / "out"}
+    lines = []
+    for changes in ({}, by_beam()):
+        with pytest.raises(DataError, match=r"a\.jsonl, line 2: ") as caught:
+            prepare(prepare_config(**config, **changes))
+        lines.append(str(caught.value))
+    assert lines[0] == lines[1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_that_do_not_see_the_folder(prepare_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(beam_workers, "_TASKS", "elsewhere")
+    monkeypatch.setattr(beam_workers, "_write", lambda *_: None)
+    refused(prepare_config(tmp_path / "out", **by_beam()), f"--output_dir={tmp_path}/out: a Beam worker does not see")
+
+
+def test_a_task_with_a_defect_is_one_line(tmp_path):
+    with BeamWorkers([], str(tmp_path)) as workers, pytest.raises(DataError) as caught:
+        list(workers.run("divide", divmod, [(1, 0)]))
+    assert str(caught.value).startswith("the Beam pipeline of the stage 'divide' failed: integer division or modulo")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_worker_process_that_dies_is_one_line(tmp_path):
+    workers = BeamWorkers(["--direct_running_mode=multi_processing", "--direct_num_workers=2"], str(tmp_path))
+    with pytest.raises(DataError, match="of the stage 'count words' failed: Worker subprocess exited with return code"):
+        list(workers.run("count words", os._exit, [(1,), (2,), (3,)]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--direct_nun_workers=2", "Beam's direct runner has no option direct_nun_workers"),
+        ("--direct_num_workers=two", "argument --direct_num_workers: invalid int value: 'two'"),
+    ],
+)
+def test_a_wrong_option_of_beam_is_named(options, expected, tmp_path, capfd):
+    with pytest.raises(ConfigError) as caught:
+        BeamWorkers([options], str(tmp_path))
+    assert str(caught.value) == f"--beam_options={options}: {expected}"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
+    config = prepare_config(tmp_path, **by_beam("--runner=FlinkRunner,--experiments=a,b", "--parallelism=2"))
+    assert config.split_beam_options == ["--runner=FlinkRunner", "--experiments=a,b", "--parallelism=2"]
