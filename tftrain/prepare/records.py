@@ -14,9 +14,10 @@ from tftrain.input.errors import DataError
 from tftrain.input.example import decode
 from tftrain.input.manifest import Shard
 from tftrain.input.preflight import record_sizes
-from tftrain.input.records import RecordSet, match_files, write_records
+from tftrain.input.records import RecordSet, match_files
 from tftrain.input.tokenizer_model import Tokenizer
 from tftrain.prepare.accounting import Accounting
+from tftrain.prepare.shards import write_file
 from tftrain.prepare.workers import Workers
 
 
@@ -86,5 +87,5 @@ def copy_file(path: str, copy: str, config: PrepareConfig, tokenizer: Tokenizer)
             counts.update(records=1, tokens=tokens, unknown=features["input_ids"].count(unknown))
             yield payload
 
-    write_records(copy, payloads())
+    write_file(copy, payloads())
     return counts

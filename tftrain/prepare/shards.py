@@ -4,7 +4,7 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
 import numpy as np
@@ -90,12 +90,16 @@ def write_shard(
         return accounting, seen_hashes
     rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number])
     order = rng.permutation(examples.records).tolist()
-    # The same task may run at the same time on another machine.
+    write_file(path, examples.payloads(order))
+    return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), seen_hashes
+
+
+def write_file(path: str, payloads: Iterable[bytes]) -> None:
+    """Writes records and their index, which appear when they are complete: two machines may have the same task."""
     unfinished = f"{path}-{uuid.uuid4().hex}"
-    write_records(unfinished, examples.payloads(order))
+    write_records(unfinished, payloads)
     for suffix in ("", ".index"):
         os.replace(unfinished + suffix, path + suffix)
-    return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]]), seen_hashes
 
 
 def _tokenize(
