@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import os
+import re
 from pathlib import Path
 
 # Before TensorFlow is imported, which would load Keras 3 too.
@@ -90,21 +91,28 @@ def _rank_tests(path):
     }
 
 
-class OneWorkerForRanks(LoadFileScheduling):
-    """Deals out file by file, and all tests that start ranks to one worker.
+@functools.cache
+def _forks_one_rank(path):
+    return bool(re.search(r'ranks\(1,|"started"', path.read_text()))
 
-    Ranks of two tests at once would starve each other on few cores, and one rank server is enough.
+
+class FewRankServers(LoadFileScheduling):
+    """Deals out file by file; all tests that start ranks to one worker, and all files that start a single rank to one.
+
+    Ranks of two tests at once would starve each other on few cores, and every rank server loads TensorFlow.
     """
 
     def _split_scope(self, nodeid):
         file, test = super()._split_scope(nodeid), nodeid.split("::")[1].partition("[")[0]
-        return "ranks" if {"", test} & _rank_tests(ROOT.parent / file) else file
+        if {"", test} & _rank_tests(ROOT.parent / file):
+            return "ranks"
+        return "one rank" if _forks_one_rank(ROOT.parent / file) else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Replaces the scheduler of `--dist=loadfile`."""
-    return OneWorkerForRanks(config, log) if config.getvalue("dist") == "loadfile" else None
+    return FewRankServers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 RAMP = (
