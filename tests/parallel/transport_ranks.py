@@ -45,8 +45,9 @@ def unit(dtype):
 
 
 def check_sums():
-    # The largest of each shape and of each dtype once; bfloat16 has none.
-    largest_of = [*zip(SHAPES, (*FLOATS, *NUMBERS), strict=True)]
+    # The largest of each shape and of each dtype, and of long tensors of 16 and 32 bits; bfloat16 has none.
+    dtypes = tf.float32, tf.float64, *NUMBERS, tf.float16
+    largest_of = [*zip(SHAPES, dtypes, strict=True), (SHAPES[-1], tf.float32)]
     for number, (shape, dtype) in enumerate((s, d) for s in SHAPES for d in (*FLOATS, tf.bfloat16, *NUMBERS)):
         every = draws(shape, dtype, number)
         expected, magnitude = (values.sum(axis=0, dtype=np.longdouble) for values in (wide(every), np.abs(wide(every))))
