@@ -1,10 +1,12 @@
 """Settings of every test process: the CPU, the Keras 2 API, quiet TensorFlow."""
 
+import ast
 import dataclasses
 import functools
 import gc
 import json
 import os
+import re
 from pathlib import Path
 
 # Before TensorFlow is imported, which would load Keras 3 too.
@@ -70,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
             if item.get_closest_marker(marker) and marker not in config.option.markexpr:
                 item.add_marker(pytest.mark.skip(reason=reason))
     # A long file at the end would keep one worker busy while the other has nothing left.
-    items.sort(key=lambda item: (not _starts_ranks(item.path), not item.get_closest_marker("slow")))
+    items.sort(key=lambda item: [not item.get_closest_marker(name) for name in ("multirank", "slow")])
 
 
 def pytest_collection_finish():
@@ -81,25 +83,36 @@ def pytest_collection_finish():
 
 
 @functools.cache
-def _starts_ranks(path):
-    return "pytest.mark.multirank" in path.read_text()
+def _rank_tests(path):
+    """Returns the names of the tests of a file that start ranks; a file that is marked has one, the empty name."""
+    marks = ((node, getattr(node, "decorator_list", [node])) for node in ast.parse(path.read_text()).body)
+    return {
+        getattr(node, "name", "") for node, own in marks if "pytest.mark.multirank" in " ".join(map(ast.unparse, own))
+    }
 
 
-class OneWorkerForRanks(LoadFileScheduling):
-    """Deals out file by file, and all files with tests that start ranks to one worker.
+@functools.cache
+def _forks_one_rank(path):
+    return bool(re.search(r'ranks\(1,|"started"', path.read_text()))
 
-    Ranks of two tests at once would starve each other on few cores, and one rank server is enough.
+
+class FewRankServers(LoadFileScheduling):
+    """Deals out file by file; all tests that start ranks to one worker, and all files that start a single rank to one.
+
+    Ranks of two tests at once would starve each other on few cores, and every rank server loads TensorFlow.
     """
 
     def _split_scope(self, nodeid):
-        file = super()._split_scope(nodeid)
-        return "ranks" if _starts_ranks(ROOT.parent / file) else file
+        file, test = super()._split_scope(nodeid), nodeid.split("::")[1].partition("[")[0]
+        if {"", test} & _rank_tests(ROOT.parent / file):
+            return "ranks"
+        return "one rank" if _forks_one_rank(ROOT.parent / file) else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Replaces the scheduler of `--dist=loadfile`."""
-    return OneWorkerForRanks(config, log) if config.getvalue("dist") == "loadfile" else None
+    return FewRankServers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 RAMP = (

@@ -1,16 +1,19 @@
-"""Data sets that several tests read."""
+"""Data sets that several tests read.
+
+What loads TensorFlow is imported where it is used: the process that deals the tests out to others needs none of it.
+"""
 
 import dataclasses
 
 import pytest
 
-from tests import corpora
 from tftrain.config.prepare import PrepareConfig
-from tftrain.prepare.preparation import prepare
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
+    from tests import corpora
+
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(3):
         (folder / f"part{number}.txt").write_text(corpora.text(40, seed=number), encoding="utf-8")
@@ -42,22 +45,26 @@ def prepare_config(corpus):
 @pytest.fixture(scope="session")
 def prepared(prepare_config, tmp_path_factory):
     """A dynamic data set: the folder's path."""
-    folder = tmp_path_factory.mktemp("prepared") / "dynamic"
-    prepare(prepare_config(folder))
-    return str(folder)
+    return written(prepare_config(tmp_path_factory.mktemp("prepared") / "dynamic"))
 
 
 @pytest.fixture(scope="session")
 def prepared_packed(prepare_config, tmp_path_factory):
     """A dynamic data set with several examples in a row: the folder's path."""
     folder = tmp_path_factory.mktemp("prepared") / "packed"
-    prepare(prepare_config(folder, packing="greedy", short_seq_prob=0.9))
-    return str(folder)
+    return written(prepare_config(folder, packing="greedy", short_seq_prob=0.9))
 
 
 @pytest.fixture(scope="session")
 def prepared_static(prepare_config, tmp_path_factory):
     """A static data set: the folder's path."""
     folder = tmp_path_factory.mktemp("prepared") / "static"
-    prepare(prepare_config(folder, masking="static", dupe_factor=2))
-    return str(folder)
+    return written(prepare_config(folder, masking="static", dupe_factor=2))
+
+
+def written(config):
+    """Prepares a data set; returns its folder's path."""
+    from tftrain.prepare.preparation import prepare
+
+    prepare(config)
+    return config.output_dir

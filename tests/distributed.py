@@ -137,6 +137,8 @@ def settings(environ: Mapping[str, str] | None) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})}
     settings.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
+    # Ranks of tests compile for most of their time, in which Horovod's threads would take a third of each core.
+    settings.setdefault("HOROVOD_CYCLE_TIME", "5")
     return settings
 
 

@@ -13,6 +13,7 @@ Requests and answers are JSON objects, one a line:
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -218,6 +219,8 @@ def become(rank: dict) -> None:
 
 if __name__ == "__main__":
     rank_server.load_modules()
+    importlib.import_module("matplotlib.backends.backend_agg")  # A run draws its curve at the end.
+    importlib.import_module("matplotlib.figure")
     # The ranks share the memory pages of the imported modules until a rank writes to them.
     gc.collect()
     gc.freeze()

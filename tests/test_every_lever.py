@@ -16,7 +16,7 @@ from tftrain.formats import registry
 from tftrain.prepare.preparation import prepare
 
 SMALL = (
-    "--num_hidden_layers=2",
+    "--num_hidden_layers=1",
     "--hidden_size=32",
     "--num_attention_heads=2",
     "--micro_batch_size=2",
@@ -31,7 +31,7 @@ LEVERS = (
         "--optimizer=fused_lamb",
     ),
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
-    *("--param_groups=*/kernel rate=0.5 weight_decay=0.1", "--ema_decay=0.9", "--weights=averaged", "--eval_every=1"),
+    *("--param_groups=*/kernel rate=0.5 weight_decay=0.1", "--ema_decay=0.9", "--weights=averaged", "--eval_every=2"),
     *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
 )
 # A residual add without a fused op, and heads that share keys and values.
@@ -42,11 +42,16 @@ OF_LLAMA = (
 )
 LAYOUTS = {
     "bert": ("--tensor_parallel_size=2", "--sequence_parallel"),
-    "gpt": ("--model_family=gpt", "--pipeline_parallel_size=2", "--pipeline_schedule=zero_bubble"),
+    "gpt": (
+        "--model_family=gpt",
+        "--num_hidden_layers=2",
+        "--pipeline_parallel_size=2",
+        "--pipeline_schedule=zero_bubble",
+    ),
     "llama": ("--model_family=llama", *OF_LLAMA, "--tensor_parallel_size=2", "--sequence_parallel"),
     "modernbert": (
         *("--model_family=modernbert", "--dropout_add_impl=auto", "--classifier_pooling=mean"),
-        *("--backward_segments=2", "--split_grad_accum"),
+        *("--num_hidden_layers=2", "--backward_segments=2", "--split_grad_accum"),
     ),
 }
 # What a server does: TensorFlow alone.

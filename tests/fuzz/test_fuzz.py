@@ -1,11 +1,10 @@
 """The fuzzer in short; the long form is `python -m tests.fuzz`."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.distributed import run_ranks
 from tests.fuzz import harness
 from tests.fuzz.targets import TARGETS
 
@@ -13,12 +12,10 @@ from tests.fuzz.targets import TARGETS
 @pytest.mark.parametrize("cases", [8, pytest.param(40, marks=pytest.mark.nightly)])
 def test_damaged_files_are_refused_cleanly_or_right(cases):
     # A process of its own: one in which TensorFlow has run must not fork.
-    command = [sys.executable, "-m", "tests.fuzz", f"--cases={cases * len(TARGETS)}", "--seed=0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output = run_ranks(1, ["-m", "tests.fuzz", f"--cases={cases * len(TARGETS)}", "--seed=0"], seconds=500)
     counts = {
         name: [int(count) for count in found]
-        for name, *found in re.findall(r"^(\w+) +(\d+) refused, (\d+) accepted, (\d+) failed", done.stdout, re.M)
+        for name, *found in re.findall(r"^(\w+) +(\d+) refused, (\d+) accepted, (\d+) failed", output, re.M)
     }
     assert list(counts) == list(TARGETS)
     assert all(sum(found) == cases for found in counts.values())

@@ -68,7 +68,7 @@ class Job:
     def __init__(self, hosts: Mapping[str, Host], at: str, command: Sequence[str], log: Path):
         """Starts the launcher; `at` is its host."""
         self.hosts, self._log, self._begin = hosts, log, time.monotonic()
-        environ = {**QUIET, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environ = {**QUIET, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOROVOD_CYCLE_TIME": "5"}
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         with log.open("wb") as file:
             self._process = subprocess.Popen(

@@ -33,7 +33,7 @@ def losses(mode, model, **compute):
     """Loss sums and gradient norms of three updates of three micro-batches each, dropout on."""
     config = dataclasses.replace(
         BASE,
-        model=dataclasses.replace(BASE.model, **model),
+        model=dataclasses.replace(BASE.model, num_hidden_layers=2, **model),
         optimizer=dataclasses.replace(BASE.optimizer, optimizer="reference_lamb"),
         compute=ComputeConfig(activation_checkpointing=mode, **compute),
         batch=BatchConfig(grad_accum_steps=3, global_batch_size=SAMPLES),

@@ -288,22 +288,27 @@ def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
         np.testing.assert_allclose(values(rows(tmp_path), name), values(rows(alone), name), rtol=1e-6, err_msg=name)
 
 
+@pytest.fixture
+def whole(at):
+    """The rows of a run of own.py's class on one rank."""
+    output_dir = at / "whole"
+    return rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir)
+
+
 @pytest.mark.parametrize(
     "more", ["--grad_accum_steps=4", pytest.param("--jit_compile=true", marks=pytest.mark.nightly)]
 )
-def test_a_mean_over_tokens_is_that_of_the_whole_batch(at, tmp_path, more):
-    whole, parts = train("own:Lengths", tmp_path / "whole"), train("own:Lengths", tmp_path / "parts", more)
+def test_a_mean_over_tokens_is_that_of_the_whole_batch(whole, tmp_path, more):
+    parts = train("own:Lengths", tmp_path, more)
     assert values(whole, "place_loss")[0] != values(whole, "small_loss")[0]
     for name in ("loss", "place_loss", "small_loss", "grad_norm"):
         np.testing.assert_allclose(values(parts, name), values(whole, name), rtol=2e-6)
 
 
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
-def test_short_formats_learn_nearly_the_same(at, tmp_path, precision):
-    short = train("own:Lengths", tmp_path / "short", f"--precision={precision}")
-    np.testing.assert_allclose(
-        values(short, "loss"), values(train("own:Lengths", tmp_path / "fp32"), "loss"), rtol=0.02
-    )
+def test_short_formats_learn_nearly_the_same(whole, tmp_path, precision):
+    short = train("own:Lengths", tmp_path, f"--precision={precision}")
+    np.testing.assert_allclose(values(short, "loss"), values(whole, "loss"), rtol=0.02)
 
 
 def test_packed_texts_do_not_see_each_other(at, tmp_path):
@@ -373,12 +378,12 @@ def test_a_class_that_is_none_is_refused(at, name, words):
 )
 def test_a_method_that_fails_is_named(at, tmp_path, name, words):
     with pytest.raises(UserCodeError, match=f"^--task=own:{name}: {words}"):
-        train(f"own:{name}", tmp_path, "--max_steps=1")
+        train(f"own:{name}", tmp_path, "--max_steps=1", "--num_hidden_layers=1")
 
 
 def test_a_loss_that_is_not_finite_is_named(at, tmp_path):
     with pytest.raises(RuntimeError, match="in step 2 the loss of --task=own:Infinite on rank 0 was not"):
-        train("own:Infinite", tmp_path, "--max_nan_steps=2")
+        train("own:Infinite", tmp_path, "--max_nan_steps=2", "--num_hidden_layers=1")
 
 
 @pytest.mark.parametrize(
@@ -408,10 +413,10 @@ def test_another_class_does_not_continue_a_run(alone, at):
 
 def test_a_resume_says_that_the_file_is_another_one(at, tmp_path, caplog):
     (at / "edited.py").write_text("from own import Bare")
-    train("edited:Bare", tmp_path, "--max_steps=1")
+    train("edited:Bare", tmp_path, "--max_steps=1", "--num_hidden_layers=1")
     (at / "edited.py").write_text("from own import Bare  # edited")
     with caplog.at_level("INFO"):
-        train("edited:Bare", tmp_path, "--max_steps=2")
+        train("edited:Bare", tmp_path, "--max_steps=2", "--num_hidden_layers=1")
     assert "resuming with the file of --task: SHA-256" in caplog.text
 
 

@@ -1,5 +1,6 @@
 """Fine-tuning: losses against formulas in fp64, the same numbers for every layout, the best checkpoint, early ends."""
 
+import functools
 import json
 import shutil
 
@@ -169,21 +170,22 @@ def encoded(task, batch):
 
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory):
-    """Rows of metrics.jsonl and predictions of each task, trained by one rank."""
-    found = {}
-    for name in ("classification", "embedding", "question_answering"):
+    """Returns the folder of a task that one rank trains, on the first use."""
+
+    @functools.cache
+    def trained(name):
         folder = tmp_path_factory.mktemp(name)
-        code = loop.train(configured(data[name], *STEPS, f"--output_dir={folder}"), Mesh())
-        assert code == 0
-        found[name] = folder
-    return found
+        assert loop.train(configured(data[name], *STEPS, f"--output_dir={folder}"), Mesh()) == 0
+        return folder
+
+    return trained
 
 
 STEPS = ("--max_steps=8", "--eval_every=4")
 
 
 def test_scores_of_answers_are_those_of_the_official_script(data, alone):
-    folder = alone["question_answering"]
+    folder = alone("question_answering")
     (path,) = [flag.partition("=")[2] for flag in data["question_answering"] if flag.startswith("--eval_file")]
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     with open(path) as file:
@@ -228,10 +230,10 @@ def test_four_ranks_learn_and_score_as_one_does(data, alone, tmp_path, name, lay
     args = ["-m", "tftrain.run", *data[name], *STEPS, f"--output_dir={tmp_path}", *layout.split()]
     run_ranks(4, args, seconds=300)
     for field in ("loss", "eval_task_loss", *(f"eval_{score}" for score in scores)):
-        np.testing.assert_allclose(values(tmp_path, field), values(alone[name], field), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(values(tmp_path, field), values(alone(name), field), rtol=1e-4, atol=1e-6)
     one, four = (
         [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-        for folder in (alone[name], tmp_path)
+        for folder in (alone(name), tmp_path)
     )
     assert len(one) == len(four)
     assert [each["label"] for each in one] == [each["label"] for each in four]

@@ -212,9 +212,15 @@ def pairwise(factors, allowed, tries=80000, seed=0):
     return chosen
 
 
+@functools.cache
+def design():
+    """Returns the rows of which each pair of values is in one."""
+    return pairwise(FACTORS, has_effect)
+
+
 def shortest(count=4):
     """Returns the names of so many rows of the design in fp32 that together have the most values."""
-    left, chosen = [row for row in pairwise(FACTORS, has_effect) if NARROW.isdisjoint(row.items())], []
+    left, chosen = [row for row in design() if NARROW.isdisjoint(row.items())], []
     for _ in range(count):
         seen = {item for row in chosen for item in row.items()}
         chosen.append(max(left, key=lambda row: len(row.items() - seen)))
@@ -224,19 +230,27 @@ def shortest(count=4):
 def name_of(row):
     """Returns the values of a row that are not the defaults, after the ranks."""
     others = [value for factor, value in row.items() if factor != "ranks" and value != next(iter(FACTORS[factor]))]
-    return "-".join([row["ranks"], *others])
+    return "+".join([row["ranks"], *others])
+
+
+def row_of(name):
+    """Returns the row of a name; no two factors have a value in common."""
+    given = name.split("+")
+    return {
+        factor: next((each for each in given if each in values), next(iter(values)))
+        for factor, values in FACTORS.items()
+    }
 
 
 EIGHT = ("pp8", "tp2-pp4-gpt", "dp2-tp2-pp2-zero1-gpt")
 
 
 @functools.cache
-def cases():
-    """Returns the cases by name: every pair of values on four ranks, and what only other sizes show."""
+def others():
+    """Returns the cases by name that are no rows of the design: what only other sizes and rules show."""
     wide = {"model": {**WIDE, "activation": "geglu"}, "learning_rate": SLOWLY}
     staged = {"accumulate": 8, "optimizer": LAMB}
     return {
-        **{name_of(row): configured(row) for row in pairwise(FACTORS, has_effect)},
         "tp2-zero1-wide": case(**ZERO_1, tensor_parallel_size=2, **wide),  # a tensor is larger than a bucket
         "tp4-sequence": case(tensor_parallel_size=4, sequence_parallel=True),
         "zero1-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
@@ -261,6 +275,16 @@ def cases():
             **staged, **ZERO_1, model={"num_hidden_layers": 3, **GPT}, tensor_parallel_size=2, pipeline_parallel_size=2
         ),
     }
+
+
+def named(name):
+    """Returns the case of a name; a rank need not make the design for a row."""
+    return others()[name] if name in others() else configured(row_of(name))
+
+
+def names_of_cases():
+    """Returns the names of all cases: every pair of values on four ranks, and the others."""
+    return [*map(name_of, design()), *others()]
 
 
 # Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
@@ -364,7 +388,7 @@ def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
     starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
-    found = cases()
+    found = {name: named(name) for name in names or names_of_cases()}
     names = names or [name for name in found if not found[name].parallel.problems(launch.size, {})]
     for name in sorted(names, key=lambda name: sizes(found[name])):
         if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(found[name]):

@@ -93,6 +93,7 @@ def flat(state):
 
 def compare(name, config, mesh):
     """Trains with shards and with whole weights and compares losses, evaluations and final states."""
+    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, eval_examples=72))
     run, infos = train(config, mesh)
     assert run.shards_weights
     assert not any(variable.numpy().size for variable in run.task.model.named_variables().values())

@@ -8,12 +8,15 @@ from tests.train.layouts import (
     FACTORS,
     RANKS,
     TRANSPORT,
-    cases,
     configured,
+    design,
     has_effect,
     name_of,
+    named,
+    names_of_cases,
     pairs_of,
     pairwise,
+    row_of,
     shortest,
     sizes,
 )
@@ -21,8 +24,8 @@ from tests.train.layouts import (
 
 def check(ranks, names, seconds, transport="auto"):
     """Every mesh has ranks of its own, because Gloo does not always connect so many again."""
-    for mesh in sorted({sizes(cases()[name]) for name in names}):
-        chosen = [name for name in names if sizes(cases()[name]) == mesh]
+    for mesh in sorted({sizes(named(name)) for name in names}):
+        chosen = [name for name in names if sizes(named(name)) == mesh]
         environ = {TRANSPORT: transport}
         output = run_ranks(ranks, ["-m", "tests.train.layouts", *chosen], seconds=seconds, environ=environ)
         for name in chosen:
@@ -46,7 +49,7 @@ MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
 def test_every_pair_of_levers_trains_as_one_rank_does(mesh, transport):
     if mesh == (1, 1) and transport == "tensorflow":
         pytest.skip("no group has this transport")
-    names = [name for name, case in cases().items() if sizes(case) == mesh and name not in EIGHT]
+    names = [name for name in names_of_cases() if sizes(named(name)) == mesh and name not in EIGHT]
     check(RANKS, names, 3500, transport)
 
 
@@ -60,9 +63,8 @@ def test_eight_ranks_with_stages_train_as_one_does(name):
 
 def test_the_design_has_every_pair_of_values_that_can_be():
     """A second, larger draw of allowed rows has no pair that the design lacks."""
-    design = pairwise(FACTORS, has_effect)
     other = pairwise(FACTORS, has_effect, seed=1)
-    assert set().union(*map(pairs_of, other)) <= set().union(*map(pairs_of, design))
-    assert {sizes(case) for name, case in cases().items() if name not in EIGHT} == set(MESHES)
-    assert len({name_of(row) for row in design}) == len(design)
-    assert all(not configured(row).problems(RANKS) for row in design)
+    assert set().union(*map(pairs_of, other)) <= set().union(*map(pairs_of, design()))
+    assert {sizes(named(name)) for name in names_of_cases() if name not in EIGHT} == set(MESHES)
+    assert all(row_of(name_of(row)) == row for row in design())
+    assert all(not configured(row).problems(RANKS) for row in design())

@@ -27,7 +27,7 @@ from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
 BASE = TrainConfig(
-    model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=2, hidden_size=16, num_attention_heads=2, **PLAIN),
+    model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=1, hidden_size=16, num_attention_heads=2, **PLAIN),
     data=DataConfig(synthetic_data=True, max_seq_length=SEQ, max_predictions_per_seq=PREDICTIONS),
     optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
     batch=BatchConfig(grad_accum_steps=1, global_batch_size=SAMPLES),
@@ -89,17 +89,13 @@ def whole():
 
 
 @pytest.mark.parametrize("steps", [*(pytest.param(steps, marks=pytest.mark.nightly) for steps in (2, 12)), 3])
-def test_accumulated_micro_batches_equal_one_batch(whole, steps):
+def test_accumulated_micro_batches_equal_one_batch_and_make_one_update(whole, steps):
     run, infos = trained(accumulating(steps))
     assert_same_weights(run, whole[0], 1e-5)
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
     np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
-
-
-def test_accumulation_makes_one_update_of_each_batch():
-    run, _ = trained(accumulating(3), steps=5)
-    assert int(run.optimizer.step) == int(run.progress.step) == 5
-    assert int(run.progress.consumed_samples) == 5 * SAMPLES
+    assert int(run.optimizer.step) == int(run.progress.step) == 4
+    assert int(run.progress.consumed_samples) == 4 * SAMPLES
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -131,6 +127,8 @@ def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
 @pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
 def test_half_precisions_follow_fp32(whole, precision, epsilon):
     run, infos = trained(accumulating(2, with_compute(precision=precision)))
+    assert float(infos[0].loss_scale) == (2**15 if precision == "fp16" else 1)  # The norm is that of no scale.
+    assert ("loss_scale/scale" in run.counters()) == (precision == "fp16")
     assert run.task.model.dtype == {"bf16": "bfloat16", "fp16": "float16"}[precision]
     # A gradient norm is a sum over many roundings of either sign: a few of them are left.
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * epsilon)
@@ -166,13 +164,6 @@ def test_buffers_of_each_dtype_add_up_the_gradients(whole, dtype, epsilon):
     # Each of 12 additions rounds; between one and two of them are left in a norm.
     np.testing.assert_allclose(norms(infos), norms(whole[1])[:1], rtol=max(2 * epsilon, 1e-6))
     assert dtype == "fp32" or norms(infos)[0] != norms(whole[1])[0]
-
-
-def test_fp16_scales_the_loss_and_reports_the_unscaled_norm(whole):
-    run, infos = trained(with_compute(precision="fp16"))
-    assert float(infos[0].loss_scale) == 2**15
-    assert "loss_scale/scale" in run.counters()
-    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * 2**-11)
 
 
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "fp16"])
@@ -229,13 +220,14 @@ def test_nothing_of_an_update_is_reduced_on_the_host():
     ],
     ids=str,
 )
-def test_backward_in_segments_gives_the_gradient_of_the_whole(whole, steps, compute):
-    segments = dataclasses.replace(BASE.parallel, backward_segments=2)
-    run, infos = trained(dataclasses.replace(accumulating(steps, with_compute(**compute)), parallel=segments))
+def test_backward_in_segments_gives_the_gradient_of_the_whole(steps, compute):
+    deep = dataclasses.replace(BASE, model=dataclasses.replace(BASE.model, num_hidden_layers=2))
+    segments = dataclasses.replace(deep, parallel=ParallelConfig(backward_segments=2), compute=ComputeConfig(**compute))
+    (run, infos), (whole, expected) = trained(accumulating(steps, segments)), trained(deep)
     assert run.segments == 2
-    assert_same_weights(run, whole[0], 1e-5)
-    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
-    np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
+    assert_same_weights(run, whole, 1e-5)
+    np.testing.assert_allclose(norms(infos), norms(expected), rtol=1e-5)
+    np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in expected], rtol=1e-5)
 
 
 @pytest.mark.nightly
