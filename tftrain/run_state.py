@@ -141,8 +141,11 @@ class Run:
         spikes: statistics of loss and gradient norm.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
-        """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn."""
+    def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None, trains: bool = True):
+        """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn.
+
+        An evaluation, which never `trains`, has no moments and no average.
+        """
         self.config, self.mesh = config, mesh
         self.whole, self.timeline = config, timeline(config)
         self.jit = config.compiles_whole(devices.has_gpu())
@@ -170,6 +173,7 @@ class Run:
             {each.name for each in variables if each.is_hidden_matrix},
             self.shards_weights,
             param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
+            trains,
         )
         state = self.optimizer.state
         if self.shards_weights:

@@ -68,6 +68,7 @@ def test_a_run_goes_on_in_other_layouts_and_back_and_is_evaluated_and_predicted(
         evaluation = ["-m", "tftrain.run", *given[:-1], "--mode=evaluate", "--ema_decay=0.5", *flags]
         lines = [line for line in run_ranks(1, evaluation).splitlines() if "  " in line and "goodput" not in line]
         sharded = run_ranks(2, [*evaluation, "--split_weights"])
+        assert "each rank holds one of 2 shards" in sharded
         assert [line for line in lines if line in sharded] == lines
         assert len(lines) >= 5
     assert "[MASK]" in run_ranks(1, ["-m", "tftrain.predict", f"--output_dir={folder}", "[MASK]"])

@@ -201,8 +201,8 @@ class TrainConfig:
         return self.compiles(gpu) and self.parallel.tensor_parallel_size == 1
 
     def shards_weights(self, ranks: int) -> bool:
-        """Returns whether each of `ranks` ranks holds a shard of the weights; an evaluation alone needs all of them."""
-        return self.parallel.split_weights and ranks > 1 and self.run.mode == "train"
+        """Returns whether each of `ranks` ranks holds a shard of the weights."""
+        return self.parallel.split_weights and ranks > 1
 
     @property
     def has_deferred_collectives(self) -> bool:

@@ -65,6 +65,7 @@ class Optimizer(tf.Module):
         hidden_matrices: Collection[str] = (),
         shards_weights: bool = False,
         groups: Mapping[str, ParamGroup] = MappingProxyType({}),
+        updates: bool = True,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -82,6 +83,7 @@ class Optimizer(tf.Module):
             hidden_matrices: names of the variables of all stages that Muon orthogonalizes.
             shards_weights: whether the variables are released, and the split state is all that ranks hold of them.
             groups: by name, the group of each variable that is in one.
+            updates: whether there are slots, so that `apply` is possible.
         """
         super().__init__(name="optimizer")
         mesh, gpu = mesh or Mesh(), devices.has_gpu()
@@ -103,7 +105,7 @@ class Optimizer(tf.Module):
             split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads, is_matrix)
         if gpu and config.optimizer.startswith("fused_"):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
-        slots = {name: self.slots_of(name) for name in variables}
+        slots = {name: self.slots_of(name) if updates else () for name in variables}
         self.state = OptimizerState(
             list(variables), targets, split, mesh, pieces, slots, initial, summed, shards_weights
         )

@@ -85,7 +85,8 @@ def load_task(
     """
     initial, kind = initial_weights.open_for(config), AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
-        run = Run(config, mesh, initial)
+        run = Run(config, mesh, initial, trains=False)
+        logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
         task, forward = make_task(config, mesh, joined(parts), initial), None
