@@ -76,6 +76,7 @@ TEXT = {
     "accumulation": {f"{dtype}/{count}": {"dtype": dtype, "micro_batches": count}
                      for dtype in ("fp32", "bf16", "fp16") for count in (1, 16, 256)},
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
+    "prepare": {row.name: row.settings for row in TABLES["prepare"].rows},
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
     "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
     "transports": {row.name: row.settings for row in TABLES["transports"].rows},

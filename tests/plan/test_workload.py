@@ -9,11 +9,13 @@ from tftrain.config.fields import changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
-from tftrain.plan import memory, timing
+from tftrain.parallel.mesh import Mesh
+from tftrain.plan import forecast, memory, timing
 from tftrain.plan import workload as workload_module
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config
+from tftrain.report import planned
 
 BATCH = BatchConfig(micro_batch_size=4, grad_accum_steps=1, global_batch_size=8)
 
@@ -63,6 +65,10 @@ def test_the_ranks_that_split_a_state_are_those_of_a_host_if_the_flag_says_so(tp
     config = dataclasses.replace(TrainConfig(parallel=parallel), batch=dataclasses.replace(BATCH, global_batch_size=32))
     work = from_config(config, 8, per_node=4)
     assert (work.owners, work.prefetch) == (owners, 3)
+    # What a run plans of itself, and what is planned for its launch.
+    assert planned.workload(config, Mesh(0, 8, 0, 4, tp), 32).owners == owners
+    cluster = dataclasses.replace(A100, per_node=4)
+    assert forecast.of_run(config, 8, cluster, Constants()).work.owners == owners
     everywhere = dataclasses.replace(config, parallel=dataclasses.replace(parallel, split_group="all"))
     assert from_config(everywhere, 8, per_node=4).owners == 8
     unsplit = dataclasses.replace(config, parallel=ParallelConfig())

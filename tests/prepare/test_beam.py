@@ -2,6 +2,10 @@
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -149,3 +153,22 @@ def test_a_wrong_option_of_beam_is_named(options, expected, tmp_path, capfd):
 def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
     config = prepare_config(tmp_path, **by_beam("--runner=FlinkRunner,--experiments=a,b", "--parallelism=2"))
     assert config.split_beam_options == ["--runner=FlinkRunner", "--experiments=a,b", "--parallelism=2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_program_alone_ends_all_processes(tmp_path, corpus, number):
+    folder = tmp_path / "out"
+    flags = [f"--input_files={corpus}/*.txt", f"--output_dir={folder}", f"--vocab_file={corpus}/vocab.vocab"]
+    mode = "--beam_options=--direct_running_mode=multi_processing,--direct_num_workers=2"
+    command = [sys.executable, "-m", "tftrain.prepare", *flags, "--runner=beam", mode]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    while not list(folder.glob(".unfinished/stage-*")) and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(1)
+    process.send_signal(number)
+    # The error stream ends with the last process that has it.
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1] == b"prepare: interrupted; nothing was left in the output folder"
+    assert not folder.exists()

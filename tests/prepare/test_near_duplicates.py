@@ -8,11 +8,12 @@ import pytest
 from tests import corpora
 from tests.prepare.test_prepare import contents
 from tftrain.config import prepare as settings
+from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
 from tftrain.prepare import corpus_chunks
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex
-from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, Bands, find_pairs, later_ones
+from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, Bands, find_pairs, joined
 from tftrain.prepare.preparation import prepare
 from tftrain.prepare.workers import Workers
 
@@ -67,13 +68,17 @@ def test_the_first_document_of_each_group_stays():
     pairs = rng.integers(0, 300, [150, 2]).astype(np.uint64)
     groups = {number: {number} for number in range(300)}
     for one, other in pairs.tolist():
-        joined = groups[one] | groups[other]
-        for number in joined:
-            groups[number] = joined
+        both = groups[one] | groups[other]
+        for number in both:
+            groups[number] = both
     later = [number for number in range(300) if number > min(groups[number])]
-    assert later_ones(pairs).tolist() == later
+    found = joined(pairs)
+    assert found[:, 1].tolist() == later
+    assert all(first == min(groups[number]) for first, number in found.tolist())
+    some = joined(np.concatenate([joined(pairs[:70]), pairs[70:]]))
+    np.testing.assert_array_equal(some, found)
     assert 50 < len(later) < 200
-    assert later_ones(np.zeros([0, 2], np.uint64)).tolist() == []
+    assert joined(np.zeros([0, 2], np.uint64)).shape == (0, 2)
 
 
 def test_a_document_in_a_script_without_spaces_or_of_few_words_is_found(tmp_path):
@@ -135,6 +140,13 @@ def test_what_is_dropped_is_counted_and_the_output_is_the_same_for_any_number_of
     assert 0.4 < near.tokens_dropped["near_duplicate_document"] / near.tokens_read < 0.51
     assert "near_duplicate_document" not in results["paragraph"].tokens_dropped
     assert "dropped: near duplicate document" in capsys.readouterr().out
+
+
+def test_a_split_that_near_duplicates_leave_empty_is_refused_with_the_flag(prepare_config, tmp_path):
+    text = " ".join(words(np.random.default_rng(0), 300))
+    (tmp_path / "text").write_text("\n\n".join(f"{text} {number}" for number in range(60)))
+    with pytest.raises(DataError, match=r"near duplicates: --deduplicate=paragraph keeps them"):
+        prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), deduplicate="near"))
 
 
 def test_a_missing_package_is_named(monkeypatch, prepare_config, tmp_path):

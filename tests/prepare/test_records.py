@@ -116,11 +116,19 @@ def test_causal_records_keep_their_last_label(tmp_path, vocab, vocab_size):
     ("changed", "fault"),
     [
         ({"input_ids": [5] * 20}, "the record has 20 input_ids; the first record of all has 32"),
-        ({"input_ids": [10**6] * LENGTH}, "the record has input_ids from 1000000 to 1000000; expected 0 or more, less"),
-        ({"masked_lm_positions": [1, 2, 3, 4, LENGTH]}, "masked_lm_positions from 1 to 32; expected 0 or more, less"),
-        ({"masked_lm_ids": [-1] * SLOTS}, "masked_lm_ids from -1 to -1"),
-        ({"masked_lm_weights": [float("nan")] * SLOTS}, "masked_lm_weights from nan to nan"),
-        ({"input_mask": [2] * LENGTH}, "input_mask from 2 to 2"),
+        ({"input_ids": [10**6] * LENGTH}, "the record has 1000000 in input_ids; expected ints from 0 to "),
+        (
+            {"masked_lm_positions": [1, 2, 3, 4, LENGTH]},
+            "the record has 32 in masked_lm_positions; expected ints from 0 to 31",
+        ),
+        ({"masked_lm_ids": [-1] * SLOTS}, "the record has -1 in masked_lm_ids"),
+        ({"masked_lm_weights": [*[1.0] * (SLOTS - 1), float("nan")]}, "the record has nan in masked_lm_weights"),
+        (
+            {"masked_lm_weights": [5.0] * SLOTS},
+            "the record has 5.0 in masked_lm_weights; expected floats from 0 to 1.0",
+        ),
+        ({"input_ids": [5.5] * LENGTH}, "the record has 5.5 in input_ids; expected ints"),
+        ({"input_mask": [2] * LENGTH}, "the record has 2 in input_mask"),
         ({"next_sentence_labels": []}, "the record has 0 next_sentence_labels"),
     ],
 )
@@ -141,6 +149,8 @@ def test_a_record_that_is_not_like_the_others_is_named_and_nothing_is_left(recor
 def test_files_and_flags_that_do_not_fit_are_refused(records, vocab):
     with pytest.raises(DataError, match=r"--input_records=.*: no file matches"):
         prepare(config(records, vocab, input_records=f"{records}/*.none"))
+    with pytest.raises(DataError, match=r"--eval_records=.*one.tfrecord is one of --input_records too"):
+        prepare(config(records, vocab, eval_records=f"{records}/o*.tfrecord"))
     made = PrepareConfig(input_records="x", output_dir="y", packing="greedy", eval_fraction=0.5)
     assert [problem.flag for problem in made.problems()] == ["packing", "eval_fraction", "vocab_file"]
     (problem,) = PrepareConfig(input_files=("x",), output_dir="y", eval_records="x").problems()

@@ -80,7 +80,9 @@ def corpus(folder: Path) -> dict[str, Path]:
         for text in texts:
             stream.write(json.dumps({"text": text}).encode() + b"\n")
     table = pyarrow.table({"text": texts})
-    pyarrow.parquet.write_table(table, files["parquet"], row_group_size=-(-len(texts) // 16))
+    unfinished = folder / "unfinished"
+    pyarrow.parquet.write_table(table, unfinished, row_group_size=-(-len(texts) // 16))
+    unfinished.rename(files["parquet"])
     return files
 
 

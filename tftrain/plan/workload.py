@@ -146,7 +146,7 @@ def from_config(
     zero_stage: int | None = None,
     trainer: str = "tftrain",
     gpu: bool = True,
-    per_node: int = 1,
+    per_node: int = 0,
 ) -> Workload:
     """Returns the workload of a run's configuration.
 
@@ -157,7 +157,7 @@ def from_config(
         zero_stage: 0 to 3; None: as split_opt_state, split_grad_accum and split_weights say.
         trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
-        per_node: devices of a host.
+        per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
     vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)

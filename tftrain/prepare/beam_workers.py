@@ -17,6 +17,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -83,7 +84,7 @@ class BeamWorkers(Workers):
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error:
-            reason = str(error).strip().split("\n")[-1]
+            reason = str(error).strip().split("\n")[-1] or type(error).__name__
             raise DataError(f"the Beam pipeline of the stage {stage!r} failed: {reason}") from error
 
 
@@ -101,13 +102,14 @@ def _finished(running: PipelineResult) -> str:
 def _interrupts() -> Iterator[list[BaseException]]:
     """Interrupts Beam's direct runner also if one of its worker processes dies: it would wait for ever.
 
-    A thread waits for each of these processes, and raises a RuntimeError. Ctrl-C too ends all processes. So the first
-    item of the list is why the main thread is interrupted.
+    A thread waits for each of these processes, and raises a RuntimeError. A signal to this program alone ends these
+    processes, for which it would wait too. So the first item of the list is why the main thread is interrupted.
     """
     reasons: list[BaseException] = []
 
     def interrupt(*_) -> None:
         reasons.append(KeyboardInterrupt())
+        _end_processes()
         raise reasons[0]
 
     def notice(thread: threading.ExceptHookArgs) -> None:
@@ -116,14 +118,27 @@ def _interrupts() -> Iterator[list[BaseException]]:
             os.kill(os.getpid(), signal.SIGINT)
 
     is_main = threading.current_thread() is threading.main_thread()
-    previous = threading.excepthook, is_main and signal.signal(signal.SIGINT, interrupt)
+    signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    previous = threading.excepthook, [signal.signal(number, interrupt) for number in signals]
     threading.excepthook = notice if is_main else threading.excepthook
     try:
         yield reasons
     finally:
         threading.excepthook = previous[0]
-        if is_main:
-            signal.signal(signal.SIGINT, previous[1] or signal.SIG_DFL)
+        for number, handler in zip(signals, previous[1], strict=True):
+            signal.signal(number, handler or signal.SIG_DFL)
+        if reasons:
+            _end_processes()  # Also those that were about to start.
+
+
+def _end_processes(parent: str = "self") -> None:
+    """Kills the processes that Beam's direct runner has started, through a shell."""
+    for path in Path("/proc", parent, "task").glob("*/children"):
+        with contextlib.suppress(OSError):  # It has ended.
+            for process in path.read_text().split():
+                _end_processes(process)
+                if "apache_beam" in Path("/proc", process, "cmdline").read_text():
+                    os.kill(int(process), signal.SIGKILL)
 
 
 def _checked(options: Sequence[str]) -> list[str]:
@@ -164,7 +179,7 @@ def _run_task(number: int, folder: str, program: tuple[str, int]) -> None:
         return
     try:
         outcome = function(*tasks[number]), None
-    except (RunError, OSError) as error:
+    except RunError as error:
         outcome = None, error
     _write(os.path.join(folder, str(number)), outcome)
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
-from tftrain.prepare import appended_files, builtin_corpus, sources
-from tftrain.prepare.duplicates import ParagraphIndex, Rows, document_numbers, find_duplicates, read_duplicates
-from tftrain.prepare.near_duplicates import Bands, find_pairs, later_ones
+from tftrain.prepare import appended_files, builtin_corpus, near_duplicates, sources
+from tftrain.prepare.duplicates import ParagraphIndex, Rows, among, document_numbers, find_duplicates, read_duplicates
+from tftrain.prepare.near_duplicates import Bands, find_pairs, joined
 from tftrain.prepare.sources import Part
 from tftrain.prepare.workers import Workers
 
@@ -122,7 +122,7 @@ class Spool:
         near = np.zeros(len(places), bool)
         if self.near_duplicates:
             numbers = np.array(places, np.uint64).reshape(-1, 2)
-            near = np.isin(document_numbers(*numbers.T), np.load(self.near_duplicates))
+            near = among(document_numbers(*numbers.T), np.load(self.near_duplicates, mmap_mode="r"))
         duplicates, documents = read_duplicates(folder), []
         for place, is_near in zip(places, near, strict=True):
             sides, paragraphs = ([], [], []), entries[place]
@@ -196,7 +196,8 @@ def read_corpus(
             firsts.append(sum(firsts[-1:]) + counted)
             total, bad_rows = total + size, bad_rows + bad
     for attempt in range(_SPLIT_ATTEMPTS):
-        spool = _make_spool(config, work, total, attempt, smallest_chunk)
+        known = firsts[-1] if documents is None else len(documents)
+        spool = _make_spool(config, work, known, total, attempt, smallest_chunk)
         if documents is None:
             tasks = [(spool, group, first, config) for group, first in zip(groups, [0, *firsts], strict=False)]
             added = workers.run("read documents", spool_parts, tasks)
@@ -233,7 +234,9 @@ def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str
     return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
 
 
-def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
+def _make_spool(
+    config: PrepareConfig, work: str, documents: int, total_bytes: int, attempt: int, smallest_chunk: int
+) -> Spool:
     """Returns a spool with empty folders."""
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):
@@ -245,7 +248,7 @@ def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int
     drops = config.deduplicate != "none" and not config.builtin_corpus
     indices = (
         ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None,
-        ParagraphIndex.for_text(bands, total_bytes) if config.deduplicate == "near" else None,
+        ParagraphIndex.for_text(bands, near_duplicates.BYTES * documents) if config.deduplicate == "near" else None,
     )
     return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), *indices)
 
@@ -254,7 +257,10 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
     """Near duplicates first: a paragraph that only they have in common with another document stays there."""
     if spool.bands:
         tasks = [(spool.bands, bucket) for bucket in range(spool.bands.buckets)]
-        later = later_ones(np.concatenate(list(workers.run("find near duplicates", find_pairs, tasks))))
+        groups = np.zeros([0, 2], np.uint64)
+        for pairs in workers.run("find near duplicates", find_pairs, tasks):
+            groups = joined(np.concatenate([groups, pairs]))
+        later = groups[:, 1]
         np.save(spool.near_duplicates, later)
         shutil.rmtree(spool.bands.folder)
         logger.info(f"near duplicates dropped: {len(later):,} documents (--deduplicate=paragraph keeps them)")

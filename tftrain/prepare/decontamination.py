@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.prepare.duplicates import among
 from tftrain.prepare.objective import TokenizedText
 
 _SEED = 13
@@ -40,14 +41,6 @@ def window_hashes(text: TokenizedText, size: int, vocab_size: int) -> tuple[np.n
     crosses = _covered(np.maximum(borders - size + 1, 0), borders, len(text.tokens))[:count]
     places = np.flatnonzero(~crosses)
     return places, hashes[places]
-
-
-def among(hashes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns which hashes are among the wanted ones, bool; `wanted` is ascending."""
-    if not len(wanted):
-        return np.zeros(len(hashes), bool)
-    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    return wanted[places] == hashes
 
 
 def cut(text: TokenizedText, size: int, vocab_size: int, of_training: np.ndarray) -> Cut:

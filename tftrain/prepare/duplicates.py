@@ -78,6 +78,14 @@ def document_numbers(files: np.ndarray, documents: np.ndarray) -> np.ndarray:
     return np.asarray(files, np.uint64) << np.uint64(32) | np.asarray(documents, np.uint64)
 
 
+def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Returns which numbers are among those of an ascending array, bool."""
+    if not len(wanted):
+        return np.zeros(len(numbers), bool)
+    places = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+    return wanted[places] == numbers
+
+
 def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
     """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
 
@@ -91,7 +99,7 @@ def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]
     same = rows["hash"][1:, 0] == rows["hash"][:-1, 0]
     rows = rows[np.append(same, False) | np.append(False, same)]
     if left_out:
-        rows = rows[~np.isin(document_numbers(rows["file"], rows["document"]), np.load(left_out))]
+        rows = rows[~among(document_numbers(rows["file"], rows["document"]), np.load(left_out, mmap_mode="r"))]
     keys = (rows["paragraph"], rows["document"], rows["file"], rows["hash"][:, 1], rows["hash"][:, 0])
     rows = rows[np.lexsort(keys)]
     rows = rows[np.append(rows[1:] != rows[:-1], True)[: len(rows)]]  # Once each, also if a task ran twice.

@@ -1,4 +1,4 @@
-"""Finds the documents that are nearly the same as an earlier one of the corpus, with bounded memory.
+"""Finds the documents that are nearly the same as an earlier one of the corpus.
 
 Broder, "On the resemblance and containment of documents" (1997): the resemblance of two documents is the number of
 runs of SHINGLE words that both have, divided by that of the runs that one of them has. MinHash gives each document
@@ -7,7 +7,8 @@ of one of BANDS bands are near duplicates: of resemblance 0.5 with a probability
 92%, and of 0.9 with 99.96%: 1 - (1 - resemblance ** ROWS) ** BANDS. Near duplicates of near duplicates are one group,
 of which the first document in the corpus stays.
 
-As for paragraphs (`tftrain.prepare.duplicates`), each worker appends rows, here one for each band, to buckets on disk.
+As for paragraphs (`tftrain.prepare.duplicates`), each worker appends rows, here one for each band, to buckets on disk,
+whose pairs are joined one bucket after the other. So memory grows only with the near duplicates, 16 bytes each.
 """
 
 import functools
@@ -20,6 +21,7 @@ import xxhash
 from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, Rows, document_numbers, read_bucket
 
 SHINGLE, BANDS, ROWS = 5, 14, 8
+BYTES = 16 * BANDS  # of a document's rows
 # An ideograph or a kana is a word of its own.
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
 _ROW, _HASH_AND_PLACE = np.dtype([("hash", "<u8"), ("document", "<u4"), ("file", "<u4")]), struct.Struct("<Q2I")
@@ -56,17 +58,17 @@ def _empty_sketch():
 def find_pairs(index: ParagraphIndex, bucket: int) -> np.ndarray:
     """Returns pairs of documents of a bucket that share a band, uint64 [n, 2], see `document_numbers`.
 
-    Together, the pairs of all buckets join the documents of each group.
+    Together, the pairs of all buckets join the documents of each group, see `joined`.
     """
     rows = read_bucket(index, bucket, _ROW)
     documents = document_numbers(rows["file"], rows["document"])
     order = np.lexsort((documents, rows["hash"]))
     hashes, documents = rows["hash"][order], documents[order]
-    return np.stack([documents[:-1], documents[1:]], axis=1)[hashes[1:] == hashes[:-1]]
+    return np.unique(np.stack([documents[:-1], documents[1:]], axis=1)[hashes[1:] == hashes[:-1]], axis=0)
 
 
-def later_ones(pairs: np.ndarray) -> np.ndarray:
-    """Returns the documents of all groups but the first of each, ascending, given `find_pairs` of all buckets."""
+def joined(pairs: np.ndarray) -> np.ndarray:
+    """Returns the groups that pairs of documents join: each document but the first, ascending, after the first."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -74,4 +76,5 @@ def later_ones(pairs: np.ndarray) -> np.ndarray:
     ends = numbers.reshape(-1, 2).T
     graph = coo_array((np.ones(ends.shape[1], bool), tuple(ends)), shape=(len(documents), len(documents)))
     _, groups = connected_components(graph, directed=False)
-    return np.delete(documents, np.unique(groups, return_index=True)[1])
+    firsts = documents[np.unique(groups, return_index=True)[1]][groups]
+    return np.stack([firsts, documents], axis=1)[documents != firsts]

@@ -198,8 +198,10 @@ def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> A
         if not any(result.examples for result in results_of[split]) and (split == "train" or config.eval_fraction):
             cut = whole.tokens_dropped.get(accounting.IN_TRAINING) if split == "eval" else 0
             kept = f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
+            near = whole.tokens_dropped.get(accounting.NEAR_DUPLICATE, 0)
+            other = f"; {near:,} tokens of the text are near duplicates: --deduplicate=paragraph keeps them"
             raise DataError(
                 f"{corpus_chunks.source(config)}: the {name} split has no example; expected "
-                f"{objective.smallest_text()}{kept if cut else ''}"
+                f"{objective.smallest_text()}{kept if cut else ''}{other if near else ''}"
             )
     return whole

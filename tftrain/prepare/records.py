@@ -5,7 +5,6 @@ file becomes a shard. Masked records have the features of the original BERT, cau
 """
 
 import dataclasses
-import math
 import os
 from collections import Counter
 
@@ -32,6 +31,8 @@ def adopt(
     paths = {"train": match_files(config.input_records, "input_records"), "eval": []}
     if config.eval_records:
         paths["eval"] = match_files(config.eval_records, "eval_records")
+    if both := set(paths["train"]) & set(paths["eval"]):
+        raise DataError(f"--eval_records={config.eval_records}: {min(both)} is one of --input_records too")
     length, slots = record_sizes(paths["train"], config.objective)
     masks = {"masking": "static", "max_predictions_per_seq": slots} if config.objective == "masked" else {}
     config = dataclasses.replace(config, max_seq_length=length, **masks)
@@ -64,25 +65,27 @@ def copy_file(path: str, copy: str, config: PrepareConfig, tokenizer: Tokenizer)
     ids, unknown = len(tokenizer.vocabulary), tokenizer.vocabulary.unknown_id
     slots = config.max_predictions_per_seq
     length = config.max_seq_length + (slots is None)  # A causal record has the last label too.
-    # Of each feature, how many values a record has, and what they are below.
-    limits = {"input_ids": (length, ids)}
+    # Of each feature, how many values a record has, and the largest one.
+    limits = {"input_ids": (length, ids - 1)}
     if slots:
-        limits |= {"input_mask": (length, 2), "segment_ids": (length, 2), "next_sentence_labels": (1, 2)}
-        limits |= {"masked_lm_positions": (slots, length), "masked_lm_ids": (slots, ids)}
-        limits |= {"masked_lm_weights": (slots, math.inf)}
+        limits |= {"input_mask": (length, 1), "segment_ids": (length, 1), "next_sentence_labels": (1, 1)}
+        limits |= {"masked_lm_positions": (slots, length - 1), "masked_lm_ids": (slots, ids - 1)}
+        limits |= {"masked_lm_weights": (slots, 1.0)}
 
     def payloads():
         for place, payload in records.read_all(range(len(records))):
             features = decode(payload, place)
-            for name, (width, end) in limits.items():
+            for name, (width, most) in limits.items():
                 values = features.get(name, ())
                 if len(values) != width:
                     raise DataError(
                         f"{place}: the record has {len(values)} {name}; the first record of all has {width}"
                     )
-                if not (min(values) >= 0 and max(values) < end):
-                    fault = f"the record has {name} from {min(values)} to {max(values)}"
-                    raise DataError(f"{place}: {fault}; expected 0 or more, less than {end}")
+                kind = type(most)
+                wrong = [value for value in values if not (0 <= value <= most and isinstance(value, kind))]
+                if wrong:
+                    fault = f"the record has {wrong[0]} in {name}; expected {kind.__name__}s from 0 to {most}"
+                    raise DataError(f"{place}: {fault}")
             tokens = sum(features["input_mask"]) if slots else length
             counts.update(records=1, tokens=tokens, unknown=features["input_ids"].count(unknown))
             yield payload

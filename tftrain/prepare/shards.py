@@ -15,6 +15,7 @@ from tftrain.input.tokenizer_model import Tokenize, Tokenizer
 from tftrain.prepare import accents, decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
+from tftrain.prepare.duplicates import among
 from tftrain.prepare.objective import Objective, TokenizedText
 from tftrain.prepare.objectives import objective_of
 
@@ -64,7 +65,7 @@ def write_shard(
         wanted, size = np.load(windows, mmap_mode="r"), config.heldout_window
         if chunk.split == "train":
             _, hashes = decontamination.window_hashes(text, size, len(vocabulary))
-            seen_hashes = np.unique(hashes[decontamination.among(hashes, wanted)])
+            seen_hashes = np.unique(hashes[among(hashes, wanted)])
         else:
             cut = decontamination.cut(text, size, len(vocabulary), wanted)
             dropped = {IN_TRAINING: len(text.tokens) - len(cut.text.tokens)}

@@ -32,7 +32,7 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
 
 def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem]:
     gpu, ranks = hardware.has_driver(), launch.local_size
-    work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu)
+    work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu, per_node=ranks)
     planned = memory.estimate(work, of_trainer(gpu))
     shared, beside, advice = 0.0, "", ""
     if gpu:

@@ -72,7 +72,7 @@ def timeline_of(config: TrainConfig, mesh: Mesh, samples: int) -> tuple[list[Mom
 
 def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:
     """Returns what the planner plans for an update of a run with so many samples, which differ in a batch ramp."""
-    work = from_config(config, mesh.data.size, gpu=devices.has_gpu())
+    work = from_config(config, mesh.data.size, gpu=devices.has_gpu(), per_node=mesh.local_size)
     accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
     return work._replace(global_batch=samples, accumulation=work.accumulation if accumulates else "")
 
