@@ -19,7 +19,7 @@ def small(monkeypatch):
 
 def test_both_programs_make_about_as_many_tokens_of_each_format(small, tmp_path):
     config = BenchConfig(table="prepare", output_dir=str(tmp_path))
-    rows = [row for form in table.FORMATS for row in PREPARE.matching(f"bpe/1/{form}/*")]
+    rows = [row for form in ("txt", "parquet") for row in PREPARE.matching(f"bpe/1/{form}/*")]
     outcomes = list(PREPARE.outcomes(rows, config, lambda line: None))
     assert [outcome.row for outcome in outcomes] == [row.name for row in rows]
     assert not any(outcome.error for outcome in outcomes)

@@ -156,7 +156,7 @@ def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_to_the_program_alone_ends_all_processes(tmp_path, corpus, number):
     folder = tmp_path / "out"
     flags = [f"--input_files={corpus}/*.txt", f"--output_dir={folder}", f"--vocab_file={corpus}/vocab.vocab"]
