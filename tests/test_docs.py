@@ -46,6 +46,7 @@ OTHER = {
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
+    "tools/layout_cases.py": {"cases", "most"},
     "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
 }
 
