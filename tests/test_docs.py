@@ -30,7 +30,14 @@ OTHER = {
     },
     "ray": {"num-cpus"},
     "Apache Beam": {
-        *("direct_num_workers", "direct_running_mode", "environment_config", "environment_type", "flink_master"),
+        *(
+            "direct_num_workers",
+            "direct_running_mode",
+            "environment_config",
+            "environment_type",
+            "flink_job_server_jar",
+            "flink_master",
+        ),
         *("job_endpoint", "number_of_worker_harness_threads", "parallelism", "project", "region", "service_port"),
         *("sdk_container_image", "temp_location"),
     },
