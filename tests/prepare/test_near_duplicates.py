@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from tests import corpora
@@ -147,6 +148,14 @@ def test_a_split_that_near_duplicates_leave_empty_is_refused_with_the_flag(prepa
     (tmp_path / "text").write_text("\n\n".join(f"{text} {number}" for number in range(60)))
     with pytest.raises(DataError, match=r"near duplicates: --deduplicate=paragraph keeps them"):
         prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), deduplicate="near"))
+
+
+@pytest.mark.parametrize("kind", ["paragraph", "near"])
+def test_a_table_without_row_groups_has_no_document(prepare_config, tmp_path, kind):
+    path = tmp_path / "empty.parquet"
+    pyarrow.parquet.ParquetWriter(path, pyarrow.schema([("text", pyarrow.string())])).close()
+    with pytest.raises(DataError, match="no document in 1 files; expected text"):
+        prepare(prepare_config(tmp_path / "out", input_files=str(path), deduplicate=kind))
 
 
 def test_a_missing_package_is_named(monkeypatch, prepare_config, tmp_path):

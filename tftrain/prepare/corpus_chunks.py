@@ -195,9 +195,9 @@ def read_corpus(
                 logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
             firsts.append(sum(firsts[-1:]) + counted)
             total, bad_rows = total + size, bad_rows + bad
+    count = sum(firsts[-1:]) if documents is None else len(documents)
     for attempt in range(_SPLIT_ATTEMPTS):
-        known = firsts[-1] if documents is None else len(documents)
-        spool = _make_spool(config, work, known, total, attempt, smallest_chunk)
+        spool = _make_spool(config, work, count, total, attempt, smallest_chunk)
         if documents is None:
             tasks = [(spool, group, first, config) for group, first in zip(groups, [0, *firsts], strict=False)]
             added = workers.run("read documents", spool_parts, tasks)
