@@ -14,19 +14,13 @@ import math
 import statistics
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import psutil
 
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.ranks import highest_memory
+from tftrain.bench.ranks import watched
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns, rows_of
-from tftrain.bench.training.run import execute
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
 from tftrain.page.bars import Panel, Series
@@ -48,15 +42,16 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 
     errors: dict[str, str] = {}
     megabytes = files["txt"].stat().st_size / 1e6
-    for name, found in in_turns(group, config.rounds, run, errors).items():
-        (row,) = (row for row in group if row.name == name)
-        if name in errors:
-            yield Outcome(name, [], errors[name])
+    answers = in_turns(group, config.rounds, run, errors)
+    for row in group:
+        if row.name in errors:
+            yield Outcome(row.name, [], errors[row.name])
             continue
+        found = answers[row.name]
         seconds, tokens = statistics.median(each["seconds"] for each in found), found[0]["tokens"]
         rates = {"seconds": seconds, "mb_per_s": megabytes / seconds, "ktokens_per_s": tokens / seconds / 1e3}
         memory = statistics.median(each["pss_gb"] for each in found)
-        yield Outcome(name, [{**row.settings, **rates, "million_tokens": tokens / 1e6, "pss_gb": memory}])
+        yield Outcome(row.name, [{**row.settings, **rates, "million_tokens": tokens / 1e6, "pss_gb": memory}])
 
 
 def corpus(folder: Path) -> dict[str, Path]:
@@ -97,20 +92,10 @@ def once(row: Row, file: Path) -> Record:
         ]
         settings = [tokenizer, str(VOCAB_SIZE), str(LENGTH), str(workers), str(file), f"{folder}/out"]
         plain = [sys.executable, "-m", "tftrain.bench.plain_prepare", *settings]
-        ended, sampled = threading.Event(), []
-        with ThreadPoolExecutor(1) as pool:
-
-            def watch(pid: int) -> None:
-                sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended, whole_tree=True))
-
-            begin = time.monotonic()
-            try:
-                lines = execute(ours if program == "tftrain" else plain, LIMIT_SECONDS, {"HF_HOME": folder}, watch)
-            finally:
-                ended.set()
-            seconds = time.monotonic() - begin
+        command = ours if program == "tftrain" else plain
+        lines, seconds, memory = watched(command, {"HF_HOME": folder}, LIMIT_SECONDS, whole_tree=True)
         tokens = read_manifest(f"{folder}/out").tokens_in_examples if program == "tftrain" else int(lines[-1])
-    return {"seconds": seconds, "tokens": tokens, "pss_gb": sampled[0].result().total / 1e9}
+    return {"seconds": seconds, "tokens": tokens, "pss_gb": memory.total / 1e9}
 
 
 PREPARE = Table(

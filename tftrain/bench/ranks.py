@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -81,23 +81,38 @@ def measure(
     Raises:
         MeasureError: it failed, took longer, or did not print a line.
     """
-    begin, seconds, sampled, ended = time.monotonic(), [], [], threading.Event()
-
-    def watch(pid: int) -> None:
-        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended))
+    begin, seconds = time.monotonic(), []
 
     def hear(line: str) -> None:
         if len(seconds) < len(awaited) and awaited[len(seconds)] in line:
             seconds.append(time.monotonic() - begin)
 
-    with ThreadPoolExecutor() as pool:
-        try:
-            execute(command, limit, environ, watch, hear)
-        finally:
-            ended.set()
+    _, _, memory = watched(command, environ, limit, hear)
     if len(seconds) < len(awaited):
         raise MeasureError(f"it did not print {awaited[len(seconds)]!r}")
-    return seconds, sampled[0].result()
+    return seconds, memory
+
+
+def watched(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    limit: float,
+    on_line: Callable[[str], object] = lambda line: None,
+    whole_tree: bool = False,
+) -> tuple[list[str], float, Memory]:
+    """Runs a command, see `execute`; returns its lines, its seconds, and its memory, see `highest_memory`."""
+    begin, sampled, ended = time.monotonic(), [], threading.Event()
+
+    def watch(pid: int) -> None:
+        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended, whole_tree))
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            lines = execute(command, limit, environ, watch, on_line)
+        finally:
+            ended.set()
+        seconds = time.monotonic() - begin
+    return lines, seconds, sampled[0].result()
 
 
 def memory_of(pids: Iterable[int]) -> Memory:
