@@ -8,7 +8,6 @@ import pytest
 
 from tests import corpora
 from tests.prepare.test_prepare import contents
-from tftrain.config import prepare as settings
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import read_manifest
 from tftrain.prepare import corpus_chunks
@@ -159,7 +158,7 @@ def test_a_table_without_row_groups_has_no_document(prepare_config, tmp_path, ki
 
 
 def test_a_missing_package_is_named(monkeypatch, prepare_config, tmp_path):
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = prepare_config(tmp_path / "out", deduplicate="near").problems()
     assert problem.flag == "deduplicate"
     assert "pip install 'tftrain[near]'" in problem.expected

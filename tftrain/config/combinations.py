@@ -1,13 +1,12 @@
 """Which flags of a run contradict each other: every rule over more than one flag, section by section."""
 
 import dataclasses
-import importlib.util
 import math
 from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.families import listed, taking
-from tftrain.config.fields import ConfigError, Problem, superfluous
+from tftrain.config.fields import ConfigError, Problem, not_installed, superfluous
 from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.config.parallel import schedule_problems
@@ -32,9 +31,8 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
         if name not in TRACKERS:
             expected = f"expected some of {', '.join(TRACKERS)}, separated by commas"
             problems.append(Problem("report_to", config.log.report_to, expected))
-        elif TRACKERS[name] and importlib.util.find_spec(TRACKERS[name]) is None:
-            expected = f"expected {TRACKERS[name]} to be installed: pip install 'tftrain[trackers]'"
-            problems.append(Problem("report_to", config.log.report_to, expected))
+        elif TRACKERS[name]:
+            problems += not_installed("report_to", config.log.report_to, TRACKERS[name], "trackers")
     if config.evaluation.weights == "averaged":
         if config.run.mode == "train" and not config.optimizer.ema_decay:
             problems.append(Problem("weights", "averaged", "expected trained, or add ema_decay"))

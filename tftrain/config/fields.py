@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import itertools
 import math
@@ -165,6 +166,13 @@ def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Probl
     """Returns a problem for each of these flags of a dataclass that has another value than its default."""
     values = {name: getattr(section, name) for name in names}
     return [Problem(name, value, expected) for name, value in values.items() if value != getattr(type(section), name)]
+
+
+def not_installed(name: str, value: Any, package: str, extra: str) -> list[Problem]:
+    """Returns a problem of a flag whose value needs a package of an extra, if that is not installed."""
+    if importlib.util.find_spec(package) is not None:
+        return []
+    return [Problem(name, value, f"expected {package} to be installed: pip install 'tftrain[{extra}]'")]
 
 
 def bounds(field: dataclasses.Field) -> str:

@@ -1,11 +1,10 @@
 """The configuration of `tftrain.prepare`, as `tftrain.config.train` is that of a run."""
 
-import importlib.util
 import math
 import re
 from dataclasses import dataclass, fields
 
-from tftrain.config.fields import Problem, field_problems, flag, superfluous
+from tftrain.config.fields import Problem, field_problems, flag, not_installed, superfluous
 from tftrain.host.addresses import is_address
 
 # The 256 bytes and the special tokens.
@@ -149,9 +148,8 @@ class PrepareConfig:
         if bool(self.input_files) + self.builtin_corpus + bool(self.input_records) != 1:
             expected = "expected either input_files, builtin_corpus or input_records"
             problems.append(Problem("input_files", self.input_files, expected))
-        if self.deduplicate == "near" and importlib.util.find_spec("datasketch") is None:
-            expected = "expected datasketch to be installed: pip install 'tftrain[near]'"
-            problems.append(Problem("deduplicate", "near", expected))
+        if self.deduplicate == "near":
+            problems += not_installed("deduplicate", "near", "datasketch", "near")
         if not self.output_dir or is_address(self.output_dir):
             problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
@@ -167,9 +165,7 @@ class PrepareConfig:
             return superfluous(self, ("beam_options",), "remove this flag, or add runner=beam")
         expected = "remove this flag with runner=beam, whose options say how many workers there are"
         problems = superfluous(self, ("num_workers",), expected)
-        if importlib.util.find_spec("apache_beam") is None:
-            expected = "expected apache_beam to be installed: pip install 'tftrain[beam]'"
-            problems.append(Problem("runner", "beam", expected))
+        problems += not_installed("runner", "beam", "apache_beam", "beam")
         if not all(option.startswith("--") for option in self.split_beam_options):
             expected = "expected options that begin with --, such as --runner=FlinkRunner"
             problems.append(Problem("beam_options", self.beam_options, expected))
