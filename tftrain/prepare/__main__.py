@@ -34,8 +34,9 @@ def prepare(config: PrepareConfig) -> None:
 
     result = preparation.prepare(config)
     rows = f", packed into {result.examples('train')} and {result.examples('eval')} rows"
+    documents = f"{result.documents} documents, " if result.documents else ""  # Records of others have no number.
     logger.info(
-        f"{config.output_dir}: {f'{result.documents} documents, ' if result.documents else ''}"
+        f"{config.output_dir}: {documents}"
         f"{result.tokens_read} tokens, vocabulary of "
         f"{result.vocab_size}, {result.packed_examples('train')} training and {result.packed_examples('eval')} "
         f"held-out examples of {result.max_seq_length} tokens{rows if result.max_sequences_per_pack else ''}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 # Reasons for which tokens are dropped on purpose.
 DUPLICATE, NEAR_DUPLICATE, IN_TRAINING = "duplicate_paragraph", "near_duplicate_document", "shared_with_training"
-ON_PURPOSE = (DUPLICATE, NEAR_DUPLICATE, IN_TRAINING)
+_ON_PURPOSE = (DUPLICATE, NEAR_DUPLICATE, IN_TRAINING)
 _EXAMPLES_SHOWN = 3
 
 
@@ -37,7 +37,7 @@ class Accounting(NamedTuple):
     @property
     def tokens_wanted(self) -> int:
         """Tokens of the text without those that are dropped on purpose."""
-        return self.tokens_read - sum(self.tokens_dropped.get(reason, 0) for reason in ON_PURPOSE)
+        return self.tokens_read - sum(self.tokens_dropped.get(reason, 0) for reason in _ON_PURPOSE)
 
     @property
     def share_used(self) -> float:

@@ -64,7 +64,7 @@ def prepare(config: PrepareConfig) -> Manifest:
         with _workers(config, work) as workers:
             if config.input_records:
                 config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
-                new_manifest = _manifest(config, work, 0, tokenizer, counted, config.max_predictions_per_seq, shards_of)
+                new_manifest = _manifest(objective_of(config), work, 0, tokenizer, counted, shards_of)
             else:
                 smallest = objective.smallest_chunk()
                 spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
@@ -122,19 +122,19 @@ def _write(
                 os.rename(os.path.join(work, f"{split}-{number}{suffix}"), os.path.join(work, name + suffix))
             size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1
             shards_of_split.append(Shard(name, result.records, size, result.examples if packed else None))
-    return _manifest(config, work, documents, tokenizer, tokens, objective.predictions(), splits)
+    return _manifest(objective, work, documents, tokenizer, tokens, splits)
 
 
 def _manifest(
-    config: PrepareConfig,
+    objective: Objective,
     work: str,
     documents: int,
     tokenizer: Tokenizer,
     tokens: Accounting,
-    predictions: int | None,
     splits: dict[str, list[Shard]],
 ) -> Manifest:
     """Writes the vocabulary. Returns the manifest without writing it."""
+    config = objective.config
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
     model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
     if model_file:
@@ -153,7 +153,7 @@ def _manifest(
         strip_accents=tokenizer.strip_accents,
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
-        max_predictions_per_seq=predictions,
+        max_predictions_per_seq=objective.predictions(),
         documents=documents,
         tokens_read=tokens.tokens_read,
         tokens_in_examples=tokens.tokens_in_examples,
