@@ -23,6 +23,7 @@ from tftrain.prepare.preparation import prepare
 from tftrain.prepare.workers import Workers
 
 MASKED = {"masking": "static", "whole_word_masking": True, "vocab_size": 100, "heldout_window": 5}
+DIED = "of the stage 'count words' failed: a worker process died, probably because memory was short$"
 CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_size": 300}
 
 
@@ -117,9 +118,9 @@ def test_a_bad_line_is_named_as_by_the_local_way(prepare_config, tmp_path):
 
 
 def test_workers_that_do_not_see_the_folder(prepare_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(beam_workers, "_TASKS", "elsewhere")
     monkeypatch.setattr(beam_workers, "_write", lambda *_: None)
-    refused(prepare_config(tmp_path / "out", **by_beam()), f"--output_dir={tmp_path}/out: a Beam worker does not see")
+    expected = f"failed: {tmp_path}/out/.unfinished/stage-.* a Beam worker on .* does not see this folder; expected an"
+    refused(prepare_config(tmp_path / "out", **by_beam()), expected)
 
 
 def test_a_task_with_a_defect_is_one_line(tmp_path):
@@ -131,9 +132,14 @@ def test_a_task_with_a_defect_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_process_that_dies_is_one_line(tmp_path):
-    workers = BeamWorkers(["--direct_running_mode=multi_processing", "--direct_num_workers=2"], str(tmp_path))
-    with pytest.raises(DataError, match="of the stage 'count words' failed: Worker subprocess exited with return code"):
+    options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    with BeamWorkers(options, str(tmp_path)) as workers, pytest.raises(DataError, match=DIED):
         list(workers.run("count words", os._exit, [(1,), (2,), (3,)]))
+
+
+def test_a_program_of_pipelines_that_dies_is_one_line(tmp_path):
+    with BeamWorkers([], str(tmp_path)) as workers, pytest.raises(DataError, match=DIED):
+        list(workers.run("count words", os._exit, [(1,)]))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +161,35 @@ def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
     assert config.split_beam_options == ["--runner=FlinkRunner", "--experiments=a,b", "--parallelism=2"]
 
 
+def program_in_first_stage(folder, corpus, *flags):
+    """Starts the program, and returns it when its workers are about to begin."""
+    flags += (f"--input_files={corpus}/*.txt", f"--output_dir={folder}", f"--vocab_file={corpus}/vocab.vocab")
+    command = [sys.executable, "-m", "tftrain.prepare", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    while not list(folder.glob(".unfinished/*")) and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(1)
+    return process
+
+
+PROCESSES = ("--runner=beam", "--beam_options=--direct_running_mode=multi_processing,--direct_num_workers=2")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_to_the_program_alone_ends_all_processes(tmp_path, corpus, number):
-    folder = tmp_path / "out"
-    flags = [f"--input_files={corpus}/*.txt", f"--output_dir={folder}", f"--vocab_file={corpus}/vocab.vocab"]
-    mode = "--beam_options=--direct_running_mode=multi_processing,--direct_num_workers=2"
-    command = [sys.executable, "-m", "tftrain.prepare", *flags, "--runner=beam", mode]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    while not list(folder.glob(".unfinished/stage-*")) and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(1)
+    process = program_in_first_stage(tmp_path / "out", corpus, *PROCESSES)
     process.send_signal(number)
     # The error stream ends with the last process that has it.
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == b"prepare: interrupted; nothing was left in the output folder"
-    assert not folder.exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--num_workers=2",), pytest.param(PROCESSES, marks=pytest.mark.nightly)])
+def test_processes_end_with_a_program_that_is_killed(tmp_path, corpus, flags):
+    process = program_in_first_stage(tmp_path / "out", corpus, *flags)
+    process.kill()
+    process.communicate(timeout=10)

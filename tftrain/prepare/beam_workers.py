@@ -9,32 +9,40 @@ import contextlib
 import functools
 import io
 import logging
+import multiprocessing
 import os
 import pickle
 import shutil
 import signal
 import socket
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineResult, PipelineState
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import RunError
 from tftrain.input.errors import DataError
-from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, progress
+from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, end_with_parent, progress
 
 logger = logging.getLogger(__name__)
 
+# The file with the tasks of a stage.
 _TASKS = "tasks"
+_DIED = "a worker process died, probably because memory was short"
+# Seconds that a cluster has to cancel a pipeline.
+_CANCEL_SECONDS = 30
 
 
 class BeamWorkers(Workers):
-    """The workers of a Beam runner."""
+    """The workers of a Beam runner. The pipelines run in a process of their own, and so does Beam's direct runner.
+
+    The direct runner waits for ever for a worker process that died, and for its other processes after an interrupt.
+    Here they all end with the process of the pipelines.
+    """
 
     def __init__(self, options: Sequence[str], work: str):
         """Checks the options of Beam's pipelines; `work` is a folder that all workers see.
@@ -43,8 +51,16 @@ class BeamWorkers(Workers):
             ConfigError: an option is unknown or has a wrong value.
         """
         super().__init__(1)
-        logging.getLogger("apache_beam").setLevel(logging.ERROR)
-        self._options, self._work = _checked(options), work
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+        self._work = work
+        try:
+            self._options, warning = self._pool.submit(_checked, options).result()
+        except ValueError as error:
+            self._pool.shutdown()
+            raise ConfigError([Problem("beam_options", tuple(options), str(error))]) from None
+        if warning:
+            logger.warning(f"--beam_options: {warning}")
 
     def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
         """Runs a pipeline, and yields function(*task) for each task, in task order, see `Workers.run`.
@@ -56,94 +72,95 @@ class BeamWorkers(Workers):
             folder = os.path.join(self._work, f"stage-{uuid.uuid4().hex}")
             os.mkdir(folder)
             _write(os.path.join(folder, _TASKS), (function, tasks))
-            self._run_pipeline(stage, folder, len(tasks))
+            if failure := self._run_pipeline(stage, folder, len(tasks)):
+                raise _failed(stage, failure)
             for number in range(len(tasks)):
                 try:
                     result, error = _read(os.path.join(folder, str(number)))
-                except FileNotFoundError:
-                    raise DataError(
-                        f"--output_dir={os.path.dirname(self._work)}: a Beam worker does not see this folder; expected "
-                        "a folder on a file system that all workers have at the same path"
-                    ) from None
+                except FileNotFoundError:  # Beam may take a pipeline as finished if all its workers died.
+                    raise _failed(stage, _DIED) from None
                 if error:
                     raise error
                 advance()
                 yield result
             shutil.rmtree(folder)
 
-    def _run_pipeline(self, stage: str, folder: str, count: int) -> None:
-        with _interrupts() as interrupts:
-            try:
-                pipeline = beam.Pipeline(options=PipelineOptions(self._options))
-                tasks = pipeline | "tasks" >> beam.Create(range(count), reshuffle=False) | beam.Reshuffle()
-                tasks | stage >> beam.Map(_run_task, folder, _process())
-                state = _finished(pipeline.run())
-                error = None if state == PipelineState.DONE else RuntimeError(f"it ended as {state}")
-            except (Exception, KeyboardInterrupt) as raised:
-                error = [*interrupts, raised][0]
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        if error:
-            reason = str(error).strip().split("\n")[-1] or type(error).__name__
-            raise DataError(f"the Beam pipeline of the stage {stage!r} failed: {reason}") from error
+    def _run_pipeline(self, stage: str, folder: str, count: int) -> str | None:
+        """Returns why the pipeline failed, if it did."""
+        try:
+            return self._pool.submit(_run_pipeline, self._options, stage, folder, count).result()
+        except BrokenProcessPool:
+            return _DIED
 
 
-def _finished(running: PipelineResult) -> str:
-    """Waits for a pipeline, and returns its state; cancels it if the program is interrupted."""
+def _failed(stage: str, reason: str) -> DataError:
+    return DataError(f"the Beam pipeline of the stage {stage!r} failed: {reason}")
+
+
+def _begin() -> None:
+    """Sets up the process of the pipelines: whatever Beam starts ends with it, and it with the program."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+    end_with_parent(_end)
+    os.environ.update(ENVIRONMENT)
+    logging.disable(logging.WARNING)  # Beam's import warns of optional packages that it does not find.
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[-1] or type(error).__name__
+
+
+def _end(*_: Any) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _run_pipeline(options: Sequence[str], stage: str, folder: str, count: int) -> str | None:
+    """Runs the tasks of a stage. Returns why that failed, if it did."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import PipelineState
+
+    threading.excepthook = _end_with_thread
     try:
-        return running.wait_until_finish()
-    except KeyboardInterrupt:
-        with contextlib.suppress(Exception):
-            running.cancel()
-        raise
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[BaseException]]:
-    """Interrupts Beam's direct runner also if one of its worker processes dies: it would wait for ever.
-
-    A thread waits for each of these processes, and raises a RuntimeError. A signal to this program alone ends these
-    processes, for which it would wait too. So the first item of the list is why the main thread is interrupted.
-    """
-    reasons: list[BaseException] = []
-
-    def interrupt(*_) -> None:
-        reasons.append(KeyboardInterrupt())
-        _end_processes()
-        raise reasons[0]
-
-    def notice(thread: threading.ExceptHookArgs) -> None:
-        if isinstance(thread.exc_value, RuntimeError) and not reasons:
-            reasons.append(thread.exc_value)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    previous = threading.excepthook, [signal.signal(number, interrupt) for number in signals]
-    threading.excepthook = notice if is_main else threading.excepthook
-    try:
-        yield reasons
+        pipeline = beam.Pipeline(options=PipelineOptions(options))
+        tasks = pipeline | "tasks" >> beam.Create(range(count), reshuffle=False) | beam.Reshuffle()
+        tasks | stage >> beam.Map(_run_task, folder)
+        running = pipeline.run()  # The direct runner has finished then.
+        signal.signal(signal.SIGTERM, functools.partial(_cancel, running))
+        state = running.wait_until_finish()
+    except Exception as error:
+        return _line(error)
     finally:
-        threading.excepthook = previous[0]
-        for number, handler in zip(signals, previous[1], strict=True):
-            signal.signal(number, handler or signal.SIG_DFL)
-        if reasons:
-            _end_processes()  # Also those that were about to start.
+        signal.signal(signal.SIGTERM, _end)
+    return None if state == PipelineState.DONE else f"it ended as {state}"
 
 
-def _end_processes(parent: str = "self") -> None:
-    """Kills the processes that Beam's direct runner has started, through a shell."""
-    for path in Path("/proc", parent, "task").glob("*/children"):
-        with contextlib.suppress(OSError):  # It has ended.
-            for process in path.read_text().split():
-                _end_processes(process)
-                if "apache_beam" in Path("/proc", process, "cmdline").read_text():
-                    os.kill(int(process), signal.SIGKILL)
+def _end_with_thread(thread: threading.ExceptHookArgs) -> None:
+    """Ends the processes after an exception of one of Beam's threads, which wait for its worker processes."""
+    print(f"Beam: {_line(thread.exc_value)}", file=sys.stderr, flush=True)
+    _end()
 
 
-def _checked(options: Sequence[str]) -> list[str]:
-    """Returns options for pipelines, with defaults of the direct runner."""
-    printed = io.StringIO()
+def _cancel(running: Any, *_: Any) -> None:
+    """Cancels a pipeline on a cluster, and ends the processes."""
+    signal.signal(signal.SIGALRM, _end)
+    signal.alarm(_CANCEL_SECONDS)
+    with contextlib.suppress(Exception):
+        running.cancel()
+    _end()
+
+
+def _checked(options: Sequence[str]) -> tuple[list[str], str]:
+    """Returns options for pipelines, with defaults of the direct runner, and a warning, or "".
+
+    Raises:
+        ValueError: an option is unknown or has a wrong value.
+    """
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    printed, warning = io.StringIO(), ""
     try:
         with contextlib.redirect_stderr(printed):
             known = PipelineOptions(options).get_all_options()
@@ -152,31 +169,28 @@ def _checked(options: Sequence[str]) -> list[str]:
         if unknown and is_direct:
             raise ValueError(f"Beam's direct runner has no option {', '.join(sorted(unknown))}")
         if unknown:
-            logger.warning(f"--beam_options: only {known['runner']} may know {', '.join(sorted(unknown))}")
+            warning = f"only {known['runner']} may know {', '.join(sorted(unknown))}"
         if is_direct:
             # Without the first, it would download a program to run the pipelines (Prism). The second one quiets it.
             options = ["--allow_unsafe_triggers", "--default_sdk_harness_log_level=ERROR", *options]
         beam.Pipeline(options=PipelineOptions(options))
-    except (ImportError, ValueError) as error:
-        raise ConfigError([Problem("beam_options", tuple(options), str(error))]) from error
+    except ImportError as error:
+        raise ValueError(str(error)) from error
     except SystemExit:
-        reason = printed.getvalue().strip().split("\n")[-1].split("error: ")[-1]
-        raise ConfigError([Problem("beam_options", tuple(options), reason)]) from None
-    return list(options)
+        raise ValueError(printed.getvalue().strip().split("\n")[-1].split("error: ")[-1]) from None
+    return list(options), warning
 
 
-def _process() -> tuple[str, int]:
-    return socket.gethostname(), os.getpid()
-
-
-def _run_task(number: int, folder: str, program: tuple[str, int]) -> None:
+def _run_task(number: int, folder: str) -> None:
     """Runs a task on a worker, and writes its result, or the error that no repetition can mend."""
-    if _process() != program:
-        os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT)
     try:
         function, tasks = _read_tasks(os.path.join(folder, _TASKS))
-    except FileNotFoundError:  # The program finds that the result is missing.
-        return
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{folder}: a Beam worker on {socket.gethostname()} does not see this folder; expected an output_dir on a "
+            "file system that all workers have at the same path"
+        ) from None
     try:
         outcome = function(*tasks[number]), None
     except RunError as error:

@@ -30,6 +30,7 @@ from tftrain.prepare import (
     tokenizer_choice,
 )
 from tftrain.prepare.accounting import Accounting
+from tftrain.prepare.beam_workers import BeamWorkers
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
@@ -86,11 +87,6 @@ def prepare(config: PrepareConfig) -> Manifest:
 def _workers(config: PrepareConfig, work: str) -> Workers:
     if config.runner == "local":
         return Workers(config.num_workers or os.cpu_count() or 1)
-    logging.disable(logging.WARNING)  # Beam's import warns of optional packages that it does not find.
-    try:
-        from tftrain.prepare.beam_workers import BeamWorkers
-    finally:
-        logging.disable(logging.NOTSET)
     return BeamWorkers(config.split_beam_options, work)
 
 

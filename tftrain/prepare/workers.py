@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ class Workers:
         self._pool = None
         if count > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin)
 
     def __enter__(self) -> "Workers":
         return self
@@ -104,10 +105,19 @@ def progress(stage: str, total: int | None = None) -> Iterator[Callable[[], obje
     logger.info(f"{stage}: {time.monotonic() - begin:.1f} s")
 
 
-def _begin(parent: int) -> None:
+def end_with_parent(end: Callable[[], object]) -> None:
+    """Calls `end` in a thread of a worker process when the process that started it has ended, however that was."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _begin() -> None:
     """Sets up a worker process: the parent handles Ctrl-C, and libraries find ENVIRONMENT."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(ENVIRONMENT)
-    if os.getppid() != parent:
-        raise SystemExit(1)
+    end_with_parent(lambda: os._exit(1))
