@@ -68,7 +68,7 @@ def test_this_host_is_measured_once_if_no_file_has_it(cpu, tmp_path, monkeypatch
     monkeypatch.setattr(machine, "measure", lambda to: to.write_text(json.dumps(dataclasses.asdict(MACHINE))))
     for _ in range(2):
         assert local_machine.cluster_of(LaunchConfig(), hosts(1), str(path)).name == machine.NAME
-    assert capsys.readouterr().out.count("measuring this host for about 5 seconds") == 1
+    assert capsys.readouterr().out.count("measuring this host for about 10 seconds") == 1
 
 
 def test_the_link_between_hosts_is_the_rated_speed_of_the_interface(cpu, file, speed):

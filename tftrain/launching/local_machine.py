@@ -59,7 +59,7 @@ def _of_gpus() -> Cluster:
 
 def _measured(path: Path) -> Cluster:
     if not path.exists():
-        logger.info(f"layout: measuring this host for about 5 seconds; {path} keeps the result")
+        logger.info(f"layout: measuring this host for about 10 seconds; {path} keeps the result")
         machine.measure(path)
     cluster = machine.read(path)
     return dataclasses.replace(cluster, memory_gb=min(cluster.memory_gb, hardware.host_memory_gb()))

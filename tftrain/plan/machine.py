@@ -1,4 +1,4 @@
-"""This machine as a cluster: rates of matrix products by size, of copies and between processes, measured with numpy.
+"""This machine as a cluster: the measured rates of matrix products by size, of copies and between processes.
 
 `--measure` writes them to a file (`--machine_file`), which `--cluster=this_machine` reads.
 """
@@ -10,14 +10,14 @@ import os
 import socket
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import reason
 from tftrain.host.units import GB
-from tftrain.plan import cluster_file
+from tftrain.plan import cluster_file, product_rates
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.product_rates import fastest
 from tftrain.plan.system import on_card
 
 NAME = "this_machine"
@@ -81,13 +81,13 @@ def measure(path: Path) -> str:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     except OSError as error:
         raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {reason(error)}")]) from error
-    rates = {size: product_rate(size) for size in SIZES}
+    rates, half = product_rates.measure(SIZES, SECONDS)
     best = max(rates.values())
     cluster = Cluster(
         name=NAME,
         memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
         peak_fp32=best,
-        peak_16bit=best * half_precision_gain(),
+        peak_16bit=half,
         memory_gbs=copy_rate(),
         multiprocessors=0,
         per_node=1,
@@ -98,15 +98,6 @@ def measure(path: Path) -> str:
     text = json.dumps(dataclasses.asdict(cluster), indent=1) + "\n"
     path.write_text(text)
     return text
-
-
-def product_rate(size: int) -> float:
-    """Returns TFLOPs of fp32 matrix products [size, size] x [size, size]."""
-    import numpy as np
-
-    left, right = np.ones((size, size), np.float32), np.ones((size, size), np.float32)
-    out = np.empty_like(left)
-    return 2e-12 * size**3 / _fastest(lambda: np.matmul(left, right, out=out))
 
 
 def copy_rate() -> float:
@@ -123,7 +114,7 @@ def copy_rate() -> float:
             thread.join()
 
     copy()
-    return 2e-9 * COPY_BYTES * len(parts) / _fastest(copy)
+    return 2e-9 * COPY_BYTES * len(parts) / fastest(copy, SECONDS)
 
 
 def socket_rate() -> float:
@@ -137,26 +128,8 @@ def socket_rate() -> float:
 
     thread = threading.Thread(target=receive)
     thread.start()
-    seconds = _fastest(lambda: sender.sendall(data))
+    seconds = fastest(lambda: sender.sendall(data), SECONDS)
     sender.close()
     thread.join()
     receiver.close()
     return SENT_BYTES / seconds / 1e9
-
-
-def half_precision_gain() -> float:
-    """Returns the speed of 16-bit products relative to fp32 by the processor's instructions (Intel and AMD manuals)."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    if "amx_bf16" in text:
-        return 8.0
-    return 2.0 if "avx512_bf16" in text else 0.5
-
-
-def _fastest(action) -> float:
-    """Returns the seconds of the fastest of several runs."""
-    best, stop = float("inf"), time.perf_counter() + SECONDS
-    while time.perf_counter() < stop or best == float("inf"):
-        begin = time.perf_counter()
-        action()
-        best = min(best, time.perf_counter() - begin)
-    return best
