@@ -4,25 +4,30 @@ import dataclasses
 import os
 import re
 from collections import Counter
+from itertools import chain
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from tests import corpora
+from tests.input.test_byte_pairs import WORDS_OF_TODAY
 from tests.input.test_pipeline import failure, joined
 from tests.prepare.test_prepare import contents, examples
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import DataConfig
-from tftrain.input.byte_pairs import BytePairTokenizer
+from tftrain.input.byte_pairs import BytePairTokenizer, learn_byte_pairs
 from tftrain.input.errors import DataError
 from tftrain.input.example import decode, encode
 from tftrain.input.manifest import read_manifest, write_manifest
 from tftrain.input.pipeline import eval_batches, open_source, train_batches
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
+from tftrain.prepare import causal_objective
 from tftrain.prepare.causal_objective import CausalObjective
+from tftrain.prepare.corpus import paragraphs
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
@@ -79,6 +84,36 @@ def test_every_token_is_predicted_once_except_the_rest(documents, length, seed):
     assert made.used.tolist() == [True] * words + [False] * (sum(map(len, documents)) - words)
     assert made.details == {"end tokens": ends}
     assert made.dropped == {"incomplete_sequence": sum(map(len, documents)) - words}
+
+
+PARAGRAPHS = st.text(st.sampled_from("ab,.'1\u00e9\u0301\u4e00\u200b\x1c\x85\U0001f600 "), max_size=12)
+
+
+@pytest.fixture(scope="module")
+def byte_pair_tokenizers():
+    """One with GPT-2's expression, and one with Llama 3's, which composes accents as Qwen's."""
+    learned = learn_byte_pairs([["ab ab. a,\n1 ab'\u00e9\n"] * 3], 270)[1]
+    theirs = Tokenizer.from_buffer(learned)
+    split = pre_tokenizers.Split(Regex(WORDS_OF_TODAY), "isolated")
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    theirs.normalizer = normalizers.NFC()
+    return BytePairTokenizer(learned), BytePairTokenizer(theirs.to_str().encode())
+
+
+@given(st.lists(PARAGRAPHS, max_size=8), st.integers(1, 30))
+@settings(max_examples=200)
+def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, texts, size):
+    read = [paragraph for text in texts for paragraph in paragraphs(text, "blank_line")]
+    objective = CausalObjective(PrepareConfig(objective="causal", tokenizer_type="bpe"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(causal_objective, "_CHARACTERS_AT_ONCE", size)
+        passages = objective.passages(read)
+    assert len(passages) <= len(read)
+    for tokenizer in byte_pair_tokenizers:
+        expected = tokenizer([paragraph + "\n" for paragraph in read])
+        assert [*chain(*tokenizer(passages))] == [*chain(*expected)]
 
 
 def test_labels_are_the_text(causal_config, tmp_path):

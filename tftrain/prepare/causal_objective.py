@@ -22,6 +22,7 @@ from tftrain.prepare.objective import Examples, Objective, TokenizedText
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
 _SHOWN_TOKENS = 60
+_CHARACTERS_AT_ONCE = 1 << 16
 # A chunk of so many sequences, of about so many bytes a token, loses few percent of its text.
 _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 
@@ -32,9 +33,21 @@ class CausalObjective(Objective):
     special_tokens = (END_OF_TEXT,)
 
     def passages(self, paragraphs: list[str]) -> list[str]:
-        """Returns the paragraphs. A byte-level BPE has a line break after each; the other tokenizers have none."""
+        """Returns the paragraphs. For a byte-level BPE, a line break follows each, and few texts have them all.
+
+        No token reaches over a line break into a paragraph, which begins with no space. So the tokens are the same, and
+        the library takes less time than for each paragraph by itself.
+        """
         if self.config.tokenizer_type == "bpe":
-            return [paragraph + "\n" for paragraph in paragraphs]
+            groups: list[list[str]] = [[]]
+            size = 0
+            for paragraph in paragraphs:
+                if size > _CHARACTERS_AT_ONCE:
+                    groups.append([])
+                    size = 0
+                groups[-1].append(paragraph)
+                size += len(paragraph)
+            return ["\n".join([*group, ""]) for group in groups if group]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
