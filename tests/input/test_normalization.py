@@ -10,8 +10,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tftrain.input.characters import COMBINING_CLASSES, NONSPACING_MARKS
 from tftrain.input.normalization import LONGEST_WORD, BertNormalizer, cut_spaceless
-from tftrain.input.tokenization import TextTokenizer, count_words, unreachable_words
+from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
+from tftrain.input.words import count_words, unreachable_words
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 # Latin with accents, Greek, Cyrillic, Arabic, Devanagari, Thai, jamo, punctuation, kana, ideographs, hangul, emoji, ...

@@ -8,8 +8,9 @@ import pytest
 
 from tests import corpora
 from tftrain.input.errors import DataError
-from tftrain.input.tokenization import TextTokenizer, count_words
+from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.input.words import count_words
 from tftrain.prepare.vocabulary_learner import learn_sentencepiece, learn_wordpiece, sentencepiece_vocabulary
 
 SPECIAL = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"

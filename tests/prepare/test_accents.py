@@ -12,8 +12,8 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.formats import own
 from tftrain.input.manifest import NAME, read_manifest
 from tftrain.input.normalization import BertNormalizer
-from tftrain.input.tokenization import count_words, strip_accents
 from tftrain.input.vocabulary import read_vocabulary
+from tftrain.input.words import count_words, strip_accents
 from tftrain.prepare import accents
 from tftrain.prepare.preparation import prepare
 

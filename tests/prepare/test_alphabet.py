@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.tokenization import TextTokenizer, count_words
+from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import SPECIAL_TOKENS
+from tftrain.input.words import count_words
 from tftrain.prepare.alphabet import choose_alphabet, vocabulary_warnings
 from tftrain.prepare.vocabulary_learner import learn_wordpiece
 

@@ -58,7 +58,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     lower_case: bool
     # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
     strip_accents: bool | None = None
-    # As `tokenization.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
+    # As `words.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
     normalization: Literal["bert", "nfkc", "none"] = "nfkc"
     # Most tokens of an example, with [CLS] and both [SEP]; or the tokens of a sequence, whose record has one more.
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]

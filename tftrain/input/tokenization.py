@@ -1,55 +1,20 @@
-"""Splits text into words and words into tokens.
-
-`word_splitter` is the one place that defines the words of a text. Both the tokenizer and the word counts that a
-vocabulary is learned from use it.
-"""
+"""Turns text into the tokens of WordPiece or of sentencepiece, by tensorflow-text."""
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
-from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 
-from tftrain.input.normalization import LONGEST_WORD, BertNormalizer
-from tftrain.input.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
+from tftrain.input.normalization import LONGEST_WORD
+from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.words import parts, word_splitter
 
-_SENTENCES_AT_ONCE = 4096
 _BYTES_OF_A_CHARACTER = 4
 # Tokens of so many different words are kept in memory, some hundred MB.
 _CACHED_WORDS = 1_000_000
-
-WordSplitter = Callable[[Sequence[str]], list[list[str]]]
-
-
-def word_splitter(
-    tokenizer_type: str, normalization: str, lower_case: bool, strip_accents: bool | None = None
-) -> WordSplitter:
-    """Returns the function that splits sentences into words.
-
-    Args:
-        tokenizer_type: "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a
-            space, and the sentencepiece model includes its own normalization.
-        normalization: of "wordpiece": "bert", or "nfkc" for tensorflow-text's basic tokenizer. Its lower case is
-            Unicode's NFKC case folding, and without lower case it does not normalize.
-        lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
-        strip_accents: whether words lose their accents with "bert"; None: if they are lower-cased.
-    """
-    if tokenizer_type == "sentencepiece":
-        return lambda sentences: [sentence.split() for sentence in sentences]
-    if normalization == "bert":
-        normalizer = BertNormalizer(lower_case, strip_accents)
-        return lambda sentences: [normalizer.words(sentence) for sentence in sentences]
-    basic = BasicTokenizer(lower_case=lower_case)
-
-    def split(sentences):
-        words = basic.tokenize(tf.constant(sentences, tf.string)).to_list()
-        return [[word.decode("utf-8") for word in sentence] for sentence in words]
-
-    return split
 
 
 def whole_text_tokenizer(vocabulary: Vocabulary, lower_case: bool, model: bytes | None) -> tf_text.Tokenizer:
@@ -92,7 +57,7 @@ class TextTokenizer:
     def __call__(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Returns one int32 array of token ids for each sentence."""
         ids: list[np.ndarray] = []
-        for part in _parts(sentences):
+        for part in parts(sentences):
             if self._whole is not None:
                 tokens = self._whole.tokenize(tf.constant(part))
                 ids += np.split(tokens.flat_values.numpy(), tokens.row_splits.numpy()[1:-1])
@@ -115,44 +80,3 @@ class TextTokenizer:
             ids, ends = tokens.flat_values.numpy().tolist(), tokens.row_splits.numpy().tolist()
             self._ids_of.update((word, tuple(ids[ends[row] : ends[row + 1]])) for row, word in enumerate(short))
         self._ids_of.update((word, self._unknown) for word in new if len(word) > LONGEST_WORD)
-
-
-def count_words(
-    sentences: Sequence[str],
-    tokenizer_type: str,
-    lower_case: bool,
-    normalization: str = "bert",
-    strip_accents: bool | None = None,
-) -> Counter:
-    """Counts the words of a text. `word_splitter` describes the arguments."""
-    split, counts = word_splitter(tokenizer_type, normalization, lower_case, strip_accents), Counter()
-    for part in _parts(sentences):
-        counts.update(itertools.chain.from_iterable(split(part)))
-    return counts
-
-
-def strip_accents(counts: Counter) -> Counter:
-    """Returns the counts that `count_words` gives with accents stripped, given those without; both with "bert"."""
-    split, stripped = BertNormalizer(False, True).words, Counter()
-    for word, count in counts.items():
-        for part in [word] if word.isascii() else split(word):
-            stripped[part] += count
-    return stripped
-
-
-def unreachable_words(
-    vocabulary: Vocabulary, lower_case: bool, normalization: str, strip_accents: bool | None = None
-) -> list[str]:
-    """Returns the whole words of a WordPiece vocabulary that no text can give, as normalization changes or splits them.
-
-    Special tokens, unused ones and pieces that begin with "##" are not among them.
-    """
-    pieces = ("##", UNUSED_PREFIX)
-    whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in SPECIAL_TOKENS]
-    split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
-    return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
-
-
-def _parts(sentences: Sequence[str]) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(sentences), _SENTENCES_AT_ONCE):
-        yield sentences[begin : begin + _SENTENCES_AT_ONCE]

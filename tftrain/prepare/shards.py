@@ -12,6 +12,7 @@ import numpy as np
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.records import write_records
 from tftrain.input.tokenizer_model import Tokenize, Tokenizer
+from tftrain.input.words import count_words
 from tftrain.prepare import accents, decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
@@ -27,8 +28,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 def count_chunk(spool: Spool, chunk: Chunk, config: PrepareConfig) -> Counter:
     """Counts the words of a chunk."""
-    from tftrain.input.tokenization import count_words
-
     objective = objective_of(config)
     passages = [passage for document in spool.read(chunk) for passage in objective.passages(document.paragraphs)]
     # The counts decide whether accents are stripped.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tftrain.config.prepare import PrepareConfig
 from tftrain.host import strict_json
 from tftrain.host.files import read_small
-from tftrain.input import manifest
+from tftrain.input import manifest, words
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
@@ -59,15 +59,13 @@ def read(config: PrepareConfig) -> Tokenizer | None:
 
 def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
     """Reads a WordPiece vocabulary. Warns if some of its words do not fit the flags of normalization."""
-    from tftrain.input.tokenization import unreachable_words
-
     vocabulary = read_vocabulary(config.vocab_file, config.tokenizer_type)
     normalization, lower_case = config.resolved_normalization, config.resolved_lower_case
     strips = config.strips_accents
     if strips is None:
         recorded = _recorded_beside(config.vocab_file)
         strips = lower_case if recorded is None else recorded
-    if unreachable := unreachable_words(vocabulary, lower_case, normalization, strips):
+    if unreachable := words.unreachable_words(vocabulary, lower_case, normalization, strips):
         logger.warning(
             f"{config.vocab_file}: {len(unreachable)} whole words of it, such as {', '.join(unreachable[:5])}, never "
             f"occur with --normalization={normalization} --lower_case={str(lower_case).lower()} "
@@ -124,9 +122,6 @@ def _texts(objective: Objective, spool: Spool) -> Iterator[list[str]]:
 
 def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> Tokenizer:
     """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
-    from tftrain.input import tokenization
-    from tftrain.prepare import vocabulary_learner
-
     tasks = [(spool, chunk, config) for chunk in spool.chunks()[: spool.train_chunks]]
     counts: Counter = Counter()
     for part in workers.run("count words", shards.count_chunk, tasks):
@@ -135,8 +130,11 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     strips = _strips(config, counts)
     if strips and config.resolved_normalization == "bert":
-        counts = tokenization.strip_accents(counts)
+        counts = words.strip_accents(counts)
+    workers.load("tftrain.input.tokenization")
     with progress("learn vocabulary") as advance:
+        from tftrain.prepare import vocabulary_learner
+
         if config.tokenizer_type == "sentencepiece":
             learned = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
             return _tokenizer(config, *learned)

@@ -23,6 +23,8 @@ _LONGEST_TOKEN = 30
 _SLACK = 0.05
 # Of the count of the word whose rank is the size: as found with 4,096 to 30,522 tokens of 9 to 28 MB of English.
 _FIRST_GUESS = 1.4
+# The size is about this power of the threshold (Zipf's law).
+_SIZE_POWER = -1 / 1.4
 # Words longer than _LONGEST_TOKEN are cut into parts of this length. Longer pieces are of no use in such words.
 _PART = 15
 # Marks a part that does not begin a word. Normalization deletes this character, so no word has it.
@@ -39,8 +41,9 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
     The first tokens are the special tokens and the characters that `choose_alphabet` takes, the frequent ones first.
     The others are words and pieces of two characters or more, and the learner finds them. It takes no size but a
     threshold: the minimum count of a token. This function searches for a threshold that gives `vocab_size` tokens or up
-    to 5% more, and drops the rarest of the excess tokens. If the text has too few different words, the vocabulary is
-    smaller; `alphabet.vocabulary_warnings` says why. `progress` is called after each tested threshold.
+    to 5% more, or more if the next threshold would give too few, and drops the rarest of the excess tokens. If the text
+    has too few different words, the vocabulary is smaller; `alphabet.vocabulary_warnings` says why. `progress` is
+    called after each tested threshold.
 
     Raises:
         DataError: the text has no words.
@@ -112,7 +115,8 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
         reserved_tokens=[],
     )
     # A threshold gives as many tokens as words reach it, and pieces of words that are no words.
-    threshold = round(_FIRST_GUESS * words[min(vocab_size, len(words)) - 1][1])
+    guess = _FIRST_GUESS * words[min(vocab_size, len(words)) - 1][1]
+    threshold = int(guess) if guess < 4 else round(guess)  # One less gives far more tokens then, which are of use.
     # No token occurs more often than all characters.
     highest = sum(len(word) * count for word, count in words) + 1
     enough, too_few = _Trial(0, 0, []), _Trial(highest, 0, [])
@@ -124,7 +128,8 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
         progress()
         if trial.size >= vocab_size:
             enough = trial
-            if trial.size <= vocab_size * (1 + _SLACK):
+            of_next = trial.size * (1 + 1 / threshold) ** _SIZE_POWER
+            if trial.size <= vocab_size * (1 + _SLACK) or (threshold > 1 and of_next < vocab_size * (1 - _SLACK)):
                 break
         else:
             too_few = trial
@@ -141,11 +146,11 @@ class _Trial(NamedTuple):
 
 
 def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) -> int:
-    """Estimates the threshold for a size. The size is about a power of the threshold (Zipf's law)."""
+    """Estimates the threshold for a size."""
     if enough.size and too_few.size:
         span = math.log(too_few.threshold / enough.threshold) / math.log(enough.size / too_few.size)
         return round(enough.threshold * (enough.size / size) ** span)
-    return round(last.threshold * (last.size / size) ** 1.4)
+    return round(last.threshold * (last.size / size) ** (-1 / _SIZE_POWER))
 
 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:

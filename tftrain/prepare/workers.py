@@ -5,6 +5,7 @@ tasks run in the calling process.
 """
 
 import contextlib
+import importlib
 import logging
 import multiprocessing
 import os
@@ -80,6 +81,11 @@ class Workers:
                 advance()
                 yield result
 
+    def load(self, module: str) -> None:
+        """Lets each process import a module that it will need, while this one goes on."""
+        for _ in range(self.count if self._pool else 0):
+            self._pool.submit(_load, module)
+
     def _in_order(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
         pending: deque = deque()
         try:
@@ -103,6 +109,10 @@ def progress(stage: str, total: int | None = None) -> Iterator[Callable[[], obje
     with tqdm(total=total, desc=stage, disable=None, leave=False, dynamic_ncols=True) as bar:
         yield bar.update
     logger.info(f"{stage}: {time.monotonic() - begin:.1f} s")
+
+
+def _load(module: str) -> None:
+    importlib.import_module(module)
 
 
 def end_with_parent(end: Callable[[], object]) -> None:
