@@ -115,7 +115,8 @@ TEST(Gelu, IsRoundedAboutAsFp32OverTheWholeRange) {
         const double units = x[i] > -2 || exact_exponent ? 8 : 200;
         ASSERT_NEAR(y[i], expected[i].value, units * unit * std::fabs(expected[i].value) + 1e-36)
             << Name(target) << (approximate ? " tanh " : " erf ") << x[i];
-        ASSERT_NEAR(slope[i], expected[i].slope, 4 * unit) << Name(target) << (approximate ? " tanh " : " erf ") << x[i];
+        ASSERT_NEAR(slope[i], expected[i].slope, 4 * unit)
+            << Name(target) << (approximate ? " tanh " : " erf ") << x[i];
       }
     }
   }

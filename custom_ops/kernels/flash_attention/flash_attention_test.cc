@@ -31,7 +31,8 @@ std::vector<Case> Cases() {
   for (DType dtype : kDTypes) {
     const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool sequence_ids,
                          bool slopes, int64_t window = -1, int64_t heads = 2) {
-      cases.push_back({dtype, {batch, length, heads, size, 1, 5, causal, window, heads / 2}, rate, sequence_ids, slopes});
+      const FlashShape shape{batch, length, heads, size, 1, 5, causal, window, heads / 2};
+      cases.push_back({dtype, shape, rate, sequence_ids, slopes});
     };
     add(2, 1, 64, false, 0.1, false, false);
     add(2, 17, 32, true, 0.0, false, true);
@@ -139,7 +140,9 @@ TEST(FlashAttention, IsTheReferenceForwardAndBackward) {
     reference.Backward(run.dcontext.values().data(), dquery.data(), dkey.data(), dvalue.data());
     for (Target target : Targets()) {
       const std::string what = Describe(target, c);
-      for (Buffer* to : {&run.context, &run.dquery, &run.dkey, &run.dvalue}) std::memset(to->data(), 0xff, to->size_bytes());
+      for (Buffer* to : {&run.context, &run.dquery, &run.dkey, &run.dvalue}) {
+        std::memset(to->data(), 0xff, to->size_bytes());
+      }
       run.log_sum_exp.assign(log_sum_exp.size(), NAN);
       run.Forward(2, target);
       run.Backward(2, target);
