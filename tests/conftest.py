@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 # Before TensorFlow is imported, which would load Keras 3 too.
@@ -76,10 +77,26 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Spares the collector what is imported, and most graphs: a tenth of the time of tests that trace some."""
+    """Spares the collector what is imported, and most graphs: a tenth of the time of tests that trace some.
+
+    Leaves out the curves of runs, if there are any.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+    if "tftrain.report.plot" in sys.modules:
+        from tests import pictures
+
+        pictures.leave_out()
+
+
+@pytest.fixture
+def drawn_pictures():
+    """Draws the curves of a run, as `pictures` says."""
+    from tests import pictures
+
+    with pictures.drawn():
+        yield
 
 
 @functools.cache

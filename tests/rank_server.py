@@ -12,6 +12,7 @@ Requests and answers are JSON objects, one a line:
     out  {"pids": [...]} for each request, {"pid": number, "code": number} for each rank that has ended
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -21,6 +22,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -217,11 +219,31 @@ def become(rank: dict) -> None:
         exec(compile(program, "<string>", "exec"), module.__dict__)
 
 
+def end(code: int) -> None:
+    """Ends a rank as the interpreter does, but does not free the modules, which takes a sixth of a short run.
+
+    Ranks in an interpreter of their own, and those that `tftrain.launch` starts, end in the usual way.
+    """
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     rank_server.load_modules()
+    pictures = importlib.import_module("tests.pictures")
     importlib.import_module("matplotlib.backends.backend_agg")  # A run draws its curve at the end.
     importlib.import_module("matplotlib.figure")
+    pictures.leave_out()
     # The ranks share the memory pages of the imported modules until a rank writes to them.
     gc.collect()
     gc.freeze()
-    become(serve())
+    try:
+        become(serve())
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        end(error.code or 0)
+    end(0)

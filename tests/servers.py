@@ -1,6 +1,7 @@
 """Servers of HTTP and S3 on this machine, with faults."""
 
 import contextlib
+import functools
 import http.client
 import http.server
 import threading
@@ -92,11 +93,15 @@ def proxy(monkeypatch):
 
 @pytest.fixture(scope="session")
 def s3_server():
+    from botocore import session
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    yield server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        # Each thread has a client. Now all of them share the descriptions of S3, megabytes of JSON.
+        patch.setattr(session, "create_loader", functools.cache(session.create_loader))
+        yield server.get_host_and_port()
     server.stop()
 
 

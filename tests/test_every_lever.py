@@ -89,17 +89,21 @@ def done(program, arguments):
 
 @pytest.mark.slow
 @pytest.mark.multirank
-def test_it_is_evaluated_resumed_and_taken_as_initial_weights(trained, tmp_path):
-    folder, data = trained
+def test_it_is_evaluated_and_resumed(trained):
+    folder, _ = trained
     done("started", f"--mode=evaluate --output_dir={folder} --weights=averaged")
-    done(
-        "started",
-        f"--init_checkpoint=tftrain:{folder} --data_dir={data} {' '.join(SMALL[-2:])} --output_dir={tmp_path}",
-    )
     plain = implementations(ModelConfig) | {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     plain |= {"sequence_parallel": "false", "pipeline_schedule": "1f1b", "optimizer": "reference_lamb"}
     given = " ".join(f"--{name}={value}" for name, value in plain.items())
     done("started", f"--output_dir={folder} --max_steps=3 {given}")
+
+
+@pytest.mark.nightly  # Here, as in saving/test_initial_weights.py.
+@pytest.mark.multirank
+def test_it_is_taken_as_initial_weights(trained, tmp_path):
+    folder, data = trained
+    flags = f"--data_dir={data} {' '.join(SMALL[-2:])} --output_dir={tmp_path}"
+    done("started", f"--init_checkpoint=tftrain:{folder} {flags}")
 
 
 @pytest.mark.slow

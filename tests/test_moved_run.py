@@ -44,13 +44,13 @@ def done(program, arguments):
     assert code == 0, lines
 
 
-def test_it_is_resumed_and_evaluated_from_any_folder(moved):
-    done("started", f"--output_dir={moved}/second/run --max_steps=2")
-    done("started", f"--output_dir={moved}/second/run --mode=evaluate")
+def test_it_is_resumed_with_an_evaluation_from_any_folder(moved):
+    done("started", f"--output_dir={moved}/second/run --max_steps=2 --eval_every=2 --eval_examples=8")
 
 
 @pytest.mark.nightly
-def test_it_is_predicted_exported_and_fine_tuned_without_its_data(moved):
+def test_it_is_evaluated_and_then_predicted_exported_and_fine_tuned_without_its_data(moved):
+    done("started", f"--output_dir={moved}/second/run --mode=evaluate")
     own = tokenizer.read(moved / "second/run/tokenizer")
     assert own == of_data(str(moved / "first/data"))
     shutil.rmtree(moved / "first")

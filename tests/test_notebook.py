@@ -34,8 +34,10 @@ def in_fresh_process(program, folder):
 @pytest.mark.slow
 def test_the_documented_code_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/notebook.md").read_text(), re.DOTALL)
-    assert "max_steps=100," in code
-    *_, loss, masks = in_fresh_process(code.replace("max_steps=100,", "max_steps=10,"), tmp_path).splitlines()
+    for given, shorter in (("max_steps=100", "max_steps=10"), ("corpus_mb=1", "corpus_mb=0.2"), ("2000", "500")):
+        assert f"{given}," in code
+        code = code.replace(f"{given},", f"{shorter},")
+    *_, loss, masks = in_fresh_process(code, tmp_path).splitlines()
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert float(loss) == pytest.approx(next(row["eval_mlm_loss"] for row in rows if "eval_mlm_loss" in row), rel=1e-5)
     assert masks.startswith("[{'position': 3, 'candidates': [{'token': ")

@@ -1,6 +1,7 @@
 """The update rules against tf-models' LAMB, tf-keras' AdamW and Lion, and the papers' formulas in double precision."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ EXCLUDED = ("bias", "beta", "gamma")
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_global_norm=0.0)
 MAX_STEPS = 12
 RULES = ("reference_lamb", "reference_adamw", "fused_lamb", "fused_adamw", "lion", "muon", "stableadamw")
+FOR_XLA = ("reference_lamb", "fused_lamb", "muon")
 
 
 def initial_weights(seed=0):
@@ -149,16 +151,22 @@ class Reference:
         return rate, norm
 
 
-@pytest.mark.parametrize("rule", RULES)
+WAYS = (
+    ("eager", {}),
+    ("graph", {"weight_decay": 0.0}),
+    ("graph", {"clip_global_norm": 0.5}),
+    ("graph", {"clip_global_norm": 1e3}),
+    ("graph", {"adam_beta1": 0.0, "adam_beta2": 0.99}),
+    ("xla", {"clip_global_norm": 0.5}),
+)
+
+
+# XLA compiles those that have most operations, and a fused one.
 @pytest.mark.parametrize(
-    ("how", "flags"),
+    ("how", "flags", "rule"),
     [
-        ("eager", {}),
-        ("graph", {"weight_decay": 0.0}),
-        ("graph", {"clip_global_norm": 0.5}),
-        ("graph", {"clip_global_norm": 1e3}),
-        ("graph", {"adam_beta1": 0.0, "adam_beta2": 0.99}),
-        ("xla", {"clip_global_norm": 0.5}),
+        pytest.param(*way, rule, marks=[pytest.mark.nightly] * (way[0] == "xla" and rule not in FOR_XLA))
+        for way, rule in itertools.product(WAYS, RULES)
     ],
 )
 def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, how):
@@ -286,7 +294,7 @@ def test_groups_have_a_rate_and_a_decay_of_their_own(rule):
         assert_equal_after_ten_updates(variable, reference.w[name], name)
 
 
-@pytest.mark.parametrize("groups", [None, GROUPS], ids=["", "groups"])
+@pytest.mark.parametrize("groups", [pytest.param(None, marks=pytest.mark.nightly), GROUPS], ids=["", "groups"])
 @pytest.mark.parametrize("rule", RULES)
 def test_flat_buckets_are_updated_as_their_tensors_are(rule, groups, monkeypatch):
     monkeypatch.setattr(state_split, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.checkpoint import states
 from tests.optim.test_optimizer import (
     CONFIG,
+    FOR_XLA,
     RULES,
     SHAPES,
     apply,
@@ -89,8 +90,13 @@ def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it(rule):
         np.testing.assert_array_equal(variable, twin)
 
 
-@pytest.mark.parametrize("how", ["eager", "graph", "xla"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [
+        pytest.param(rule, how, marks=[pytest.mark.nightly] * (how == "xla" and rule not in FOR_XLA))
+        for rule, how in itertools.product(RULES, ("eager", "graph", "xla"))
+    ],
+)
 def test_two_runs_are_bitwise_equal(rule, how):
     states = []
     for _ in range(2):

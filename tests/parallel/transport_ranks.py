@@ -1,6 +1,7 @@
 """What each rank does in `test_transports`: every collective by TensorFlow, against NumPy and against Horovod."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +49,10 @@ def check_sums():
     # The largest of each shape and of each dtype, and of long tensors of 16 and 32 bits; bfloat16 has none.
     dtypes = tf.float32, tf.float64, *NUMBERS, tf.float16
     largest_of = [*zip(SHAPES, dtypes, strict=True), (SHAPES[-1], tf.float32)]
-    for number, (shape, dtype) in enumerate((s, d) for s in SHAPES for d in (*FLOATS, tf.bfloat16, *NUMBERS)):
+    # Every dtype of a scalar and of a long tensor; other shapes in fp32, and in the dtype of their largest.
+    every_dtype = itertools.product((SHAPES[0], SHAPES[-1]), (*FLOATS, tf.bfloat16, *NUMBERS))
+    others = [each for each in (*largest_of, *itertools.product(SHAPES, [tf.float32])) if each[0] in SHAPES[1:-1]]
+    for number, (shape, dtype) in enumerate((*every_dtype, *others)):
         every = draws(shape, dtype, number)
         expected, magnitude = (values.sum(axis=0, dtype=np.longdouble) for values in (wide(every), np.abs(wide(every))))
         name = f"sum.{number}"

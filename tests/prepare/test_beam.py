@@ -51,10 +51,10 @@ def check_equal(folder, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "mode"), [(MASKED, "multi_threading"), (CAUSAL, "multi_processing")])
-def test_output_is_that_of_the_local_way(changes, prepare_config, tmp_path, kind, mode):
+@pytest.mark.parametrize(("kind", "mode", "workers"), [(MASKED, "multi_threading", 2), (CAUSAL, "multi_processing", 1)])
+def test_output_is_that_of_the_local_way(changes, prepare_config, tmp_path, kind, mode, workers):
     prepare(prepare_config(tmp_path / "local", **changes, **kind))
-    beam = by_beam(f"--direct_running_mode={mode},--direct_num_workers=2")
+    beam = by_beam(f"--direct_running_mode={mode},--direct_num_workers={workers}")
     prepare(prepare_config(tmp_path / "beam", **(changes | kind | beam)))
     check_equal(tmp_path / "beam", tmp_path / "local")
 

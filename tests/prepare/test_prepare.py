@@ -39,7 +39,8 @@ def examples(folder, split="train"):
 
 
 @pytest.mark.slow
-def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch):
+@pytest.mark.parametrize("duplicates", ["paragraph", pytest.param("near", marks=pytest.mark.nightly)])
+def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch, duplicates):
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
     # Two files and a part of a third one repeat what others have.
     for number, seed in enumerate((0, 1, 0, 2)):
@@ -52,13 +53,14 @@ def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tm
         "dupe_factor": 2,
         "whole_word_masking": True,
         "heldout_window": 5,
+        "deduplicate": duplicates,
     }
     for count in (1, 2):
         prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     dropped = read_manifest(str(tmp_path / "1")).tokens_dropped
-    assert dropped["duplicate_paragraph"] > 10_000
-    assert dropped["shared_with_training"] > 100
+    assert dropped["duplicate_paragraph" if duplicates == "paragraph" else "near_duplicate_document"] > 10_000
+    assert dropped["shared_with_training"] > (100 if duplicates == "paragraph" else 0)
 
 
 def test_manifest_says_what_is_there(prepared):

@@ -13,6 +13,7 @@ from tftrain.report.plot import TRAIN, confusion_matrix, loss_curve, schedule_cu
 from tftrain.tasks.bert_pretraining import BertPretraining
 
 LOSS = BertPretraining.means[0]
+pytestmark = pytest.mark.usefixtures("drawn_pictures")
 
 
 def write(path, rows):

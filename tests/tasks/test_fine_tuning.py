@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import pictures
 from tests.distributed import run_ranks
 from tests.labelled import files
 from tests.tf_models import tf_models
@@ -239,7 +240,7 @@ def test_four_ranks_learn_and_score_as_one_does(data, alone, tmp_path, name, lay
     assert [each["label"] for each in one] == [each["label"] for each in four]
 
 
-def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path):
+def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictures):
     more = ("--max_steps=80", "--eval_every=10", "--keep_last=1", "--log_every=80", f"--output_dir={tmp_path}")
     assert loop.train(configured(data["classification"], *more), Mesh()) == 0
     scores = json.loads((tmp_path / "best.json").read_text())
@@ -252,7 +253,7 @@ def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path):
     assert kept == {best, 80}
     assert checkpoints.order(own.find(tmp_path))[0] == best
     for picture in ("confusion_matrix.png", "score_curve.png", "loss_curve.png"):
-        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+        assert pictures.is_drawn(tmp_path / picture)
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
     right = [json.loads(line)["prediction"] == json.loads(line)["label"] for line in lines]
     assert np.mean(right) == pytest.approx(max(found))

@@ -61,6 +61,7 @@ def test_eight_ranks_with_stages_train_as_one_does(name):
     check(8, [name], seconds=3500)
 
 
+@pytest.mark.nightly  # as most rows of the design
 def test_the_design_has_every_pair_of_values_that_can_be():
     """A second, larger draw of allowed rows has no pair that the design lacks."""
     other = pairwise(FACTORS, has_effect, seed=1)

@@ -17,7 +17,7 @@ from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
 from tftrain.train.stage import Stage
 
-MICRO_BATCHES, SAMPLES = 3, 12
+MICRO_BATCHES, SAMPLES = 2, 12
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
 MODELS = {"plain": PLAIN, "fused": {**dict.fromkeys(PLAIN, "fused"), "activation": "geglu"}}
 SHORT = [("plain", "selective", "xla")]

@@ -13,20 +13,18 @@ namespace tftrain {
 
 constexpr int64_t kStreamAlignment = 64;  // a cache line, and the widest vector
 
-inline int64_t StreamThreshold() {
-  static const int64_t bytes = [] {
+// The least bytes that are streamed: those of the last-level cache. Tests set fewer.
+inline int64_t stream_threshold = [] {
 #ifdef _SC_LEVEL3_CACHE_SIZE
-    const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache > 0) return cache;
+  const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (cache > 0) return cache;
 #endif
-    return int64_t{32} << 20;
-  }();
-  return bytes;
-}
+  return int64_t{32} << 20;
+}();
 
 // Whether outputs of `bytes` each, made of rows of `row_bytes`, are to be streamed: only whole lines can be.
 inline bool ShouldStream(int64_t bytes, int64_t row_bytes, std::initializer_list<const void*> outputs) {
-  if (bytes < StreamThreshold() || row_bytes % kStreamAlignment != 0) return false;
+  if (bytes < stream_threshold || row_bytes % kStreamAlignment != 0) return false;
   for (const void* output : outputs) {
     if (reinterpret_cast<uintptr_t>(output) % kStreamAlignment != 0) return false;
   }

@@ -166,8 +166,11 @@ inline const char* Name(Target target) {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// So many rows that a kernel streams its result.
-inline int64_t StreamedRows(int64_t hidden, DType dtype) { return StreamThreshold() / (hidden * SizeOf(dtype)) + 3; }
+// So many rows that a kernel streams its result, from now on more than a megabyte.
+inline int64_t StreamedRows(int64_t hidden, DType dtype) {
+  stream_threshold = 1 << 20;
+  return stream_threshold / (hidden * SizeOf(dtype)) + 3;
+}
 
 // The targets that this processor runs.
 inline std::vector<Target> Targets() {

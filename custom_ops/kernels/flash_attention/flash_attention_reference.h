@@ -34,10 +34,10 @@ struct FlashReference {
 
   // Of a tensor like queries and one like keys.
   double Dot(const double* a, int64_t q, const double* b, int64_t k, int64_t sample, int64_t head) const {
+    const double* const x = a + shape.Offset(sample, head, q);
+    const double* const y = b + KeyOffset(sample, head, k);
     double sum = 0;
-    for (int64_t i = 0; i < shape.head_size; ++i) {
-      sum += a[shape.Offset(sample, head, q) + i] * b[KeyOffset(sample, head, k) + i];
-    }
+    for (int64_t i = 0; i < shape.head_size; ++i) sum += x[i] * y[i];
     return sum;
   }
 
@@ -74,7 +74,7 @@ struct FlashReference {
           double* const row = context + shape.Offset(sample, head, q);
           std::fill(row, row + shape.head_size, 0.0);
           for (int64_t k = 0; k < shape.length; ++k) {
-            AddScaled(p[k] * factor[k], value + KeyOffset(sample, head, k), row);
+            if (p[k] != 0) AddScaled(p[k] * factor[k], value + KeyOffset(sample, head, k), row);
           }
         }
       }
@@ -91,11 +91,13 @@ struct FlashReference {
           const int64_t row = shape.Offset(sample, head, q);
           double sum = 0;
           for (int64_t k = 0; k < shape.length; ++k) {
+            if (p[k] == 0) continue;  // most keys of a window
             AddScaled(p[k] * factor[k], dcontext + row, dvalue + KeyOffset(sample, head, k));
             factor[k] *= Dot(dcontext, q, value, k, sample, head);
             sum += p[k] * factor[k];
           }
           for (int64_t k = 0; k < shape.length; ++k) {
+            if (p[k] == 0) continue;
             const double dscore = scale * p[k] * (factor[k] - sum);
             AddScaled(dscore, key + KeyOffset(sample, head, k), dquery + row);
             AddScaled(dscore, query + row, dkey + KeyOffset(sample, head, k));

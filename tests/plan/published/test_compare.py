@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from scipy import stats
 
 from tftrain.plan.published import calibrate, compare, rows
 
@@ -58,6 +57,8 @@ def test_held_out_rows_are_planned_and_shown_with_a_dash(planned):
 
 @pytest.mark.parametrize("ties", [3, 1000])
 def test_rank_correlation_is_that_of_scipy(ties):
+    from scipy import stats  # Most of a second of each start, if it were loaded there.
+
     draw = random.Random(ties)
     pairs = [(draw.randrange(ties), draw.randrange(ties)) for _ in range(40)]
     assert compare.kendall_tau(pairs) == pytest.approx(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
