@@ -55,8 +55,7 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
-        self.in_memory.recover()
-        reader = resume.choose(run.config, run.mesh, run.restore_buffers)
+        reader = resume.choose(run.config, run.mesh, run.restore_buffers, self.in_memory.among)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)

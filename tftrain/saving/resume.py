@@ -1,10 +1,11 @@
 """Chooses the checkpoint that a run continues from: all ranks see one folder, check it together, choose the same."""
 
+import functools
 import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,11 +58,16 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         )
 
 
-def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
+def choose(
+    config: TrainConfig,
+    mesh: Mesh,
+    restore_buffers: Callable[[], Mapping[Piece, np.ndarray]],
+    newest_first: Callable[[Sequence[Path]], Iterable[Path]] = reversed,
+) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
     Each rank checks some files. `restore_buffers` returns the pieces that this rank will read, and memory for them; the
-    check reads them.
+    check reads them. `newest_first` returns the checkpoints in the order in which they are tried; it may have others.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -81,7 +87,7 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
             )
         return reader
     paths = _found(output_dir, mesh)
-    if reader := _first_good(paths[::-1], config, mesh, restore_buffers):
+    if reader := _first_good(newest_first(paths), config, mesh, restore_buffers):
         return reader
     if paths:
         advice = "--resume=none starts over and moves them aside"
@@ -119,12 +125,12 @@ def _found(output_dir: str, mesh: Mesh) -> list[Path]:
 
 
 def _first_good(
-    paths: Sequence[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
+    paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
 ) -> Reader | None:
     """Opens the first of these checkpoints that all ranks find good; None if there is none."""
-    wanted = restore_buffers() if paths else {}
+    restore_buffers = functools.cache(restore_buffers)
     for path in paths:
-        reader, problem = _checked(path, mesh, wanted, config.checkpoint.resume_check)
+        reader, problem = _checked(path, mesh, restore_buffers(), config.checkpoint.resume_check)
         if reader:
             return reader
         if mesh.is_chief:
