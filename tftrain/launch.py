@@ -95,18 +95,15 @@ def start(
     """
     from tftrain.launching import job
 
-    train_config, misread, named = flags.read(TrainConfig, args)
-    misread = [*in_files, *misread]
-    size = sum(len(host.slots) for host in places)
-    has_rank_0, completed = places[0].is_local, checkpoint_flags.Completed(train_config, None, {})
+    size, has_rank_0 = sum(len(host.slots) for host in places), places[0].is_local
     if has_rank_0:
-        completed = checkpoint_flags.with_flags_of_checkpoint(train_config, named)
-        train_config = completed.config
-    # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
-    train_config, of_weights = initial_weights.with_model_of_weights(train_config, named)
-    if has_rank_0:
-        misread += [problem for problem in of_weights if problem.flag not in {each.flag for each in misread}]
-    if problems := run_problems(train_config, misread, has_rank_0, size):
+        completed, misread = run.read(args)
+    else:  # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
+        train_config, misread, named = flags.read(TrainConfig, args)
+        train_config, _ = initial_weights.with_model_of_weights(train_config, named)
+        completed = checkpoint_flags.Completed(train_config, None, {})
+    train_config = completed.config
+    if problems := run_problems(train_config, [*in_files, *misread], has_rank_0, size):
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS

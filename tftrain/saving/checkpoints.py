@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import tensorflow as tf
 
-from tftrain.checkpoint import folder
+from tftrain.checkpoint import folder, scores
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.piece import AVERAGE
 from tftrain.checkpoint.reader import Reader
@@ -70,6 +70,7 @@ class Checkpoints:
             if aside := folder.set_aside(output_dir, step, starts_over):
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
                 logger.info(f"{'checkpoints of another run were' if is_other else what} moved to {aside}")
+            self.saves.keep_step = scores.best_step(output_dir) if reader else None
             self._uploads.begin(step, self.saves.superseded)
         self.in_memory.remove()
         return reader and reader.path
