@@ -139,8 +139,8 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
     if free.data.phases:  # Each has a batch of its own.
         named |= {"global_batch_size"}
-    longest, whole = phases.longest(run.with_sizes(free)), free if free.data.phases else None
-    request = choice.Request(PlanConfig(**vars(longest), plan=own), named, cluster, constants, whole)
+    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (phases.longest(run.with_sizes(free)), free))
+    request = choice.Request(longest, named, cluster, constants, whole if free.data.phases else None)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
         kept = of_run(phases.longest(run.with_sizes(completed.config.resolve(size))), size, cluster, constants)

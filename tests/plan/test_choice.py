@@ -213,5 +213,5 @@ def test_what_only_the_layout_of_a_checkpoint_has_narrows_no_search(saved):
 def test_the_batches_of_all_phases_divide_among_the_ranks():
     asked = request(*MODEL, BATCH)
     assert choice.choose(asked).fastest[0].work.dp == 4
-    whole = changed(asked.config.train, {"phases": "until_samples=60 global_batch_size=6; masked_lm_prob=0.1"})
+    whole = changed(asked.config, {"phases": "until_samples=60 global_batch_size=6; masked_lm_prob=0.1"})
     assert {plan.work.dp for plan in choice.choose(asked._replace(whole=whole)).fastest} <= {1, 2}

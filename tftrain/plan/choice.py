@@ -27,7 +27,7 @@ class Request(NamedTuple):
     given: Set[str]  # names of the flags that the command line gives, which are kept
     cluster: Cluster
     constants: Constants
-    whole: TrainConfig | None = None  # with the phases, if there are some; `config` is that of one
+    whole: PlanConfig | None = None  # with the phases, if there are some; `config` is that of one
 
 
 def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
@@ -51,10 +51,8 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     )
 
     def accepts(division: Workload) -> bool:
-        fitted = {**layout_of(division, config), "grad_accum_steps": None, "fit_micro_batch": True}
-        if whole and run_problems(changed(whole, fitted), ranks):
-            return False
-        return fixed_flags.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
+        runs = all(of_division(division, each) for each in (config, whole) if each)
+        return runs and fixed_flags.isdisjoint(changes_of(division, config))
 
     result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
     if result.fastest:
