@@ -158,7 +158,7 @@ class Checkpoints:
     @functools.cached_property
     def data(self) -> dict[str, str]:
         """The identity of the run's data."""
-        return identity(self._run.config)
+        return identity(self._run.whole)
 
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.
