@@ -124,7 +124,7 @@ def test_a_step_that_is_saved_again_keeps_its_number():
     saves = SimpleNamespace(newest=None)
     observer = UserHooks(run, [Steps], saves, print)
     first = Path("step_00000012")
-    for saves.newest in (None, first, first, Path("step_00000012_again_2"), Path("step_00000012")):
+    for saves.newest in (None, first, first, Path("step_00000012"), Path("step_00000012_again_2")):
         observer.between_steps(Outcome(1, None, False))
     assert seen == [12, 12, 12]
 
