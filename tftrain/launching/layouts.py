@@ -93,14 +93,11 @@ class Layouts:
 
 
 def step_seconds(output_dir: str, logged: int, work: Workload) -> float | None:
-    """Returns the least seconds of a step after the first `logged` steps; None as long as there are too few.
-
-    Only steps of the planned batch and length count: a batch ramp and other phases have others.
-    """
+    """Returns the least seconds of a planned step after the first `logged` steps; None as long as there are too few."""
     try:
         lines = (Path(output_dir) / "metrics.jsonl").read_text().splitlines()[-ROWS:]
         rows = [row for row in map(json.loads, lines) if row.get("step_time_s") and row["step"] > logged]
-        planned = work.global_batch, work.seq
+        planned = work.global_batch, work.seq  # A batch ramp and other phases have other sizes.
         rows = [row for row in rows if (row["global_batch_size"], row["max_seq_length"]) == planned]
     except (OSError, ValueError):  # There is none yet, or it is being written.
         return None

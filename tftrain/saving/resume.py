@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # A network file system may show a new file to other hosts a little later.
 VISIBLE_SECONDS = 10
+Buffers = Callable[[], Mapping[Piece, np.ndarray]]
+NewestFirst = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 def require_shared(output_dir: str, mesh: Mesh) -> None:
@@ -59,10 +61,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
 
 
 def choose(
-    config: TrainConfig,
-    mesh: Mesh,
-    restore_buffers: Callable[[], Mapping[Piece, np.ndarray]],
-    newest_first: Callable[[Sequence[Path]], Iterable[Path]] = reversed,
+    config: TrainConfig, mesh: Mesh, restore_buffers: Buffers, newest_first: NewestFirst = reversed
 ) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
@@ -99,9 +98,7 @@ def choose(
     return None
 
 
-def before(
-    step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
-) -> Reader:
+def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader:
     """Opens the newest checkpoint from more than `margin` steps before a step, or else the oldest one from before it.
 
     Every rank must call it; for the other arguments, see `choose`. If there is no good one, all raise CheckpointError.
@@ -124,9 +121,7 @@ def _found(output_dir: str, mesh: Mesh) -> list[Path]:
     return [folder.checkpoint_folder(output_dir) / name for name in names]
 
 
-def _first_good(
-    paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
-) -> Reader | None:
+def _first_good(paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader | None:
     """Opens the first of these checkpoints that all ranks find good; None if there is none."""
     restore_buffers = functools.cache(restore_buffers)
     for path in paths:
