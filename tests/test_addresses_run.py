@@ -10,12 +10,14 @@ from tests.checkpoint import states
 from tests.distributed import run_ranks
 from tests.servers import proxy, quick, s3, s3_server
 from tests.test_run import losses
-from tftrain import convert, predict, run
-from tftrain.checkpoint import folder, remote
+from tftrain import convert, launch, predict, run
+from tftrain.checkpoint import folder, remote, scores
+from tftrain.checkpoint.scores import Score, Scores
 from tftrain.config.fields import ConfigError
 from tftrain.host import addresses
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.input.mirror import local_folder
+from tftrain.launching import job
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, loop
@@ -88,7 +90,7 @@ def test_a_run_goes_on_on_another_host_and_serves_all_programs(server, local, tm
     assert initial.model.hidden_size == 32
 
 
-def test_a_run_that_can_not_upload_trains_to_its_end_and_says_so(server, tmp_path, capsys):
+def test_a_run_that_can_not_upload_trains_to_its_end_and_says_so(server, tmp_path, capsys, monkeypatch):
     handler, _ = server
     config = configured(*SIZES, f"--data_dir={DATA}", f"--output_dir={RUN}", "--max_steps=4", "--eval_every=-1")
     handler.faulty, handler.faults[:] = ("PUT",), [503] * 100000
@@ -99,9 +101,21 @@ def test_a_run_that_can_not_upload_trains_to_its_end_and_says_so(server, tmp_pat
     assert [folder.order(path)[0] for path in folder.find(config.run.folder)] == [2, 4]
     assert remote.checkpoints(addresses.listing(RUN)) == []
     handler.faults.clear()
-    assert train(f"--output_dir={RUN}") == ExitCode.DONE
+    scores.write(config.run.folder, Scores("accuracy", [Score(2, 0.9), Score(4, 0.8)]))
+    assert train(f"--output_dir={RUN}", "--keep_last=1") == ExitCode.DONE
     assert "nothing to do" in capsys.readouterr().out
     assert [folder.order(path)[0] for path in remote.checkpoints(addresses.listing(RUN))] == [2, 4]
+    # The launcher takes flags from the address as the run does, also on another host, and makes no folder of its name.
+    shutil.rmtree(tmp_path / "cache")
+    started = []
+    monkeypatch.setattr(job, "run", lambda places, command, *_: started.append(command[3:]) or 0)
+    monkeypatch.chdir(tmp_path)
+    initial = [f"--init_checkpoint=tftrain:{RUN}", f"--data_dir={DATA}", f"--output_dir={tmp_path / 'new'}"]
+    for given in ([f"--output_dir={RUN}"], initial):
+        local_folder.cache_clear()
+        assert launch.main(["tftrain.launch", "-np", "1", *given]) == 0
+        assert started.pop() == given
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "new"]
 
 
 def test_addresses_that_can_not_be_used_are_refused(server, tmp_path):

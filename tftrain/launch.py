@@ -95,18 +95,15 @@ def start(
     """
     from tftrain.launching import job
 
-    train_config, misread, named = flags.read(TrainConfig, args)
-    misread = [*in_files, *misread]
-    size = sum(len(host.slots) for host in places)
-    has_rank_0, completed = places[0].is_local, checkpoint_flags.Completed(train_config, None, {})
+    size, has_rank_0 = sum(len(host.slots) for host in places), places[0].is_local
     if has_rank_0:
-        completed = checkpoint_flags.with_flags_of_checkpoint(train_config, named)
-        train_config = completed.config
-    # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
-    train_config, of_weights = initial_weights.with_model_of_weights(train_config, named)
-    if has_rank_0:
-        misread += [problem for problem in of_weights if problem.flag not in {each.flag for each in misread}]
-    if problems := run_problems(train_config, misread, has_rank_0, size):
+        completed, misread = run.read(args)
+    else:  # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
+        train_config, misread, named = flags.read(TrainConfig, args)
+        train_config, _ = initial_weights.with_model_of_weights(train_config, named)
+        completed = checkpoint_flags.Completed(train_config, None, {})
+    train_config = completed.config
+    if problems := run_problems(train_config, [*in_files, *misread], has_rank_0, size):
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
@@ -142,8 +139,8 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
     if free.data.phases:  # Each has a batch of its own.
         named |= {"global_batch_size"}
-    longest = phases.longest(run.with_sizes(free))
-    request = choice.Request(PlanConfig(**vars(longest), plan=own), named, cluster, constants)
+    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (phases.longest(run.with_sizes(free)), free))
+    request = choice.Request(longest, named, cluster, constants, whole if free.data.phases else None)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
         kept = of_run(phases.longest(run.with_sizes(completed.config.resolve(size))), size, cluster, constants)

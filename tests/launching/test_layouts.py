@@ -24,8 +24,9 @@ def layouts(tmp_path):
     return Layouts(request(*MODEL, BATCH, f"--output_dir={tmp_path}", ranks=2))
 
 
-def log(path, first, *seconds):
-    rows = [{"step": step, "step_time_s": each} for step, each in enumerate(seconds, first)]
+def log(path, first, *seconds, batch=16):
+    sizes = {"global_batch_size": batch, "max_seq_length": 128}
+    rows = [{"step": step, "step_time_s": each} | sizes for step, each in enumerate(seconds, first)]
     with (path / "metrics.jsonl").open("a") as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -70,15 +71,19 @@ def test_a_layout_that_is_as_fast_as_the_others_are_planned_stays(layouts, tmp_p
     assert not layouts.is_slow()
 
 
-def test_the_time_of_a_step_is_that_of_new_rows_alone(tmp_path):
-    assert step_seconds(tmp_path, 0) is None
+def test_the_time_of_a_step_is_that_of_new_rows_of_the_planned_batch_alone(layouts, tmp_path):
+    work = layouts.plan.work
+    assert step_seconds(tmp_path, 0, work) is None
     log(tmp_path, 1, 9.0, 5.0, 3.0)
-    assert step_seconds(tmp_path, 0) is None, "too few"
+    assert step_seconds(tmp_path, 0, work) is None, "too few"
     log(tmp_path, 4, 4.0, 4.0)
-    assert step_seconds(tmp_path, 0) == 3.0
-    assert step_seconds(tmp_path, 5) is None
+    assert step_seconds(tmp_path, 0, work) == 3.0
+    assert step_seconds(tmp_path, 5, work) is None
+    log(tmp_path, 6, *[1.0] * 9, batch=8)
+    assert step_seconds(tmp_path, 0, work) == 3.0
+    assert step_seconds(tmp_path, 5, work) is None, "steps of another phase, or of a batch ramp"
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 6, "step_ti')
-    assert step_seconds(tmp_path, 0) is None, "a row that is being written"
+    assert step_seconds(tmp_path, 0, work) is None, "a row that is being written"
 
 
 def test_a_start_goes_on_from_what_the_last_one_has_saved_whatever_resume_says(layouts, tmp_path):

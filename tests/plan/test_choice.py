@@ -38,7 +38,7 @@ def request(*args, ranks=4, cluster=MACHINE, constants=CPU, memory_gb=None):
 
 def every_plan(asked):
     """Yields the plans of all layouts that the trainer takes, from flags, each of which is kept or tried."""
-    config, given, cluster, constants = asked
+    config, given, cluster, constants, _ = asked
     sizes = [size for size in range(1, 65) if config.batch.global_batch_size % size == 0]
     tried = {
         "tensor_parallel_size": [1, 2, 4],
@@ -115,7 +115,8 @@ def test_the_arguments_of_a_choice_are_its_plan_and_leave_out_what_is_given():
 def test_a_plain_start_names_every_flag_of_the_layout_for_a_checkpoint_may_have_others():
     asked = request(*MODEL, BATCH, ranks=1)
     line = choice.arguments(choice.choose(asked).fastest[0].work, asked)
-    assert {arg.partition("=")[0].removeprefix("--") for arg in line} == {*choice.LAYOUT} - {"grad_accum_steps"}
+    named = {arg.partition("=")[0].removeprefix("--") for arg in line}
+    assert named == {*choice.LAYOUT, *choice.FOR_SOME} - {"grad_accum_steps"}
 
 
 def test_the_lines_name_the_choice_two_runners_up_and_reasons():
@@ -188,3 +189,29 @@ def test_flags_of_a_checkpoint_are_free_and_given_ones_are_not():
     freed = choice.freed(config, frozenset({"micro_batch_size"}))
     assert (freed.parallel.tensor_parallel_size, freed.batch.micro_batch_size) == (1, 4)
     assert not freed.batch.fit_micro_batch
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        ["--split_opt_state", "--state_split_strategy=greedy:2"],
+        ["--split_weights", "--prefetch_blocks=2"],
+        ["--pipeline_parallel_size=2", "--pipeline_split=3,1"],
+        ["--tensor_parallel_size=2", "--group_transport=tensorflow"],
+    ],
+)
+def test_what_only_the_layout_of_a_checkpoint_has_narrows_no_search(saved):
+    asked, plain = request(*MODEL, BATCH, *saved, ranks=1), request(*MODEL, BATCH, ranks=1)
+    asked = asked._replace(config=choice.freed(asked.config, frozenset()), given=plain.given)
+    found = choice.choose(asked)
+    assert found == choice.choose(plain)
+    line = choice.arguments(found.fastest[0].work, asked)
+    config = flags.parse(TrainConfig, ["run", "--output_dir=x", "--synthetic_data", *MODEL, *saved, *line])
+    assert config.problems(1) == []
+
+
+def test_the_batches_of_all_phases_divide_among_the_ranks():
+    asked = request(*MODEL, BATCH)
+    assert choice.choose(asked).fastest[0].work.dp == 4
+    whole = changed(asked.config, {"phases": "until_samples=60 global_batch_size=6; masked_lm_prob=0.1"})
+    assert {plan.work.dp for plan in choice.choose(asked._replace(whole=whole)).fastest} <= {1, 2}

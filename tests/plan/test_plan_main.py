@@ -70,6 +70,19 @@ def test_a_run_in_phases_is_planned_by_the_largest_and_has_the_days_of_all(capsy
     assert cells[2][:2] == ["all", "1000"]
 
 
+def test_a_search_for_a_run_in_phases_prints_commands_that_have_them_and_divide_all(capsys):
+    text = "until_samples=6000 max_seq_length=128 global_batch_size=6; max_seq_length=512 global_batch_size=8"
+    given = [flag for flag in BERT if "batch_size" not in flag and "nodes" not in flag]
+    main(["plan", *given, "--search", "--max_nodes=1", f"--phases={text}", "--param_groups=embeddings/* rate=2"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d+: python", line)]
+    assert lines
+    for line in lines:
+        ranks, *args = shlex.split(line.partition(" -np ")[2])
+        config = flags.parse(TrainConfig, ["run", *args])
+        assert (config.data.phases, config.optimizer.param_groups) == (text, "embeddings/* rate=2")
+        assert config.problems(int(ranks)) == []
+
+
 def test_a_plan_of_packed_data_has_real_rates_too(capsys):
     def rates(*flags):
         main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", *flags])

@@ -21,7 +21,7 @@ from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import collectives, neighbour
 from tftrain.parallel.mesh import Mesh
-from tftrain.saving import memory_checkpoints
+from tftrain.saving import memory_checkpoints, resume
 from tftrain.saving.memory_checkpoints import MemoryCheckpoints
 from tftrain.train import loop
 
@@ -45,7 +45,8 @@ class Run:
         folder.checkpoint_folder(output_dir).mkdir(exist_ok=True)
         settings = {"memory_checkpoint_steps": 1, "output_dir": str(output_dir), **settings}
         self.value, self.output_dir = np.zeros(5, np.float32), output_dir
-        self.in_memory = MemoryCheckpoints(changed(TrainConfig(), settings), mesh or Mesh())
+        self.config = changed(TrainConfig(), settings)
+        self.in_memory = MemoryCheckpoints(self.config, mesh or Mesh())
 
     def begin(self):
         self.in_memory.begin(piece for piece, _ in states.whole_pieces({"master/x": self.value}))
@@ -60,12 +61,11 @@ class Run:
         self.in_memory.save(step, lambda: {"of": step}, lambda: states.whole_pieces({"master/x": value}))
         self.join()
 
-    def recovered(self):
-        """Returns the step and the value that the next start finds on disk; None if there is nothing."""
-        Run(self.output_dir).in_memory.recover()
-        if (path := folder.newest(self.output_dir)) is None:
-            return None
-        return folder.order(path)[0], states.stored(path)["master/x"][0]
+    def recovered(self, **settings):
+        """Returns the step and the value that the next start goes on from; None if there is nothing."""
+        start = Run(self.output_dir, **settings)
+        reader = resume.choose(start.config, Mesh(), dict, start.in_memory.among)
+        return reader and (folder.order(reader.path)[0], states.stored(reader.path)["master/x"][0])
 
 
 def files(output_dir):
@@ -86,7 +86,7 @@ def test_the_next_start_goes_on_from_the_newest_copy(tmp_path, capsys):
         run.save(step)
     assert run.recovered() == (3, 3)
     (path,) = folder.find(tmp_path)
-    assert f"{path} was in memory, 3 steps after the newest checkpoint on disk" in capsys.readouterr().out
+    assert f"{path} was in memory, 3 steps after the next older checkpoint on disk" in capsys.readouterr().out
     content = json.loads((path / "manifest.json").read_text())
     assert content["run"] == {"of": 3}
     assert {len(file["sha256"]) for file in content["files"].values()} == {64}
@@ -104,12 +104,27 @@ def test_a_copy_that_is_not_newer_than_the_disk_or_of_another_session_is_left_ou
     assert run.recovered() == (4, 4)
 
 
-@pytest.mark.parametrize("resume", ["none", "PATH"])
-def test_a_start_that_goes_on_from_elsewhere_takes_no_copy(tmp_path, resume):
+def test_a_start_that_goes_on_from_elsewhere_takes_no_copy(tmp_path):
     run = Run(tmp_path).begin()
     run.save(3)
-    Run(tmp_path, resume=resume).in_memory.recover()
+    assert run.recovered(resume="none") is None
+    (tmp_path / "other").mkdir()
+    states.saved(tmp_path / "other", {"master/x": np.full(5, 7, np.float32)}, step=1)
+    assert run.recovered(resume=str(folder.newest(tmp_path / "other"))) == (1, 7)
     assert folder.find(tmp_path) == []
+
+
+def test_a_damaged_checkpoint_on_disk_hides_no_older_copy(tmp_path, capsys):
+    run = Run(tmp_path).begin()
+    run.save(2)
+    run.save(3)
+    for step in (1, 4):
+        states.saved(tmp_path, {"master/x": np.full(5, 7, np.float32)}, step)
+    flip(next(folder.newest(tmp_path).glob("*.safetensors")))
+    assert run.recovered() == (3, 3)
+    said = capsys.readouterr()
+    assert "this checkpoint can't be used: " in said.err
+    assert "step_00000003 was in memory, 2 steps after the next older checkpoint on disk" in said.out
 
 
 def test_a_damaged_copy_is_named_and_the_older_one_is_taken_then_the_disk(tmp_path, capsys):

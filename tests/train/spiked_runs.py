@@ -59,13 +59,17 @@ def write(folder, poisoned=POISONED):
 
 
 class Numbers(Hook):
-    """Records the steps that are begun, and stops after one."""
+    """Records the steps that are begun, and after how many of them each checkpoint is known; stops after one."""
 
-    begun, stop_after = [], None
+    begun, saved, stop_after = [], [], None
 
     def before_step(self, step):
         """Records."""
         self.begun.append(step)
+
+    def on_checkpoint(self, step, folder):
+        """Records."""
+        self.saved.append((len(self.begun), step))
 
     def after_step(self, step, result):
         """Stops."""

@@ -14,6 +14,7 @@ from tests.distributed import run_ranks
 from tests.train import spiked_runs
 from tests.train.spiked_runs import BATCH, FLAGS, POISONED, ROLLBACK, STEPS, configured, final_loss, rows, trained
 from tftrain.checkpoint import folder as checkpoints
+from tftrain.checkpoint import scores
 from tftrain.host.exit_codes import ExitCode, UnstableError
 from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
@@ -46,6 +47,7 @@ def rolled_back(poisoned, tmp_path_factory):
     """A run that goes back; it has checkpoints after every 40 steps, and a hook that records what it begins."""
     folder = tmp_path_factory.mktemp("rolled_back")
     spiked_runs.Numbers.begun.clear()
+    spiked_runs.Numbers.saved.clear()
     given = (*poisoned, *ROLLBACK, "--hooks=tests.train.spiked_runs:Numbers")
     assert trained(folder, *given) == ExitCode.DONE
     return folder
@@ -101,9 +103,10 @@ def test_files_have_every_step_once_and_say_what_was_left_out(rolled_back):
     assert f"{LAST:,}" in page
 
 
-def test_hooks_see_the_steps_that_are_taken_again(rolled_back):
+def test_hooks_see_the_steps_and_checkpoints_that_come_again(rolled_back):
     # The values of a step are known when the next one is under way.
     assert spiked_runs.Numbers.begun == [*range(1, SPIKE + 2), *range(81, STEPS + 1)]
+    assert [step for begun, step in spiked_runs.Numbers.saved if begun > SPIKE + 1] == [120, 160, 200, 240]
 
 
 @pytest.mark.nightly
@@ -157,9 +160,12 @@ def test_a_rollback_to_the_phase_before_goes_through_both(poisoned, tmp_path):
 
 
 def test_more_spikes_than_rollbacks_end_the_run(poisoned, tmp_path):
-    given = (*poisoned, *ROLLBACK, "--rollback_window=20", "--max_rollbacks=2")
+    given = (*poisoned, *ROLLBACK, "--rollback_window=20", "--max_rollbacks=2", "--checkpoint_every=11")
     with pytest.raises(UnstableError, match="is a spike, after --max_rollbacks=2 rollbacks"):
         trained(tmp_path, *given)
+    # A checkpoint was due after the spike, step 121, and none is saved in its place.
+    saved = checkpoints.checkpoint_folder(tmp_path).rglob("step_*")
+    assert {checkpoints.order(path)[0] % 11 for path in saved if path.is_dir()} == {0}
     # Each one begins five batches before the last.
     (one, two) = rollbacks(tmp_path)
     assert two["rollback_first_position"] == one["rollback_first_position"] - 5 * BATCH
@@ -173,6 +179,7 @@ def test_scores_after_the_checkpoint_are_forgotten(tmp_path):
     assert (found, best.step, best.is_exhausted) == ([True, True, False, False], 20, True)
     best.go_back(15)
     assert (best.step, best.is_exhausted) == (10, False)
+    assert scores.read(tmp_path).best.step == 10, "as other programs read them"
 
 
 def test_a_step_is_judged_by_the_steps_up_to_the_second_one_before_it():

@@ -21,6 +21,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.input import pipeline
 from tftrain.input.left_out import NOTHING
 from tftrain.input.source import open_source
+from tftrain.labelled.preflight import identity
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
@@ -144,7 +145,11 @@ def test_the_log_says_when_which_phase_begins(phased, messages, folders):
 
 def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phased, lines, tmp_path):
     inside = checkpoints.find(phased)[0]
-    assert json.loads((inside / "manifest.json").read_text())["step"] == 5
+    manifest = json.loads((inside / "manifest.json").read_text())
+    assert manifest["step"] == 5
+    whole = identity(configured(f"--phases={lines}", "--output_dir=x"))
+    assert manifest["run"]["data"] == whole, "of both phases, as a resume compares it"
+    assert any(name.endswith(" of phase 2") for name in whole)
     shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
     shutil.copy(phased / "metrics.jsonl", tmp_path)
     loop.train(configured(f"--phases={lines}", f"--output_dir={tmp_path}"), Mesh())

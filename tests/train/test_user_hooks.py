@@ -128,10 +128,10 @@ def test_a_step_that_is_saved_again_keeps_its_number():
     )
     saves = SimpleNamespace(newest=None)
     observer = UserHooks(run, [Steps], saves, print)
-    for name in (None, "step_00000012", "step_00000012", "step_00000012_again_2"):
-        saves.newest = name and Path(name)
+    first = Path("step_00000012")
+    for saves.newest in (None, first, first, Path("step_00000012"), Path("step_00000012_again_2")):
         observer.between_steps(Outcome(1, None, False))
-    assert seen == [12, 12]
+    assert seen == [12, 12, 12]
 
 
 @pytest.mark.parametrize(("name", "reason"), [("MustNotFail", "after_step raised KeyError"), ("Stops", "enough")])

@@ -45,10 +45,15 @@ def decode(content: bytes) -> Scores | None:
         return None
 
 
+def best_step(output_dir: str | Path) -> int | None:
+    """Returns the updates of a run before its best evaluation; None if there is none."""
+    scores = read(output_dir)
+    return scores and scores.best and scores.best.step
+
+
 def checkpoint(output_dir: str | Path) -> Path | None:
     """Returns the checkpoint of a run with the best score; None if there is none."""
-    scores = read(output_dir)
-    step = scores and scores.best and scores.best.step
+    step = best_step(output_dir)
     checkpoints = [path for path in folder.find(output_dir) if folder.order(path)[0] == step]
     return checkpoints[-1] if checkpoints else None
 

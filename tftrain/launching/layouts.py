@@ -49,13 +49,15 @@ class Layouts:
         """Returns the flags for the next start, which goes on from what the last one has saved."""
         self._logged = last_logged_step(self._output_dir)
         resume = [] if folder.newest(self._output_dir) == self._newest else ["--resume=auto"]
-        return [*choice.arguments(self.plan.work, self._request), *resume]
+        is_kept = not self._found.candidates  # The checkpoint has its flags.
+        return [*([] if is_kept else choice.arguments(self.plan.work, self._request)), *resume]
 
     def is_slow(self) -> bool:
         """Returns whether the first steps took longer than another layout needs; the job asks until they are done."""
-        if self.plan.work in self._seconds or (seconds := step_seconds(self._output_dir, self._logged)) is None:
+        work = self.plan.work
+        if work in self._seconds or (seconds := step_seconds(self._output_dir, self._logged, work)) is None:
             return False
-        self._seconds[self.plan.work] = seconds
+        self._seconds[work] = seconds
         self._next = self._best()
         if self._next is not self.plan:
             logger.warning(f"layout: a step takes {seconds:.3f} s, planned {self.plan.seconds:.3f} s; the run saves")
@@ -90,11 +92,13 @@ class Layouts:
         return min(self._found.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
 
 
-def step_seconds(output_dir: str, logged: int) -> float | None:
-    """Returns the least seconds of a step after the first `logged` steps; None as long as there are too few."""
+def step_seconds(output_dir: str, logged: int, work: Workload) -> float | None:
+    """Returns the least seconds of a planned step after the first `logged` steps; None as long as there are too few."""
     try:
         lines = (Path(output_dir) / "metrics.jsonl").read_text().splitlines()[-ROWS:]
         rows = [row for row in map(json.loads, lines) if row.get("step_time_s") and row["step"] > logged]
+        planned = work.global_batch, work.seq  # A batch ramp and other phases have other sizes.
+        rows = [row for row in rows if (row["global_batch_size"], row["max_seq_length"]) == planned]
     except (OSError, ValueError):  # There is none yet, or it is being written.
         return None
     enough = len(rows) > 1 and rows[-1]["step"] >= logged + FIRST_STEPS

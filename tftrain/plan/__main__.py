@@ -139,17 +139,17 @@ def print_plan(config: PlanConfig) -> int:
 def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    config = phases.longest(config)
+    whole, config = config, phases.longest(config)
     work, ramp, constraints = search_request(config, cluster)
     margin = config.plan.memory_margin
 
     def accepts(division: Workload) -> bool:
-        return work.trainer != "tftrain" or of_division(division, config) is not None
+        return work.trainer != "tftrain" or of_division(division, whole) is not None
 
     result = search(
         work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, margin, accepts=accepts
     )
-    columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, config), ""
+    columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, whole), ""
     if config.plan.format == "text":  # A command is wider than a terminal.
         commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]

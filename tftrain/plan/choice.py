@@ -16,6 +16,9 @@ from tftrain.plan.search import SCHEDULES, SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 
+# Flags that are for some layouts only, which a search does without; their defaults are for all.
+FOR_SOME = ("pipeline_split", "group_transport", "prefetch_blocks", "split_group", "state_split_strategy")
+
 
 class Request(NamedTuple):
     """What a layout is chosen for."""
@@ -24,19 +27,20 @@ class Request(NamedTuple):
     given: Set[str]  # names of the flags that the command line gives, which are kept
     cluster: Cluster
     constants: Constants
+    whole: PlanConfig | None = None  # with the phases, if there are some; `config` is that of one
 
 
 def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
     """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `named`."""
     every = {field.name: field.default for section in sections(config) for field in fields(section)}
     every |= {"fit_micro_batch": False, **config.model.family.defaults}
-    values = {name: every[name] for name in (*LAYOUT, "fit_micro_batch") if name not in named}
+    values = {name: every[name] for name in (*LAYOUT, *FOR_SOME, "fit_micro_batch") if name not in named}
     return changed(config, values | {"phases": phases.without(config.data.phases, "micro_batch_size")})
 
 
 def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
-    config, fixed_flags, cluster, constants = request
+    config, fixed_flags, cluster, constants, whole = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
     work, ramp, fixed = search_request(config, cluster, fixed_flags)
     has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & fixed_flags
@@ -47,7 +51,8 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     )
 
     def accepts(division: Workload) -> bool:
-        return fixed_flags.isdisjoint(changes_of(division, config)) and of_division(division, config) is not None
+        runs = all(of_division(division, each) for each in (config, whole) if each)
+        return runs and fixed_flags.isdisjoint(changes_of(division, config))
 
     result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
     if result.fastest:
@@ -95,5 +100,6 @@ def lines(result: SearchResult) -> list[str]:
 
 def arguments(work: Workload, request: Request) -> list[str]:
     """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
-    values = {**layout_of(work, request.config), "global_batch_size": work.global_batch}
+    config, values = request.config, {**layout_of(work, request.config), "global_batch_size": work.global_batch}
+    values |= {name: getattr(config.parallel, name) for name in FOR_SOME}
     return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]

@@ -1,6 +1,7 @@
 """The command of `tftrain.launch` that a plan is of."""
 
 import dataclasses
+import shlex
 from typing import Any
 
 from tftrain.config import length_choice
@@ -39,8 +40,15 @@ def changes_of(work: Workload, config: PlanConfig) -> Changes:
 
 
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
-    """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
-    train = changed(config, changes_of(work, config)).train
+    """Returns the configuration of a run with the division of a workload; None if the trainer refuses it.
+
+    A run in phases has the batch of each of them.
+    """
+    changes = changes_of(work, config)
+    if config.data.phases:
+        changes |= {"global_batch_size": config.batch.global_batch_size, "grad_accum_steps": None}
+        changes["fit_micro_batch"] = True
+    train = changed(config, changes).train
     return None if run_problems(train, work.ranks) else train
 
 
@@ -56,12 +64,11 @@ def command(config: TrainConfig, ranks: int) -> str:
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if value != config.model.family.defaults.get(field.name, field.default):
-                shown.append(text(flag_name(field), value))
+                values = value if isinstance(value, tuple) else (value,)
+                shown += [shlex.quote(text(flag_name(field), each)) for each in values]
     return " ".join(shown)
 
 
 def text(name: str, value: Any) -> str:
     """Returns a flag with its value."""
-    if isinstance(value, tuple):
-        return " ".join(f"--{name}={each}" for each in value)
     return f"--{name}" if value is True else f"--{name}={str(value).lower() if value is False else value}"

@@ -31,17 +31,21 @@ class Best:
     def observe(self, step: int, value: float) -> bool:
         """Records the score of an evaluation; returns whether it is the best so far. Every rank must call it."""
         self._scores.evaluations.append(Score(step, value if math.isfinite(value) else None))
+        self._write()
+        return self.step == step
+
+    def go_back(self, step: int) -> None:
+        """Forgets the scores of evaluations after a step."""
+        self._scores.evaluations = [each for each in self._scores.evaluations if each.step <= step]
+        self._write()
+
+    def _write(self) -> None:
         if self._mesh.is_chief:
             try:
                 scores.write(self._output_dir, self._scores)
             except OSError as error:
                 path = Path(self._output_dir) / scores.NAME
                 logger.warning(f"{path}: can't be written: {error}; a resumed run does not know the best score")
-        return self.step == step
-
-    def go_back(self, step: int) -> None:
-        """Forgets the scores of evaluations after a step."""
-        self._scores.evaluations = [each for each in self._scores.evaluations if each.step <= step]
 
     @property
     def step(self) -> int | None:

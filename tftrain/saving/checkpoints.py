@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import tensorflow as tf
 
-from tftrain.checkpoint import folder
+from tftrain.checkpoint import folder, scores
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.piece import AVERAGE
 from tftrain.checkpoint.reader import Reader
@@ -55,8 +55,7 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
-        self.in_memory.recover()
-        reader = resume.choose(run.config, run.mesh, run.restore_buffers)
+        reader = resume.choose(run.config, run.mesh, run.restore_buffers, self.in_memory.among)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -71,6 +70,7 @@ class Checkpoints:
             if aside := folder.set_aside(output_dir, step, starts_over):
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
                 logger.info(f"{'checkpoints of another run were' if is_other else what} moved to {aside}")
+            self.saves.keep_step = scores.best_step(output_dir) if reader else None
             self._uploads.begin(step, self.saves.superseded)
         self.in_memory.remove()
         return reader and reader.path
@@ -158,7 +158,7 @@ class Checkpoints:
     @functools.cached_property
     def data(self) -> dict[str, str]:
         """The identity of the run's data."""
-        return identity(self._run.config)
+        return identity(self._run.whole)
 
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.

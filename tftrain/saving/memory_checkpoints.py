@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class MemoryCheckpoints:
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
         self._every, self._mesh = config.checkpoint.memory_checkpoint_steps, mesh
-        self._resumes, self._output_dir = config.checkpoint.resume == "auto", Path(config.run.folder or "")
+        self._output_dir = Path(config.run.folder or "")
         self._home = memory_slot.home_of(self._output_dir)
         self._session_file = folder.checkpoint_folder(self._output_dir) / ".memory_session"
         self._session, self._key, self._count = "", "", 0
@@ -73,31 +73,36 @@ class MemoryCheckpoints:
         """Returns whether the state is copied after a step."""
         return self.is_on and step % self._every == 0
 
-    def recover(self) -> None:
-        """Makes the newest copy in memory a checkpoint on disk, if it is newer than those there."""
-        if not self._resumes:
-            return
-        session, after = "", 0
+    def among(self, checkpoints: Sequence[Path]) -> Iterator[Path]:
+        """Yields checkpoints, given the oldest first, the newest first, and each copy in memory where its step is.
+
+        A copy becomes a checkpoint on disk when it is its turn.
+        """
+        session = ""
         if self._mesh.is_chief:
             with contextlib.suppress(OSError):
                 session = self._session_file.read_text()
-            after = max((folder.order(path)[0] for path in folder.find(self._output_dir)), default=0)
         mine = [msgspec.to_builtins(part) for part in memory_slot.parts(self._home, self._mesh.rank)]
-        listed = self._gather((session, after, mine), "listed")
-        session, after, _ = listed[0]
-        parts = [msgspec.convert(part, Part) for *_, theirs in listed for part in theirs]
-        parts = [part for part in parts if part.session == session and part.step > after]
-        while chosen := newest_whole(parts):
-            problems = self._write_to_disk(chosen)
-            if self._mesh.is_chief and problems:
-                logger.warning(f"this copy in memory can't be used: {next(iter(problems.values()))}")
-            elif self._mesh.is_chief:
-                path, gained = folder.newest(self._output_dir), chosen[0].step - after
-                logger.info(f"{path} was in memory, {gained} steps after the newest checkpoint on disk")
-            parts = [part for part in parts if problems and part.path not in problems]
+        listed = self._gather((session, mine), "listed")
+        parts = [msgspec.convert(part, Part) for _, theirs in listed for part in theirs]
+        parts = [part for part in parts if part.session == listed[0][0]]
+        for path in (*reversed(checkpoints), None):
+            after = folder.order(path)[0] if path else 0
+            while chosen := newest_whole(part for part in parts if part.step > after):
+                made, problems = self._write_to_disk(chosen)
+                if self._mesh.is_chief and problems:
+                    logger.warning(f"this copy in memory can't be used: {next(iter(problems.values()))}")
+                elif self._mesh.is_chief:
+                    gained = chosen[0].step - after
+                    logger.info(f"{made} was in memory, {gained} steps after the next older checkpoint on disk")
+                if not problems:
+                    yield Path(made)
+                parts = [part for part in parts if part.path not in (problems or {each.path for each in chosen})]
+            if path:
+                yield path
 
-    def _write_to_disk(self, parts: Sequence[Part]) -> dict[str, str]:
-        """Makes a copy a checkpoint; returns what is wrong by the paths of entries, else nothing."""
+    def _write_to_disk(self, parts: Sequence[Part]) -> tuple[str, dict[str, str]]:
+        """Makes a copy a checkpoint and returns its path, and what is wrong by the paths of entries."""
         number, run, problems = self._gather(secrets.randbits(ATTEMPT_BITS), "attempt")[0], {}, {}
         for part in parts:
             if part.holder == self._mesh.rank:
@@ -105,15 +110,16 @@ class MemoryCheckpoints:
                     run |= memory_slot.write_to_disk(part, self._output_dir, number)
                 except (CheckpointError, OSError, ValueError) as error:
                     problems[part.path] = str(error)
-        written = self._gather((run, problems), "written")
+        written, made = self._gather((run, problems), "written"), ""
         problems = {path: problem for _, theirs in written for path, problem in theirs.items()}
         if self._mesh.is_chief and not problems:
             attempt = Attempt(self._output_dir, parts[0].step, number, ranks=len(parts))
+            run = written[parts[0].holder][0]
             try:
-                save.complete(attempt, written[parts[0].holder][0], sys.maxsize, 0, VISIBLE_SECONDS, lambda: False)
+                made = str(save.complete(attempt, run, sys.maxsize, 0, VISIBLE_SECONDS, lambda: False))
             except CheckpointError as error:
                 problems = {part.path: str(error) for part in parts}
-        return self._gather(problems, "complete")[0]
+        return self._gather((made, problems), "complete")[0]
 
     def begin(self, pieces: Iterable[Piece]) -> None:
         """Begins a session, and makes memory for copies of these pieces in the background."""

@@ -1,10 +1,11 @@
 """Chooses the checkpoint that a run continues from: all ranks see one folder, check it together, choose the same."""
 
+import functools
 import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # A network file system may show a new file to other hosts a little later.
 VISIBLE_SECONDS = 10
+Buffers = Callable[[], Mapping[Piece, np.ndarray]]
+NewestFirst = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 def require_shared(output_dir: str, mesh: Mesh) -> None:
@@ -57,11 +60,13 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         )
 
 
-def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
+def choose(
+    config: TrainConfig, mesh: Mesh, restore_buffers: Buffers, newest_first: NewestFirst = reversed
+) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
     Each rank checks some files. `restore_buffers` returns the pieces that this rank will read, and memory for them; the
-    check reads them.
+    check reads them. `newest_first` returns the checkpoints in the order in which they are tried; it may have others.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -81,7 +86,7 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
             )
         return reader
     paths = _found(output_dir, mesh)
-    if reader := _first_good(paths[::-1], config, mesh, restore_buffers):
+    if reader := _first_good(newest_first(paths), config, mesh, restore_buffers):
         return reader
     if paths:
         advice = "--resume=none starts over and moves them aside"
@@ -93,9 +98,7 @@ def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mappin
     return None
 
 
-def before(
-    step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
-) -> Reader:
+def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader:
     """Opens the newest checkpoint from more than `margin` steps before a step, or else the oldest one from before it.
 
     Every rank must call it; for the other arguments, see `choose`. If there is no good one, all raise CheckpointError.
@@ -118,13 +121,11 @@ def _found(output_dir: str, mesh: Mesh) -> list[Path]:
     return [folder.checkpoint_folder(output_dir) / name for name in names]
 
 
-def _first_good(
-    paths: Sequence[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
-) -> Reader | None:
+def _first_good(paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader | None:
     """Opens the first of these checkpoints that all ranks find good; None if there is none."""
-    wanted = restore_buffers() if paths else {}
+    restore_buffers = functools.cache(restore_buffers)
     for path in paths:
-        reader, problem = _checked(path, mesh, wanted, config.checkpoint.resume_check)
+        reader, problem = _checked(path, mesh, restore_buffers(), config.checkpoint.resume_check)
         if reader:
             return reader
         if mesh.is_chief:

@@ -181,6 +181,10 @@ class Save(Observer):
             with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
                 self.checkpoints.save_in_memory()
 
+    def go_back(self, step: int) -> None:
+        """Forgets what is due: its step comes again."""
+        self.schedule.saved()
+
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         with self.watchdog.limit("the last checkpoint", "save_timeout_seconds", kind="checkpoints"):

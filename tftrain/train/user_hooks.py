@@ -58,7 +58,7 @@ class UserHooks(Observer):
 
     def _checkpoint(self) -> None:
         newest = self._saves.newest
-        if newest and newest != self._announced:
+        if newest and newest is not self._announced:  # After a rollback, another one has the same name.
             self._announced = newest
             self._call("on_checkpoint", order(newest)[0], newest)
 
