@@ -8,16 +8,19 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import reason
 from tftrain.host.units import GB
-from tftrain.plan import cluster_file, product_rates
+from tftrain.plan import cluster_file
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.product_rates import fastest
 from tftrain.plan.system import on_card
 
 NAME = "this_machine"
@@ -81,8 +84,8 @@ def measure(path: Path) -> str:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     except OSError as error:
         raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {reason(error)}")]) from error
-    rates, half = product_rates.measure(SIZES, SECONDS)
-    best = max(rates.values())
+    *rates, half = product_rates(SIZES)
+    best = max(rates)
     cluster = Cluster(
         name=NAME,
         memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
@@ -93,11 +96,28 @@ def measure(path: Path) -> str:
         per_node=1,
         link_gbs=0,
         network_gbs=socket_rate(),
-        curve=tuple((size, float(f"{rate / best:.4g}")) for size, rate in rates.items()),
+        curve=tuple((size, float(f"{rate / best:.4g}")) for size, rate in zip(SIZES, rates, strict=True)),
     )
     text = json.dumps(dataclasses.asdict(cluster), indent=1) + "\n"
     path.write_text(text)
     return text
+
+
+def product_rates(sizes: Sequence[int]) -> list[float]:
+    """Returns TFLOPs of TensorFlow's products [size, size] x [size, size] in fp32, and of the last in bfloat16."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "tftrain.bench.product_rates", str(SECONDS), *map(str, sizes)]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def fastest(action: Callable[[], object], seconds: float) -> float:
+    """Returns the seconds of the fastest of several runs, which take so many seconds together."""
+    best, stop = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < stop or best == float("inf"):
+        begin = time.perf_counter()
+        action()
+        best = min(best, time.perf_counter() - begin)
+    return best
 
 
 def copy_rate() -> float:
