@@ -215,3 +215,11 @@ def test_the_batches_of_all_phases_divide_among_the_ranks():
     assert choice.choose(asked).fastest[0].work.dp == 4
     whole = changed(asked.config, {"phases": "until_samples=60 global_batch_size=6; masked_lm_prob=0.1"})
     assert {plan.work.dp for plan in choice.choose(asked._replace(whole=whole)).fastest} <= {1, 2}
+
+
+def test_of_layouts_with_equal_seconds_the_one_with_less_memory_comes_first():
+    asked = request(*MODEL, BATCH, "--micro_batch_size=4", "--tensor_parallel_size=1", "--pipeline_parallel_size=1")
+    plans = choice.choose(asked, 1 << 30).fastest
+    pairs = [(first, then) for first, then in itertools.pairwise(plans) if first.seconds == then.seconds]
+    assert (2, 1) in {(first.work.zero_stage, then.work.zero_stage) for first, then in pairs}
+    assert all(first.gb <= then.gb for first, then in pairs)

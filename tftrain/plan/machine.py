@@ -107,7 +107,7 @@ def product_rates(sizes: Sequence[int]) -> list[float]:
     """Returns TFLOPs of TensorFlow's products [size, size] x [size, size] in fp32, and of the last in bfloat16."""
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "tftrain.bench.product_rates", str(SECONDS), *map(str, sizes)]
-    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def fastest(action: Callable[[], object], seconds: float) -> float:

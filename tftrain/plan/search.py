@@ -83,7 +83,7 @@ def search(
     margin: float = 0.0,
     accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
-    """Ranks the divisions of a workload by seconds per iteration.
+    """Ranks the divisions of a workload by seconds per iteration, equal ones by memory.
 
     Args:
         work: the model and its global batch, with the number format of accumulation; its own division is ignored.
@@ -98,9 +98,10 @@ def search(
         count += 1
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster, margin):
-            fitting.append((timing.least_seconds(candidate, cluster, constants), len(fitting), candidate, needed))
+            least = timing.least_seconds(candidate, cluster, constants)
+            fitting.append((least, needed.total, len(fitting), candidate, needed))
     fastest: list[Forecast] = []
-    for least, _, candidate, needed in sorted(fitting, key=lambda each: each[:2]):
+    for least, _, _, candidate, needed in sorted(fitting, key=lambda each: each[:3]):
         # The table of a schedule takes long: those that are too slow without any idle time need none.
         if len(fastest) >= top and least >= fastest[top - 1].seconds:
             break
@@ -108,7 +109,7 @@ def search(
             continue
         seconds = timing.step(candidate, cluster, constants)
         fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
-        fastest.sort(key=lambda plan: plan.seconds)
+        fastest.sort(key=lambda plan: (plan.seconds, plan.gb))
     return SearchResult(count, len(fitting), fastest[:top])
 
 
