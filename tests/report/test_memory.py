@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -112,6 +113,8 @@ def test_nobody_is_told_of_a_machine_file_that_nobody_asked_for(tmp_path, monkey
     assert (found.seconds, found.unknown) == (None, "")
     lines = planned.time_lines(found.row(2, 0.5), found.unknown).splitlines()
     assert [line.split() for line in lines] == [["time", "of", "a", "step", "s"], ["step", "2", "0.500"]]
+    # Of one step alone, which compiles, the time is not known.
+    assert planned.time_lines(found.row(1, math.nan), found.unknown).split("\n")[1].split() == ["step", "1", "-"]
 
 
 def test_split_state_is_expected_as_its_share():

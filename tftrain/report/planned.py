@@ -1,5 +1,6 @@
 """The planned memory by kind and the planned seconds of a run's step, for the log to show beside the measured."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ def time_lines(row: PlannedRow, unknown: str) -> str:
 
     If the products were measured, a line has their seconds and their share of the step.
     """
-    lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{row.measured_step_time_s:10.3f}"]
+    seconds = "-" if math.isnan(row.measured_step_time_s) else f"{row.measured_step_time_s:.3f}"
+    lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{seconds:>10}"]
     if row.planned_step_time_s is not None:
         lines[0] += f"{'planned':>10}"
         lines[1] += f"{row.planned_step_time_s:10.3f}"
