@@ -37,7 +37,7 @@ PATIENCE = ("--start_timeout_seconds=3600", "--step_timeout_seconds=3600", "--no
 HOROVOD_LIMITS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
 # Reading the memory of many ranks takes a while: about this share of the time goes into it.
 SAMPLING_SHARE = 0.1
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+FIRST_PAUSE, SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5, 5.0
 
 
 class Memory(NamedTuple):
@@ -129,7 +129,7 @@ def memory_of(pids: Iterable[int]) -> Memory:
 
 def highest_memory(root: psutil.Process, ended: threading.Event, whole_tree: bool = False) -> Memory:
     """Measures the leaves of a tree of processes, or all, until `ended` is set; returns the highest of each figure."""
-    highest, pause = Memory(0, 0, 0), SHORTEST_PAUSE
+    highest, pause = Memory(0, 0, 0), FIRST_PAUSE
     while not ended.wait(pause):
         begin = time.monotonic()
         with contextlib.suppress(psutil.Error):
@@ -137,7 +137,8 @@ def highest_memory(root: psutil.Process, ended: threading.Event, whole_tree: boo
             parents = set() if whole_tree else {root.pid, *(process.ppid() for process in below)}
             current = memory_of(process.pid for process in (root, *below) if process.pid not in parents)
             highest = Memory(*map(max, highest, current))
-        pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
+        least = min(2 * pause, SHORTEST_PAUSE)  # A command may take less than a second.
+        pause = min(max(least, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
     return highest
 
 
