@@ -6,7 +6,7 @@ exactly. GPT-2's expression cuts a text into words first, and no token reaches o
 
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, check_tokens, read_file, read_text
+from tftrain.input.words import by_characters
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
@@ -22,7 +23,7 @@ ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 _LONGEST_LEARNED = LONGEST_TOKEN // 2
 # A pair that occurs once is not worth a token.
 _MIN_FREQUENCY = 2
-_CHARACTERS_AT_ONCE = 1 << 20
+_CHARACTERS_AT_ONCE = 1 << 20  # which limits the library's memory
 # Characters of one to four bytes, words, numbers, and spaces of several kinds.
 _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
 
@@ -103,7 +104,11 @@ class BytePairTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns one int32 array of token ids for each text."""
-        return [np.array(ids, np.int32) for part in _parts(texts) for ids in _ids(self._tokenizer, part)]
+        return [
+            np.array(ids, np.int32)
+            for part in by_characters(texts, _CHARACTERS_AT_ONCE)
+            for ids in _ids(self._tokenizer, part)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of token ids. Bytes that are not UTF-8, as where a character is cut, become U+FFFD."""
@@ -128,19 +133,6 @@ def _prepared(tokenizer: Tokenizer) -> Tokenizer:
 
 def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the texts in lists of about _CHARACTERS_AT_ONCE characters, which limits the library's memory."""
-    part, size = [], 0
-    for text in texts:
-        part.append(text)
-        size += len(text)
-        if size >= _CHARACTERS_AT_ONCE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:

@@ -6,7 +6,7 @@ vocabulary is learned from use it. TensorFlow, which takes a process seconds to 
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tftrain.input.normalization import BertNormalizer
 from tftrain.input.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
@@ -80,6 +80,19 @@ def unreachable_words(
     whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in SPECIAL_TOKENS]
     split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
     return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
+
+
+def by_characters(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Yields texts in lists of about so many characters."""
+    part, size = [], 0
+    for text in texts:
+        part.append(text)
+        size += len(text)
+        if size >= characters:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def parts(sentences: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -51,8 +51,8 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     )
 
     def accepts(division: Workload) -> bool:
-        runs = all(of_division(division, each) for each in (config, whole) if each)
-        return runs and fixed_flags.isdisjoint(changes_of(division, config))
+        keeps = fixed_flags.isdisjoint(changes_of(division, config))
+        return keeps and all(of_division(division, each) for each in (config, whole) if each)
 
     result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
     if result.fastest:

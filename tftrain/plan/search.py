@@ -99,9 +99,9 @@ def search(
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster, margin):
             least = timing.least_seconds(candidate, cluster, constants)
-            fitting.append((least, needed.total, len(fitting), candidate, needed))
+            fitting.append((least, candidate, needed))
     fastest: list[Forecast] = []
-    for least, _, _, candidate, needed in sorted(fitting, key=lambda each: each[:3]):
+    for least, candidate, needed in sorted(fitting, key=lambda each: (each[0], each[2].total)):
         # The table of a schedule takes long: those that are too slow without any idle time need none.
         if len(fastest) >= top and least >= fastest[top - 1].seconds:
             break

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import io
 import logging
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -19,14 +18,13 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import RunError
 from tftrain.input.errors import DataError
-from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, end_with_parent, progress
+from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, begin, progress, spawned
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +49,7 @@ class BeamWorkers(Workers):
             ConfigError: an option is unknown or has a wrong value.
         """
         super().__init__(1)
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+        self._pool = spawned(1, _begin)
         self._work = work
         try:
             self._options, warning = self._pool.submit(_checked, options).result()
@@ -100,10 +97,8 @@ def _failed(stage: str, reason: str) -> DataError:
 def _begin() -> None:
     """Sets up the process of the pipelines: whatever Beam starts ends with it, and it with the program."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin(_end)
     signal.signal(signal.SIGTERM, _end)
-    end_with_parent(_end)
-    os.environ.update(ENVIRONMENT)
     logging.disable(logging.WARNING)  # Beam's import warns of optional packages that it does not find.
 
 

@@ -15,6 +15,7 @@ from tftrain.host.files import one_line
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import END_OF_TEXT, Vocabulary
+from tftrain.input.words import by_characters
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
@@ -39,15 +40,7 @@ class CausalObjective(Objective):
         the library takes less time than for each paragraph by itself.
         """
         if self.config.tokenizer_type == "bpe":
-            groups: list[list[str]] = [[]]
-            size = 0
-            for paragraph in paragraphs:
-                if size > _CHARACTERS_AT_ONCE:
-                    groups.append([])
-                    size = 0
-                groups[-1].append(paragraph)
-                size += len(paragraph)
-            return ["\n".join([*group, ""]) for group in groups if group]
+            return ["\n".join([*part, ""]) for part in by_characters(paragraphs, _CHARACTERS_AT_ONCE)]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:

@@ -23,8 +23,8 @@ _LONGEST_TOKEN = 30
 _SLACK = 0.05
 # Of the count of the word whose rank is the size: as found with 4,096 to 30,522 tokens of 9 to 28 MB of English.
 _FIRST_GUESS = 1.4
-# The size is about this power of the threshold (Zipf's law).
-_SIZE_POWER = -1 / 1.4
+# The size is about the threshold to the power of -1 / _ZIPF (Zipf's law).
+_ZIPF = 1.4
 # Words longer than _LONGEST_TOKEN are cut into parts of this length. Longer pieces are of no use in such words.
 _PART = 15
 # Marks a part that does not begin a word. Normalization deletes this character, so no word has it.
@@ -128,7 +128,7 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
         progress()
         if trial.size >= vocab_size:
             enough = trial
-            of_next = trial.size * (1 + 1 / threshold) ** _SIZE_POWER
+            of_next = trial.size * (1 + 1 / threshold) ** (-1 / _ZIPF)
             if trial.size <= vocab_size * (1 + _SLACK) or (threshold > 1 and of_next < vocab_size * (1 - _SLACK)):
                 break
         else:
@@ -150,7 +150,7 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
     if enough.size and too_few.size:
         span = math.log(too_few.threshold / enough.threshold) / math.log(enough.size / too_few.size)
         return round(enough.threshold * (enough.size / size) ** span)
-    return round(last.threshold * (last.size / size) ** (-1 / _SIZE_POWER))
+    return round(last.threshold * (last.size / size) ** _ZIPF)
 
 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:

@@ -49,10 +49,7 @@ class Workers:
 
     def __init__(self, count: int):
         self.count = count
-        self._pool = None
-        if count > 1:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin)
+        self._pool = spawned(count, begin) if count > 1 else None
 
     def __enter__(self) -> "Workers":
         return self
@@ -115,19 +112,26 @@ def _load(module: str) -> None:
     importlib.import_module(module)
 
 
-def end_with_parent(end: Callable[[], object]) -> None:
-    """Calls `end` in a thread of a worker process when the process that started it has ended, however that was."""
+def spawned(count: int, initializer: Callable[[], object]) -> ProcessPoolExecutor:
+    """Returns a pool of processes that are set up by `initializer`."""
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=initializer)
+
+
+def _leave() -> None:
+    os._exit(1)
+
+
+def begin(end: Callable[[], object] = _leave) -> None:
+    """Sets up a worker process: the parent handles Ctrl-C, and libraries find ENVIRONMENT.
+
+    A thread calls `end` when the process that started it has ended, however that was.
+    """
 
     def wait() -> None:
         multiprocessing.parent_process().join()
         end()
 
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _begin() -> None:
-    """Sets up a worker process: the parent handles Ctrl-C, and libraries find ENVIRONMENT."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(ENVIRONMENT)
-    end_with_parent(lambda: os._exit(1))
+    threading.Thread(target=wait, daemon=True).start()
