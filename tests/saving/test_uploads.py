@@ -1,5 +1,6 @@
 """A run's folder at an address: whatever the server does, what is complete there is whole, and nothing else counts."""
 
+import errno
 import os
 import shutil
 import time
@@ -17,6 +18,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.host import addresses
 from tftrain.host.addresses import Cache
 from tftrain.parallel.mesh import Mesh
+from tftrain.saving import resume
 from tftrain.saving.uploads import Uploads
 
 __all__ = ["proxy", "quick", "s3", "s3_server"]
@@ -215,6 +217,56 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_fetched(server, tmp_path
     with pytest.raises(CheckpointError, match="none of its 2 checkpoints can be used; --resume=none starts over"):
         remote.fetch_run(ADDRESS, tmp_path / "none")
     assert not any((tmp_path / "none/checkpoints").iterdir())
+
+
+def resumed(path):
+    return changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)})
+
+
+def test_a_checkpoint_that_is_damaged_here_is_fetched(server, tmp_path, capsys):
+    path = run(tmp_path / "run", 1, 2)
+    upload(path)
+    for name in NAMES[:2]:
+        shard = path / "checkpoints" / name / "shard_00000_000.safetensors"
+        content = shard.read_bytes()
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    reader = resume.choose(resumed(path), Mesh(), dict)
+    assert reader.path.name == NAMES[1]
+    assert shard.read_bytes() == content
+    assert f"{NAMES[1]}/shard_00000_000.safetensors" in capsys.readouterr().err
+    assert not any(NAMES[0] in file for file in gets(server[0]))
+    assert [each.name for each in (path / "checkpoints").iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_checkpoint_that_is_damaged_here_and_there_is_left_and_the_next_older_one_taken(server, tmp_path):
+    _, system = server
+    path = run(tmp_path / "run", 1, 2)
+    shard = path / "checkpoints" / NAMES[1] / "shard_00000_000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    upload(path)
+    assert resume.choose(resumed(path), Mesh(), dict).path.name == NAMES[0]
+    assert shard.read_bytes()[-1:] == b"?"
+    system.rm("bucket/run", recursive=True)
+    assert resume.choose(resumed(path), Mesh(), dict).path.name == NAMES[0]
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0, 3), (1, 2), (2, 1), (9, 1)])
+def test_a_rollback_on_another_host_reaches_what_is_only_at_the_address(server, tmp_path, margin, expected):
+    upload(run(tmp_path / "run", 1, 2, 3))
+    remote.fetch_run(ADDRESS, tmp_path / "other")
+    reader = resume.before(4, margin, resumed(tmp_path / "other"), Mesh(), dict)
+    assert reader.path == tmp_path / "other/checkpoints" / NAMES[expected - 1]
+
+
+def test_a_rollback_uses_what_is_here_if_the_address_can_not_be_read(server, tmp_path, capsys, monkeypatch):
+    def fails(_):
+        raise OSError(errno.EIO, "the server is down")
+
+    upload(run(tmp_path / "run", 1, 2, 3))
+    remote.fetch_run(ADDRESS, tmp_path / "other")
+    monkeypatch.setattr(resume, "listing", fails)
+    assert resume.before(4, 2, resumed(tmp_path / "other"), Mesh(), dict).path.name == NAMES[2]
+    assert "older checkpoints there can't be used: the server is down" in capsys.readouterr().err
 
 
 def gets(handler):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tftrain.checkpoint import folder, manifest, scores
+from tftrain.checkpoint import durable, folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.host import addresses
@@ -52,6 +52,16 @@ def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
             _fetch(address, files, best, output_dir)
 
 
+def fetch_again(address: str, path: Path) -> bool:
+    """Copies a checkpoint of a run from its address to its path, in place of a damaged one; returns whether it is good.
+
+    Raises:
+        OSError: the address can't be read, or the folder not be written.
+    """
+    files, name = addresses.listing(address), PurePosixPath(CHECKPOINTS, path.name)
+    return name in checkpoints(files) and _fetch(address, files, name, path.parent.parent)
+
+
 def _fetch(address: str, files: Mapping[str, str], name: PurePosixPath, output_dir: Path) -> bool:
     """Copies a checkpoint and checks its digests; returns whether it is good."""
     try:
@@ -59,6 +69,8 @@ def _fetch(address: str, files: Mapping[str, str], name: PurePosixPath, output_d
             inside = [file.removeprefix(f"{name}/") for file in files if _is_in(file, str(name))]
             _download(join(address, str(name)), inside, partial)
             Reader(partial).verify()
+            if (output_dir / name).exists():
+                durable.remove(output_dir / name, output_dir / CHECKPOINTS / f".trash_{name.name}")
     except CheckpointError as error:
         logger.warning(f"{join(address, str(name))}: this checkpoint can't be used: {error}")
         return False

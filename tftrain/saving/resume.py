@@ -6,16 +6,17 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
-from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.train import TrainConfig
-from tftrain.host.files import listed
+from tftrain.host.addresses import is_address, listing
+from tftrain.host.files import listed, reason
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
@@ -85,7 +86,7 @@ def choose(
                 f"--resume={settings.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
-    paths = _found(output_dir, mesh)
+    paths = _found(config, mesh)
     if reader := _first_good(newest_first(paths), config, mesh, restore_buffers):
         return reader
     if paths:
@@ -103,7 +104,7 @@ def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buff
 
     Every rank must call it; for the other arguments, see `choose`. If there is no good one, all raise CheckpointError.
     """
-    paths = [path for path in _found(config.run.folder, mesh) if folder.order(path)[0] < step]
+    paths = [path for path in _found(config, mesh) if folder.order(path)[0] < step]
     early = [path for path in paths if folder.order(path)[0] < step - margin]
     reader = _first_good([*early[::-1], *paths[len(early) :]], config, mesh, restore_buffers)
     if reader is None:
@@ -114,23 +115,56 @@ def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buff
     return reader
 
 
-def _found(output_dir: str, mesh: Mesh) -> list[Path]:
-    """Returns the checkpoints that the chief sees in the folder of a run, the oldest first."""
-    names = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
+def _found(config: TrainConfig, mesh: Mesh) -> list[Path]:
+    """Returns the checkpoints that the chief sees in the folder of a run, the oldest first.
+
+    Before them come those at the address of the run that are older than all here: another host had them.
+    """
+    names: list[str] = []
+    if mesh.is_chief:
+        here = folder.find(config.run.folder)
+        names = [path.name for path in (*_only_at_address(config.run.output_dir, here), *here)]
     names = json.loads(collectives.gather_texts(mesh.world, json.dumps(names), "resume.found")[0])
-    return [folder.checkpoint_folder(output_dir) / name for name in names]
+    return [folder.checkpoint_folder(config.run.folder) / name for name in names]
+
+
+def _only_at_address(address: str, here: Sequence[Path]) -> list[PurePath]:
+    if not (here and is_address(address)):
+        return []
+    try:
+        return [path for path in remote.checkpoints(listing(address)) if folder.order(path) < folder.order(here[0])]
+    except OSError as error:
+        logger.warning(f"--output_dir={address}: older checkpoints there can't be used: {reason(error)}")
+        return []
 
 
 def _first_good(paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader | None:
-    """Opens the first of these checkpoints that all ranks find good; None if there is none."""
-    restore_buffers = functools.cache(restore_buffers)
+    """Opens the first of these checkpoints that all ranks find good; None if there is none.
+
+    One that is missing or damaged is fetched from the address of the run.
+    """
+    restore_buffers, address = functools.cache(restore_buffers), config.run.output_dir
     for path in paths:
-        reader, problem = _checked(path, mesh, restore_buffers(), config.checkpoint.resume_check)
-        if reader:
-            return reader
-        if mesh.is_chief:
-            logger.warning(f"this checkpoint can't be used: {problem}")
+        for is_damaged in (False, True):
+            if (is_damaged or is_address(address)) and not _fetched(address, path, is_damaged, mesh):
+                break
+            reader, problem = _checked(path, mesh, restore_buffers(), config.checkpoint.resume_check)
+            if reader:
+                return reader
+            if mesh.is_chief:
+                logger.warning(f"this checkpoint can't be used: {problem}")
     return None
+
+
+def _fetched(address: str, path: Path, is_damaged: bool, mesh: Mesh) -> bool:
+    """Lets the chief copy a checkpoint from the address of the run if it must; returns whether it is there then."""
+    is_there = mesh.is_chief and not is_damaged and path.is_dir()
+    if mesh.is_chief and not is_there and is_address(address):
+        try:
+            is_there = remote.fetch_again(address, path)
+        except OSError as error:
+            logger.warning(f"--output_dir={address}: {reason(error)}")
+    return bool(collectives.gather_numbers(mesh.world, float(is_there), "resume.fetched")[0])
 
 
 def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: str) -> tuple[Reader | None, str]:
