@@ -1,4 +1,4 @@
-"""tftrain: pre-training of BERT-like encoders on TensorFlow 2 and Horovod.
+"""tftrain: training of encoders and decoders on TensorFlow 2 and Horovod.
 
 Importing this package loads no TensorFlow: configuration, planning and the checks of a run's flags stay instant.
 """

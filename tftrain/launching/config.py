@@ -28,8 +28,8 @@ class LaunchConfig:
     start_timeout: float = flag(30.0, "Seconds until every host must have answered.", above=0)
     fork_ranks: bool = flag(
         False,
-        "Fork the ranks of each host from one process that has loaded TensorFlow: they start in a second, and share "
-        "the memory of its modules.",
+        "Fork the ranks of each host from one process that has loaded TensorFlow: they start without importing it "
+        "again, and share the memory of its modules.",
     )
     layout: str = flag("given", choices=("given", "auto"))
     """given: the layout of the flags. auto: the planner chooses the fastest layout that fits the memory and has all

@@ -1,1 +1,1 @@
-"""The model: an encoder of readable blocks with the two pre-training heads, and the loss over them."""
+"""The models: encoders and decoders of readable blocks, their output heads and losses."""

@@ -41,7 +41,8 @@ class PlanFlags:
     """Share of a device's memory that must stay free for a plan to fit: published runs use 70 to 75 of 80 GB."""
     system: str | None = flag(None)
     """Software whose constants are used: a name that --list prints. By default encoder, or megatron for
-    trainer=megatron; on a CPU megatron_cpu, or tftrain_cpu on this_machine."""
+    trainer=megatron; on an H100 encoder_h100 or megatron_h100; on a CPU megatron_cpu, or tftrain_cpu on
+    this_machine."""
     search: bool = flag(False, "List the layouts on at most max_nodes nodes, the fastest first.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)

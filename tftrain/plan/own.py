@@ -3,9 +3,9 @@
 The saved tensors follow from `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward. The
 fused softmax saves only its probabilities, the fused norm only its input. Plain norms, softmax and GeLU are fp32 in any
 precision: a norm saves its input (a LayerNorm centred) and the normed one, the softmax its result, GeLU its input and
-two factors, SiLU its input, and a gated layer both factors of its product too. Keys and values that heads share are
-saved once, but for flash attention, which takes as many as queries. A causal mask saves no products: scores and context
-are products of whole matrices. The output layer works in chunks of rows.
+two factors, SiLU its input, and a gated layer both factors of its product too. Shared keys and values are saved once,
+except with `cudnn`, which needs as many as queries. A causal mask saves no products: scores and context are products
+of whole matrices. The output layer works in chunks of rows.
 """
 
 from tftrain.config.output_chunks import rows_of_chunk

@@ -1,4 +1,4 @@
-"""The objective of BERT: sentence pairs for masked words and the next sentence. `pairs` makes the pairs."""
+"""The objective of encoders: pairs of texts for masked words and the next sentence, or texts for masked words."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
