@@ -130,7 +130,7 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     free = choice.freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
-    undivided = phases.each(
+    undivided = phases.change_each(
         free, lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
     )
     if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):

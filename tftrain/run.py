@@ -261,24 +261,24 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
 
 def output_problems(settings: RunConfig) -> list[Problem]:
     """Returns why nothing can be written to a run's folder, which is made if it is not there, or to its address."""
-    place = settings.folder
+    target = settings.folder
     try:
-        os.makedirs(place, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".") as file:
+        os.makedirs(target, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):
-                place = settings.output_dir
-                addresses.upload(file.name, probe := addresses.join(place, os.path.basename(file.name)))
+                target = settings.output_dir
+                addresses.upload(file.name, probe := addresses.join(target, os.path.basename(file.name)))
                 addresses.remove(probe)
             return []
     except OSError as error:
-        flag = "output_dir" if place == settings.output_dir else "local_dir"
-        what = "an address" if addresses.is_address(place) else "a folder"
-        return [Problem(flag, place, f"expected {what} that can be written to: {error.strerror}")]
+        flag = "output_dir" if target == settings.output_dir else "local_dir"
+        what = "an address" if addresses.is_address(target) else "a folder"
+        return [Problem(flag, target, f"expected {what} that can be written to: {error.strerror}")]
 
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
-    return phases.each(config, _with_sizes)
+    return phases.change_each(config, _with_sizes)
 
 
 def _with_sizes(config: TrainConfig) -> TrainConfig:

@@ -32,8 +32,8 @@ INTRODUCTION = """# Flags
 `python tools/flag_table.py` writes this page from the declarations; `--help` of a program prints its flags too. Flags
 that programs share are listed once, under the first of them: `tftrain.launch` and `tftrain.plan` take all flags
 of `tftrain.run`, and `tftrain.export` takes the flags of `tftrain.predict` that name the model. `tftrain.launch` also
-takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`. Some flags of the model have other defaults with
-`--model_family=llama` or `modernbert`: [families.md](families.md).
+takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`. Some flags of the model have other defaults
+with `--model_family=llama` or `modernbert`: [families.md](families.md).
 
 The column "on resume" says whether a flag may differ from its value in the checkpoint that a run resumes from. A flag
 that the command line does not give has the checkpoint's value, unless it is local.

@@ -60,8 +60,8 @@ def test_without_a_head_the_division_is_even(layers, parts):
 @pytest.mark.parametrize(
     ("layers", "stages", "chunks", "how", "expected"),
     [
-        (12, 4, 1, "3,4,5", "--pipeline_split=3,4,5: expected 4 numbers for pipeline_parallel_size=4 x"),
-        (12, 4, 1, "3,4,4,2", "expected a sum of num_hidden_layers=12, not 13; equal numbers are 3,3,3,3"),
+        (12, 4, 1, "3,4,5", "--pipeline_split=3,4,5: expected 4 numbers for --pipeline_parallel_size=4 x"),
+        (12, 4, 1, "3,4,4,2", "expected a sum of --num_hidden_layers=12, not 13; equal numbers are 3,3,3,3"),
         (12, 4, 1, "4,4,4,0", "expected at least one layer for each model chunk"),
         (12, 4, 1, "even", "--pipeline_split=even: expected layers, flops, or a list such as 3,4,4,1"),
         (12, 4, 1, "3,,4", "expected layers, flops, or a list"),
@@ -70,7 +70,7 @@ def test_without_a_head_the_division_is_even(layers, parts):
             8,
             2,
             "layers",
-            "--pipeline_parallel_size=8 x virtual_pipeline_size=2 are 16 model chunks: expected at most",
+            "--pipeline_parallel_size=8 x --virtual_pipeline_size=2 are 16 model chunks: expected at most",
         ),
     ],
 )

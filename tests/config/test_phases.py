@@ -116,7 +116,7 @@ def test_an_end_in_tokens_is_that_of_the_first_update_that_reaches_it():
         ("until_samples=5; max_seq_length=7", "phase 2: --max_seq_length=7: expected a number of at least 8"),
         (
             "until_samples=5; global_batch_size=3 micro_batch_size=2",
-            "phase 2: --global_batch_size=3: expected a product",
+            "phase 2: --global_batch_size=3: expected a multiple",
         ),
     ],
 )

@@ -182,7 +182,7 @@ def test_tf_models_restores_what_is_written_for_it(capsys, tmp_path, whole):
 
 def test_the_head_without_gelu_of_nvidia_is_said(capsys, tmp_path):
     text = converted(capsys, f"nvidia:{DATA / 'nvidia'}", f"hf:{tmp_path / 'model'}")
-    assert "NVIDIA's pre-training has no GeLU in its masked-word head" in text
+    assert "NVIDIA's pre-training has no GeLU in its masked-LM output head" in text
 
 
 def test_what_a_format_has_no_place_for_is_said(capsys, tmp_path):
@@ -440,13 +440,13 @@ def made(folder):
 def test_a_decoder_is_no_original_bert(capsys, tmp_path):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tf1:{tmp_path / 'out'}")
     assert code == 1
-    assert "has only BERT; write this model with --to=hf:FOLDER" in text
+    assert "has only BERT; expected --to=hf:FOLDER" in text
 
 
 def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_bert'}", f"--to=tf1:{tmp_path / 'out'}")
     assert code == 1
-    assert "--gelu_form=erf: BERT for TensorFlow has only tanh" in text
+    assert "the model's gelu_form is erf, BERT for TensorFlow has only tanh" in text
 
 
 def test_outputs_stay_through_every_format(capsys, tmp_path):
@@ -466,7 +466,9 @@ def test_outputs_stay_through_every_format(capsys, tmp_path):
 def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, format):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_bert_classes'}", f"--to={format}:{tmp_path / 'x'}")
     assert code == 1
-    assert f"--task=classification: {format} has no models fine-tuned for it; expected --to with tftrain or hf" in text
+    assert (
+        f"is fine-tuned for classification, for which {format} has no models; expected --to with tftrain or hf" in text
+    )
     assert not (tmp_path / "x").exists()
 
 

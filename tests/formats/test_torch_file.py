@@ -174,4 +174,4 @@ def test_a_tanh_gelu_of_megatron_is_said_to_differ_in_the_head(tmp_path):
     torch_file.write(tmp_path / FILE, content, ((name, file.read(tensor)) for name, tensor in tensors.items()))
     weights = open_weights(Place("megatron", str(tmp_path)))
     assert weights.model.gelu_form == "tanh"
-    assert "head for masked words has the exact GeLU" in json.dumps(weights.notes)
+    assert "masked-LM output head has the exact GeLU" in json.dumps(weights.notes)

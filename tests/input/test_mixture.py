@@ -260,11 +260,14 @@ def test_a_folder_that_is_not_there_is_named(folders):
     [
         (
             {"data_dir": "x"},
-            "exactly one of data_dir, mix, train_files and synthetic_data, given: data_dir, mix",
+            "exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: --data_dir, --mix",
         ),
-        ({"synthetic_data": True}, "given: mix, synthetic_data"),
+        ({"synthetic_data": True}, "given: --mix, --synthetic_data"),
         ({"mix": "a=0:x"}, "--mix=a=0:x: a=0:x: expected a share above 0"),
-        ({"mix": None, "mix_temperature": 2.0, "data_dir": "x"}, "--mix_temperature=2.0: remove this flag, or add mix"),
+        (
+            {"mix": None, "mix_temperature": 2.0, "data_dir": "x"},
+            "--mix_temperature=2.0: remove this flag, or add --mix",
+        ),
         ({"mix_temperature": 0.0}, "--mix_temperature=0.0: expected a number above 0"),
     ],
 )

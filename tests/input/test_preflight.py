@@ -120,8 +120,8 @@ def test_what_does_not_fit_dynamic_data(prepared, model, data, flag, words):
     ("name", "lengths", "words"),
     [
         ("prepared_packed", "16", "are packed, so they are full"),
-        ("prepared", "16,64", "at most max_seq_length=32"),
-        ("standard", "8,32", "at most max_seq_length=16"),
+        ("prepared", "16,64", "at most --max_seq_length=32"),
+        ("standard", "8,32", "at most --max_seq_length=16"),
     ],
 )
 def test_lengths_of_batches_must_fit_the_data(request, name, lengths, words):

@@ -103,7 +103,7 @@ def test_the_data_parallel_ranks_of_a_host_can_divide_the_state(launch, tensor, 
     [
         (Launch(1, 8, 0, 4), 1, "expected as many ranks on every host, one host after the other"),  # by turns
         (Launch(0, 6, 0, 4), 1, "expected as many ranks on every host, one host after the other"),
-        (Launch(0, 12, 0, 6), 4, "expected a multiple of tensor_parallel_size=4"),
+        (Launch(0, 12, 0, 6), 4, "expected a multiple of --tensor_parallel_size=4"),
     ],
 )
 def test_hosts_that_cannot_be_split_groups_are_refused(launch, tensor, problem):

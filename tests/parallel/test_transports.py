@@ -45,7 +45,7 @@ def test_what_has_no_transport_is_refused_with_the_flag():
         kinds("tensorflow", {})
     (problem,) = ParallelConfig(group_transport="tensorflow").problems(4, {})
     assert problem.flag == "group_transport"
-    assert "add tensor_parallel_size" in str(problem)
+    assert "add --tensor_parallel_size" in str(problem)
     assert ParallelConfig(group_transport="tensorflow", pipeline_parallel_size=2).problems(4, {}) == []
 
 

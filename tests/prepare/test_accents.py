@@ -140,7 +140,7 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
 def test_flags_that_strip_nothing_are_refused():
     config = {"input_files": ("x",), "output_dir": "y", "strip_accents": "true"}
     (problem,) = PrepareConfig(tokenizer_type="sentencepiece", **config).problems()
-    assert str(problem) == "--strip_accents=true: remove this flag: tokenizer_type=sentencepiece strips no accents"
+    assert str(problem) == "--strip_accents=true: remove this flag: --tokenizer_type=sentencepiece strips no accents"
     (problem,) = PrepareConfig(normalization="nfkc", lower_case=False, **config).problems()
-    assert str(problem).startswith("--strip_accents=true: expected false: normalization=nfkc strips accents if it")
+    assert str(problem).startswith("--strip_accents=true: expected false: --normalization=nfkc strips accents if it")
     assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []

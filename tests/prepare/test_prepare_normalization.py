@@ -85,7 +85,7 @@ def test_chinese_text_keeps_its_characters(prepare_config, tmp_path, caplog):
 def test_sentencepiece_has_its_own_normalization():
     config = {"input_files": "x", "output_dir": "y", "tokenizer_type": "sentencepiece"}
     (problem,) = PrepareConfig(normalization="bert", **config).problems()
-    assert str(problem).startswith("--normalization=bert: remove this flag with tokenizer_type=sentencepiece")
+    assert str(problem).startswith("--normalization=bert: remove this flag with --tokenizer_type=sentencepiece")
     assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []
     assert PrepareConfig(**config).resolved_normalization == "nfkc"
     assert PrepareConfig(input_files="x", output_dir="y").resolved_normalization == "bert"

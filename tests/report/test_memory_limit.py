@@ -46,7 +46,7 @@ def test_sizes_of_ordinary_runs_are_not_refused(host_gb):
 )
 def test_sizes_that_no_memory_holds_are_refused_with_the_gigabytes(host_gb, args):
     (line,) = found(*args)
-    assert line.startswith("--check_memory=true: a rank needs ")
+    assert line.startswith("the run does not fit the memory: a rank needs ")
     assert "this machine has 24 GB" in line
     assert found(*args, "--nocheck_memory") == []
     assert found(*args, "--mode=evaluate") == []
@@ -116,4 +116,4 @@ def test_the_process_that_forks_the_ranks_counts_them_as_forked(host_gb, monkeyp
     assert codes == [7]
     with pytest.raises(SystemExit):
         run.main(["tftrain.run", *args])
-    assert "--check_memory=true: a rank needs 1.0 GB" in capsys.readouterr().err
+    assert "the run does not fit the memory: a rank needs 1.0 GB" in capsys.readouterr().err

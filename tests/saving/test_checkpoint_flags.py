@@ -179,9 +179,12 @@ def test_an_unreadable_newest_checkpoint_gives_way_to_an_older_one(output_dir):
         (["--resume=non"], "--resume=non: no checkpoint is there; expected auto, none, or the folder of a"),
         (
             ["--change_on_resume=foo"],
-            "--change_on_resume=foo: foo can't be named there; expected some of hidden",
+            "--change_on_resume=foo: it permits no change of foo; expected some of hidden",
         ),
-        (["--change_on_resume=seed,weight_decay"], "--change_on_resume=seed,weight_decay: seed can't be named there"),
+        (
+            ["--change_on_resume=seed,weight_decay"],
+            "--change_on_resume=seed,weight_decay: it permits no change of seed",
+        ),
         (["--mode=evaluate"], "no checkpoint to evaluate; expected the folder of a run, or --resume"),
     ],
 )

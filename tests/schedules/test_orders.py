@@ -126,7 +126,7 @@ def test_transfers_of_zero_bubble_hide_behind_backward_for_weights():
     ("sizes", "expected"),
     [
         (("dualpipe", 4, 8, 1), "--pipeline_schedule=dualpipe: expected one of 1f1b, gpipe, interleaved, zero_bubble"),
-        (("1f1b", 4, 8, 2), "--virtual_pipeline_size=2: expected 1 with pipeline_schedule=1f1b"),
+        (("1f1b", 4, 8, 2), "--virtual_pipeline_size=2: expected 1 with --pipeline_schedule=1f1b"),
         (("interleaved", 4, 10, 2), "such as 8 or 12, not 10"),
         (("interleaved", 4, 3, 2), "such as 4, not 3"),
         (("1f1b", 0, 8, 1), "--pipeline_parallel_size=0: expected at least 1"),

@@ -392,7 +392,7 @@ def test_a_loss_that_is_not_finite_is_named(at, tmp_path):
         ("choices:Choices", "--best_metric=f1", "expected one of accuracy, mean_reciprocal_rank"),
         ("choices:Choices", "--labels=a", "expected score, the head of choices:Choices; another class"),
         ("own:Bare", "--early_stopping=2", "expected 0: scored has no names"),
-        ("own:Bare", "--text_column=a", "remove this flag: it is for task=classification"),
+        ("own:Bare", "--text_column=a", "remove this flag: it is for --task=classification"),
         ("own:Bare", "--train_file=none", "No such file or directory"),
         ("own:Lengths", "--model_family=gpt", "its head has names; expected (): a decoder has no such layer"),
     ],
@@ -431,7 +431,7 @@ def test_the_programs_take_the_model_or_say_why_not(alone, at, tmp_path):
     assert programs.outcome("convert", f"{source} --to=tftrain:{tmp_path / 'again'}", 0, {})[0] == 0
     code, lines = programs.outcome("convert", f"{source} --to=hf:{tmp_path / 'hf'}", 1, {})
     assert (code, len(lines)) == (1, 1)
-    assert f"{task}: hf has no models fine-tuned for it; expected --to with tftrain" in lines[0]
+    assert f"is fine-tuned for {task}, for which hf has no models; expected --to with tftrain" in lines[0]
     code, lines = programs.outcome("predict", f"--output_dir={alone} text", 1, {})
     assert (code, len(lines)) == (1, 1)
     assert f"{task}: its class reads files of its own; evaluate with tftrain.run --mode=evaluate, or add" in lines[0]

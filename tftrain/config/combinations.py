@@ -35,9 +35,9 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
             problems += not_installed("report_to", config.log.report_to, TRACKERS[name], "trackers")
     if config.evaluation.weights == "averaged":
         if config.run.mode == "train" and not config.optimizer.ema_decay:
-            problems.append(Problem("weights", "averaged", "expected trained, or add ema_decay"))
+            problems.append(Problem("weights", "averaged", "expected trained, or add --ema_decay"))
         elif config.run.mode == "evaluate" and config.run.init_checkpoint:
-            expected = "expected trained with init_checkpoint; name a run's averages with output_dir or resume"
+            expected = "expected trained with --init_checkpoint; name a run's averages with --output_dir or --resume"
             problems.append(Problem("weights", "averaged", expected))
     for name in config.run.hooks:
         if not is_class_name(name):
@@ -45,10 +45,10 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     if not config.run.output_dir:
         problems.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
     elif not is_address(config.run.output_dir):
-        expected = "remove this flag, or give an address such as s3://bucket/run as output_dir"
+        expected = "remove this flag, or give an address such as s3://bucket/run as --output_dir"
         problems += superfluous(config.run, ("local_dir",), expected)
     elif config.fine_tuning.seeds > 1:
-        problems.append(Problem("seeds", config.fine_tuning.seeds, "expected 1, as output_dir is an address"))
+        problems.append(Problem("seeds", config.fine_tuning.seeds, "expected 1, as --output_dir is an address"))
     batch_flags = {field.name for field in dataclasses.fields(config.batch)}
     batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
     if batch_flags.isdisjoint({*wrong, *(problem.flag for problem in problems)}):
@@ -63,7 +63,7 @@ def _of_model(config) -> Iterator[Problem]:
     model, positions = config.model, config.model.position_embedding
     heads = model.num_attention_heads
     if heads > 0 and model.attention_head_size is None and model.hidden_size % heads:
-        yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
+        yield Problem("hidden_size", model.hidden_size, f"expected a multiple of --num_attention_heads={heads}")
     yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
         expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary rotates pairs"
@@ -72,14 +72,14 @@ def _of_model(config) -> Iterator[Problem]:
         else:
             yield Problem("position_embedding", positions, expected)
     if heads > 0 and heads % max(1, model.key_value_heads):
-        expected = f"expected a divisor of num_attention_heads={heads}"
+        expected = f"expected a divisor of --num_attention_heads={heads}"
         yield Problem("num_key_value_heads", model.num_key_value_heads, expected)
     try:
         parse(model.rope_scaling)
     except ValueError as error:
         yield Problem("rope_scaling", model.rope_scaling, str(error))
     if positions != "rotary":
-        expected = "remove this flag, or add position_embedding=rotary"
+        expected = "remove this flag, or add --position_embedding=rotary"
         yield from superfluous(model, ("rope_theta", "rope_scaling"), expected)
     size = model.head_size if heads > 0 else 0
     multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
@@ -108,16 +108,16 @@ def _no_cudnn(config) -> str | None:
     """Returns why cuDNN can't compute the attention, as far as it depends on neither data nor device."""
     model, compute = config.model, config.compute
     reasons = {
-        "precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
-        "attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
+        "--precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
+        "--attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
             model.attention_probs_dropout_prob > 0
         ),
-        "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
+        "--position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
             model.position_embedding == "alibi"
         ),
-        "local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
-        "document_mask: cuDNN would mix the documents of a row": config.data.document_mask,
-        "deterministic: cuDNN adds gradients in any order": compute.deterministic,
+        "--local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
+        "--document_mask: cuDNN would mix the documents of a row": config.data.document_mask,
+        "--deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not config.compiles(gpu=True),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -128,21 +128,22 @@ def _of_data(config) -> Iterator[Problem]:
     if model.task in TASKS or model.is_custom:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
-        expected = "remove this flag: fine-tuning reads train_file and eval_file"
+        expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         given = [*sources, *(["phases"] if data.phases else [])]
         yield from (Problem(name, getattr(data, name), expected) for name in given)
     elif len(sources) != 1:
-        named = "none" if not sources else ", ".join(sources)
-        expected = f"expected exactly one of data_dir, mix, train_files and synthetic_data, given: {named}"
+        named = ", ".join(f"--{name}" for name in sources) or "none"
+        expected = f"expected exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: {named}"
         yield Problem("data_dir", data.data_dir, expected)
     yield from mixture.problems(data)
     if data.document_mask and not (model.is_decoder and (data.data_dir or data.mix)):
-        expected = f"remove this flag, or use --model_family={listed('causal')} and data_dir, which names the end token"
+        families = listed("causal")
+        expected = f"remove this flag, or use --model_family={families} and --data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:
-        yield Problem("eval_files", data.eval_files, "remove this flag, or add train_files")
+        yield Problem("eval_files", data.eval_files, "remove this flag, or add --train_files")
     if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:
-        expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
+        expected = f"expected at most --max_position_embeddings={model.max_position_embeddings}"
         yield Problem("max_seq_length", data.max_seq_length, expected)
 
 
@@ -150,18 +151,18 @@ def _of_schedule(config) -> Iterator[Problem]:
     optimizer, max_steps = config.optimizer, config.run.max_steps
     yield from param_groups.problems(optimizer.param_groups)
     if optimizer.optimizer != "muon":
-        yield from superfluous(optimizer, ("muon_momentum",), "remove this flag, or use optimizer=muon")
+        yield from superfluous(optimizer, ("muon_momentum",), "remove this flag, or use --optimizer=muon")
     if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
-        expected = f"expected at most learning_rate={optimizer.learning_rate}"
+        expected = f"expected at most --learning_rate={optimizer.learning_rate}"
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
-        yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
+        yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most --max_steps={max_steps}")
     if optimizer.schedule not in ("polynomial", "wsd"):
-        yield from superfluous(optimizer, ("decay_power",), "remove this flag, or use schedule=polynomial or wsd")
+        yield from superfluous(optimizer, ("decay_power",), "remove this flag, or use --schedule=polynomial or wsd")
     if optimizer.schedule == "constant":
-        yield from superfluous(optimizer, ("end_learning_rate",), "remove this flag: schedule=constant has no end")
+        yield from superfluous(optimizer, ("end_learning_rate",), "remove this flag: --schedule=constant has no end")
     if optimizer.decay_steps and optimizer.schedule != "wsd":
-        yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
+        yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add --schedule=wsd")
     elif optimizer.decay_steps and optimizer.decay_steps > (
         stable := max(0, max_steps - (optimizer.warmup_steps or 0))
     ):
@@ -185,28 +186,28 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
             expected = "remove this flag: it is for runs without tensor parallel ranks and pipeline stages"
             yield Problem("backward_segments", segments, expected)
         elif parallel.split_weights:
-            expected = "remove this flag: with split_weights, backward runs block by block"
+            expected = "remove this flag: with --split_weights, backward runs block by block"
             yield Problem("backward_segments", segments, expected)
         elif segments > model.num_hidden_layers:
-            expected = f"expected at most num_hidden_layers={model.num_hidden_layers}"
+            expected = f"expected at most --num_hidden_layers={model.num_hidden_layers}"
             yield Problem("backward_segments", segments, expected)
     if parallel.pipeline_schedule == "zero_bubble" and compute.activation_checkpointing == "full":
-        expected = "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
+        expected = "expected none or selective with --pipeline_schedule=zero_bubble, which computes backward in halves"
         yield Problem("activation_checkpointing", "full", expected)
     if (model.vocab_size or math.inf) < size:
-        expected = f"expected at least tensor_parallel_size={size} words"
+        expected = f"expected at least --tensor_parallel_size={size} words"
         yield Problem("vocab_size", model.vocab_size, expected)
     if config.has_deferred_collectives and compute.jit_compile == "true":
         expected = (
-            "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
+            "expected auto or false with --tensor_parallel_size > 1 and --pipeline_schedule=zero_bubble: the halves of "
             "backward share tensors, which XLA keeps inside one compiled function"
         )
         yield Problem("jit_compile", "true", expected)
     if parallel.sequence_parallel and size < 2:
-        yield Problem("sequence_parallel", True, "remove this flag, or add tensor_parallel_size > 1")
+        yield Problem("sequence_parallel", True, "remove this flag, or add --tensor_parallel_size > 1")
     elif parallel.sequence_parallel and length % size:
         yield Problem(
-            "max_seq_length", length, f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"
+            "max_seq_length", length, f"expected a multiple of --tensor_parallel_size={size} with --sequence_parallel"
         )
 
 
@@ -233,20 +234,24 @@ def _of_spikes(config) -> Iterator[Problem]:
     """Yields why on_spike can't do what it says."""
     limits, checkpoint = config.limits, config.checkpoint
     if limits.on_spike != "log" and not limits.spike_zscore:
-        yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with on_spike={limits.on_spike}")
+        yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with --on_spike={limits.on_spike}")
     if limits.on_spike != "rollback":
         return
     if not checkpoint.saves_before(config.run.max_steps):
-        expected = "expected log or skip, or add checkpoint_every: there is no checkpoint to go back to before the end"
+        expected = (
+            "expected log or skip, or add --checkpoint_every: there is no checkpoint to go back to before the end"
+        )
         yield Problem("on_spike", "rollback", expected)
     elif config.data.synthetic_data:
-        expected = "expected log or skip with synthetic_data, of which no samples can be left out"
+        expected = "expected log or skip with --synthetic_data, of which no samples can be left out"
         yield Problem("on_spike", "rollback", expected)
     # A multiple of any keep_every is step 0, from before every spike.
     every = math.inf if checkpoint.keep_every else checkpoint.checkpoint_every or math.inf
     if checkpoint.keep_last < (least := 1 + max(1, math.ceil(limits.rollback_margin / every))):
-        reason = "newer checkpoints may be within rollback_margin of the spike"
-        yield Problem("keep_last", checkpoint.keep_last, f"expected at least {least} with on_spike=rollback: {reason}")
+        reason = "newer checkpoints may be within --rollback_margin of the spike"
+        yield Problem(
+            "keep_last", checkpoint.keep_last, f"expected at least {least} with --on_spike=rollback: {reason}"
+        )
 
 
 def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:

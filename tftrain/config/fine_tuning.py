@@ -79,18 +79,22 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         problems.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
     for name, tasks in _TASKS_OF.items():
         if task not in tasks:
-            problems += superfluous(settings, (name,), f"remove this flag: it is for task={', '.join(tasks)}")
+            problems += superfluous(settings, (name,), f"remove this flag: it is for --task={', '.join(tasks)}")
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
         problems.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
     if settings.glue_task and not settings.glue_dir:
-        problems += [Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}")]
+        problems += [
+            Problem("glue_dir", None, f"expected the folder with the files of --glue_task={settings.glue_task}")
+        ]
     if settings.glue_dir and not settings.glue_task:
-        problems.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add glue_task"))
+        problems.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add --glue_task"))
     if not settings.glue_task and not settings.train_file and mode != "evaluate":
-        problems.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
+        problems.append(
+            Problem("train_file", None, "expected a file of labelled examples, or --glue_task and --glue_dir")
+        )
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
-        problems += superfluous(settings, names, f"remove this flag: glue_task={settings.glue_task} sets it")
+        problems += superfluous(settings, names, f"remove this flag: --glue_task={settings.glue_task} sets it")
     if settings.early_stopping and not (settings.eval_file or settings.glue_task):
-        problems.append(Problem("early_stopping", settings.early_stopping, "expected 0 without eval_file"))
+        problems.append(Problem("early_stopping", settings.early_stopping, "expected 0 without --eval_file"))
     return problems

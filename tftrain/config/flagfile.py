@@ -36,25 +36,25 @@ def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
     while waiting:
         arg = waiting.pop()
         if arg == "--":
-            reader.found += [arg, *reversed(waiting)]
+            reader.arguments += [arg, *reversed(waiting)]
             break
         directive = _DIRECTIVE.fullmatch(arg)
         if not directive:
-            reader.found.append(arg)
+            reader.arguments.append(arg)
         elif directive[1] is not None:
             reader.read(directive[1], ())
         elif waiting:
             reader.read(waiting.pop(), ())
         else:
             reader.refuse("", "expected a file name after it")
-    return reader.found, reader.problems
+    return reader.arguments, reader.problems
 
 
 class _Reader:
-    """The arguments and problems found so far. It counts the files, because each may include another twice."""
+    """The arguments and problems so far. It counts the files, because each may include another twice."""
 
     def __init__(self):
-        self.found: list[str] = []
+        self.arguments: list[str] = []
         self.problems: list[Problem] = []
         self._files = 0
 
@@ -80,7 +80,7 @@ class _Reader:
             if _CONTROL.search(line):
                 return self.refuse(name, f"line {number}: a control character; expected a text file")
             self._take(name, number, line.strip(), (*within, real_path))
-            if len(self.found) > MAX_ARGUMENTS:
+            if len(self.arguments) > MAX_ARGUMENTS:
                 return self.refuse(name, f"line {number}: expected at most {MAX_ARGUMENTS} arguments in all")
         return None
 
@@ -89,7 +89,7 @@ class _Reader:
             return
         directive = _DIRECTIVE.fullmatch(line)
         if not directive:
-            self.found.append(line)
+            self.arguments.append(line)
         elif directive[1]:
             self.read(directive[1], within)
         else:

@@ -230,4 +230,5 @@ def _unknown(arg: str, known: Collection[str]) -> Problem:
     if name in REPLACED and REPLACED[name][0] in known:
         return Problem(name, value if equals else None, f"no such flag any more; {REPLACED[name][1]}")
     meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
-    return Problem(name, value if equals else None, f"no such flag{f'; did you mean {meant}?' if meant else ''}")
+    shown = (name, value if equals else None) if arg.startswith("--") else ("", arg)
+    return Problem(*shown, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

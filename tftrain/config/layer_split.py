@@ -24,8 +24,8 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
     """
     parts = stages * chunks
     if parts > layers:
-        sizes = f"{stages} x virtual_pipeline_size={chunks} are {parts} model chunks"
-        expected = f"expected at most num_hidden_layers={layers}, such as {max(1, layers // chunks)} stages"
+        sizes = f"{stages} x --virtual_pipeline_size={chunks} are {parts} model chunks"
+        expected = f"expected at most --num_hidden_layers={layers}, such as {max(1, layers // chunks)} stages"
         raise ConfigError([Problem("pipeline_parallel_size", sizes, expected)])
     if how == "layers":
         return _even(layers, parts)
@@ -56,12 +56,12 @@ def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
     numbers, parts = tuple(map(int, how.split(","))), stages * chunks
     wrong = ""
     if len(numbers) != parts:
-        sizes = f"pipeline_parallel_size={stages} x virtual_pipeline_size={chunks}"
+        sizes = f"--pipeline_parallel_size={stages} x --virtual_pipeline_size={chunks}"
         wrong = f"expected {parts} numbers for {sizes}, not {len(numbers)}"
     elif min(numbers) < 1:
         wrong = "expected at least one layer for each model chunk"
     elif sum(numbers) != layers:
-        wrong = f"expected a sum of num_hidden_layers={layers}, not {sum(numbers)}"
+        wrong = f"expected a sum of --num_hidden_layers={layers}, not {sum(numbers)}"
     if wrong:
         even = ",".join(map(str, _even(layers, parts)))
         raise ConfigError([Problem("pipeline_split", how, f"{wrong}; equal numbers are {even}")])

@@ -38,7 +38,7 @@ def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
     if any(before >= after for before, after in itertools.pairwise(lengths)):
         return problem("expected lengths in ascending order")
     if longest is not None and lengths[-1] > longest:
-        return problem(f"expected lengths of at most max_seq_length={longest}")
+        return problem(f"expected lengths of at most --max_seq_length={longest}")
     if any(length % divisor for length in lengths):
-        return problem(f"expected multiples of tensor_parallel_size={divisor} with sequence_parallel")
+        return problem(f"expected multiples of --tensor_parallel_size={divisor} with --sequence_parallel")
     return []

@@ -64,7 +64,7 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
 def problems(data) -> list[Problem]:
     """Returns what is wrong with the flags of a mixture, without a look at its folders."""
     if not data.mix:
-        expected = "remove this flag, or add mix"
+        expected = "remove this flag, or add --mix"
         return [Problem("mix_temperature", data.mix_temperature, expected)] if data.mix_temperature != 1 else []
     try:
         read(data.mix, data.mix_temperature)

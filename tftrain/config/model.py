@@ -166,7 +166,7 @@ class ModelConfig:
 
     @property
     def is_pre_norm(self) -> bool:
-        """Whether each sub-layer has its norm in front."""
+        """Whether each sub-layer has its norm before it."""
         return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
 
     @property

@@ -42,7 +42,7 @@ class ModelSource:
         """Returns every reason to refuse these flags."""
         problems = field_problems(self)
         if bool(self.output_dir) == bool(self.init_checkpoint):
-            problems.append(Problem("output_dir", self.output_dir, "expected either output_dir or init_checkpoint"))
+            problems.append(Problem("output_dir", self.output_dir, "expected either --output_dir or --init_checkpoint"))
         elif self.init_checkpoint:
             problems += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
             problems += average_problems(self.weights, parse_place(self.init_checkpoint))

@@ -1,6 +1,7 @@
-"""Sections of `TrainConfig` that divide the global batch, the layers and the state, and their arithmetic."""
+"""Sections of `TrainConfig` that partition the global batch, the layers and the state, and their arithmetic."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,18 +78,14 @@ class BatchConfig:
         elif accum is None:
             accum = total // (micro * ranks)
         if micro * accum * ranks != total:
-            stated = (self.micro_batch_size, self.grad_accum_steps)
-            shown = [
-                f"{name}={'any' if value is None else value}"
-                for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
-            ]
-            step = (self.micro_batch_size or 1) * (self.grad_accum_steps or 1) * ranks
+            sizes = {"--micro_batch_size": self.micro_batch_size, "--grad_accum_steps": self.grad_accum_steps}
+            stated = {**{name: size for name, size in sizes.items() if size}, "data_parallel_size": ranks}
+            step, product = math.prod(stated.values()), " x ".join(f"{name}={size}" for name, size in stated.items())
             below = total // step * step
-            fitting = [step] if None not in stated else [size for size in (below, below + step) if size > 0]
-            expected = (
-                f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}, such as "
-                f"{' or '.join(map(str, fitting))}"
-            )
+            fitting = " or ".join(str(size) for size in (below, below + step) if size > 0)
+            expected = f"expected a multiple of {product}, such as {fitting}"
+            if None not in sizes.values():
+                expected = f"expected {product}, which is {step}"
             raise ConfigError([Problem("global_batch_size", total, expected)])
         return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
 
@@ -102,7 +99,7 @@ class BatchConfig:
             raise ConfigError([Problem("fit_micro_batch", True, expected)])
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
         if left:
-            sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of batch_rampup={self.batch_rampup}"
+            sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of --batch_rampup={self.batch_rampup}"
             expected = f"expected {sizes} to be divisible by data_parallel_size={ranks}"
             raise ConfigError([Problem("global_batch_size", self.global_batch_size, expected)])
         return max(size for size in range(1, self.micro_batch_size + 1) if unit % size == 0)
@@ -155,12 +152,12 @@ class ParallelConfig:
 
     @property
     def splits_state(self) -> bool:
-        """Whether master weights and moments are split over ranks."""
+        """Whether master weights and moments are partitioned over ranks."""
         return self.zero_stage > 0
 
     @property
     def zero_stage(self) -> int:
-        """What is split over ranks: nothing (0), the state (1), gradients too (2), weights too (3)."""
+        """What is partitioned over ranks: nothing (0), the state (1), gradients too (2), weights too (3)."""
         return 3 if self.split_weights else 2 if self.split_grad_accum else int(self.split_opt_state)
 
     def data_parallel_size(self, ranks: int) -> int:
@@ -168,10 +165,10 @@ class ParallelConfig:
         return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
-        """Returns every reason why `ranks` ranks can't divide the work in this way.
+        """Returns every reason why `ranks` ranks can't partition the work in this way.
 
         Args:
-            widths: the widths of the layers that tensor parallel ranks split, by their flag.
+            widths: the widths of the layers that tensor parallel ranks partition, by their flag.
         """
         problems, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
@@ -179,37 +176,39 @@ class ParallelConfig:
             problems.append(Problem("tensor_parallel_size", size, expected))
         elif size > 0 and stages > 0 and ranks % (size * stages):
             nearest = _nearest_divisors(ranks // size, stages)
-            shared = f"{ranks // size}, which is {ranks} ranks / tensor_parallel_size={size}"
+            shared = f"{ranks // size}, which is {ranks} ranks / --tensor_parallel_size={size}"
             expected = f"expected a divisor of {shared}, such as {nearest}"
             problems.append(Problem("pipeline_parallel_size", stages, expected))
         if self.split_grad_accum and stages > 1:
             expected = (
-                "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
+                "expected --split_opt_state instead with --pipeline_parallel_size > 1: summing the gradients of each "
                 "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
             problems.append(Problem("split_grad_accum", True, expected))
         if self.split_weights and stages > 1:
             expected = (
-                "expected split_opt_state instead with pipeline_parallel_size > 1: every stage would gather its "
+                "expected --split_opt_state instead with --pipeline_parallel_size > 1: every stage would gather its "
                 "weights again for each micro-batch"
             )
             problems.append(Problem("split_weights", True, expected))
         if not self.split_weights:
-            problems += superfluous(self, ("prefetch_blocks", "split_group"), "remove this flag, or add split_weights")
+            problems += superfluous(
+                self, ("prefetch_blocks", "split_group"), "remove this flag, or add --split_weights"
+            )
         if self.group_transport == "tensorflow" and size == stages == 1:
-            expected = "remove this flag, or add tensor_parallel_size or pipeline_parallel_size"
+            expected = "remove this flag, or add --tensor_parallel_size or --pipeline_parallel_size"
             problems.append(Problem("group_transport", "tensorflow", expected))
         for name, width in widths.items():
             if size > 0 and width % size:
-                problems.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
+                problems.append(Problem("tensor_parallel_size", size, f"expected a divisor of --{name}={width}"))
         if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
             expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
             problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and not self.splits_state:
-            expected = "remove this flag, or add split_opt_state or split_grad_accum"
+            expected = "remove this flag, or add --split_opt_state or --split_grad_accum"
             problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and self.split_group != "all":
-            expected = f"expected even with split_group={self.split_group}"
+            expected = f"expected even with --split_group={self.split_group}"
             problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
             owners, data_ranks = (
@@ -246,13 +245,13 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
     if problems:
         return problems
     if chunks > 1 and schedule != "interleaved":
-        expected = f"expected 1 with pipeline_schedule={schedule}, or pipeline_schedule=interleaved"
+        expected = f"expected 1 with --pipeline_schedule={schedule}, or --pipeline_schedule=interleaved"
         return [Problem("virtual_pipeline_size", chunks, expected)]
     if schedule == "interleaved" and chunks > 1 and stages > 1 and micro_batches % stages:
         below = micro_batches // stages * stages
         nearest = " or ".join(str(size) for size in (below, below + stages) if size)
         expected = (
-            f"expected the number of micro-batches to be a multiple of pipeline_parallel_size={stages}, such as "
+            f"expected the number of micro-batches to be a multiple of --pipeline_parallel_size={stages}, such as "
             f"{nearest}, not {micro_batches}"
         )
         return [Problem("pipeline_schedule", schedule, expected)]

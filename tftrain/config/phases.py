@@ -123,7 +123,7 @@ def read(config) -> list[Phase]:
     return phases
 
 
-def each(config, change: Callable[[Any], Any]):
+def change_each(config, change: Callable[[Any], Any]):
     """Returns a configuration, each of whose phases is changed.
 
     It is that of the last phase. Its `phases` have all flags of each, so they mean the same after a change of the file.
@@ -154,13 +154,13 @@ def longest(config):
 
 def ranges(config, consumed_samples: int, names: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
     """Returns the ranges of a run's first samples in which flags are the same: the end of each, and the flags."""
-    line, found = timeline(config), []
+    line, joined = timeline(config), []
     for phase, begin, end in zip(line.phases, line.begins, [*line.begins[1:], consumed_samples], strict=True):
         values = {name: value for name, value in flag_values(phase.config).items() if name in names}
         if begin < min(end, consumed_samples):
-            same = bool(found) and found[-1][1] == values
-            found[len(found) - same :] = [(min(end, consumed_samples), values)]
-    return found
+            same = bool(joined) and joined[-1][1] == values
+            joined[len(joined) - same :] = [(min(end, consumed_samples), values)]
+    return joined
 
 
 def problems(config, check: Callable[[Any], list[Problem]]) -> list[Problem]:
@@ -169,9 +169,9 @@ def problems(config, check: Callable[[Any], list[Problem]]) -> list[Problem]:
         phases = read(config)
     except ConfigError as error:
         return error.problems
-    found = [check(phase.config) for phase in phases]
-    of_all = [problem for problem in found[0] if all(problem in own for own in found)]
-    numbered = [(number, each) for number, own in enumerate(found, 1) for each in own if each not in of_all]
+    of_phases = [check(phase.config) for phase in phases]
+    of_all = [problem for problem in of_phases[0] if all(problem in own for own in of_phases)]
+    numbered = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
     return of_all + [Problem("phases", config.data.phases, f"phase {number}: {each}") for number, each in numbered]
 
 
@@ -208,19 +208,19 @@ def _words(line: str) -> dict[str, str]:
 def _phase(config, entry: dict[str, Any], name: str) -> Phase:
     """Returns a phase: the configuration with the values of an entry, where None is a default."""
     ends = {each: entry.get(each) for each in _ENDS}
-    for each, value in ends.items():
+    for end, value in ends.items():
         if value is not None and not (str(value).isdecimal() and int(value) > 0):
-            raise ValueError(f"{name}: {each}={value}: expected a whole number above 0")
-    given = {each: value for each, value in entry.items() if each not in _ENDS}
-    texts = [f"--{each}={value}" for each, value in given.items() if value is not None]
+            raise ValueError(f"{name}: {end}={value}: expected a whole number above 0")
+    named = {each: value for each, value in entry.items() if each not in _ENDS}
+    texts = [f"--{each}={value}" for each, value in named.items() if value is not None]
     parsed, wrong, _ = flags.read(type(config), ["", *texts])
     if wrong:
         raise ValueError(f"{name}: {wrong[0]}")
     defaults, values = flag_values(type(config)()), flag_values(parsed)
-    others = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & given.keys() else ()
-    values = {each: defaults[each] for each in others} | {each: values[each] for each in given} | {"phases": None}
+    others = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & named.keys() else ()
+    values = {each: defaults[each] for each in others} | {each: values[each] for each in named} | {"phases": None}
     own = changed(config, values)
-    if "global_batch_size" in given and FOLLOWING not in given and own.batch.micro_batch_size:
+    if "global_batch_size" in named and FOLLOWING not in named and own.batch.micro_batch_size:
         own = changed(own, {FOLLOWING: None})
     return Phase(own, **{each: value and int(value) for each, value in ends.items()})
 

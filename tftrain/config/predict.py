@@ -58,9 +58,9 @@ class PredictFlags:
         problems = field_problems(self)
         path = self.input_file
         if not self.max_new_tokens:
-            problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add max_new_tokens")
+            problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add --max_new_tokens")
         if not self.temperature:
-            problems += superfluous(self, ("top_p", "seed"), "remove this flag, or add temperature")
+            problems += superfluous(self, ("top_p", "seed"), "remove this flag, or add --temperature")
         if "" in self.stop:
             problems.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:

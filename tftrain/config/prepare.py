@@ -146,24 +146,24 @@ class PrepareConfig:
         """Returns every reason to refuse this configuration."""
         problems = field_problems(self)
         if bool(self.input_files) + self.builtin_corpus + bool(self.input_records) != 1:
-            expected = "expected either input_files, builtin_corpus or input_records"
+            expected = "expected either --input_files, --builtin_corpus or --input_records"
             problems.append(Problem("input_files", self.input_files, expected))
         if self.deduplicate == "near":
             problems += not_installed("deduplicate", "near", "datasketch", "near")
         if not self.output_dir or is_address(self.output_dir):
             problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
-            problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
+            problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: --vocab_file is given"))
         problems += self._tokenizer_problems() + self._runner_problems()
         if self.input_records:
             return problems + self._records_problems()
-        problems += superfluous(self, ("eval_records",), "remove this flag, or add input_records")
+        problems += superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
         return problems + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
 
     def _runner_problems(self) -> list[Problem]:
         if self.runner != "beam":
-            return superfluous(self, ("beam_options",), "remove this flag, or add runner=beam")
-        expected = "remove this flag with runner=beam, whose options say how many workers there are"
+            return superfluous(self, ("beam_options",), "remove this flag, or add --runner=beam")
+        expected = "remove this flag with --runner=beam, whose options say how many workers there are"
         problems = superfluous(self, ("num_workers",), expected)
         problems += not_installed("runner", "beam", "apache_beam", "beam")
         if not all(option.startswith("--") for option in self.split_beam_options):
@@ -174,58 +174,60 @@ class PrepareConfig:
     def _tokenizer_problems(self) -> list[Problem]:
         problems = []
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
-            expected = "remove this flag with tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
+            expected = "remove this flag with --tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
             problems.append(Problem("normalization", self.normalization, expected))
         if self.strip_accents != "auto":
             if self.tokenizer_type != "wordpiece":
-                expected = f"remove this flag: tokenizer_type={self.tokenizer_type} strips no accents"
+                expected = f"remove this flag: --tokenizer_type={self.tokenizer_type} strips no accents"
                 problems.append(Problem("strip_accents", self.strip_accents, expected))
             elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
-                expected = f"expected {str(self.resolved_lower_case).lower()}: normalization=nfkc strips accents if it "
-                expected += "lower-cases; or remove this flag, or use normalization=bert"
+                expected = (
+                    f"expected {str(self.resolved_lower_case).lower()}: --normalization=nfkc strips accents if it "
+                )
+                expected += "lower-cases; or remove this flag, or use --normalization=bert"
                 problems.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
             return problems
         if self.normalization:
-            expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
+            expected = "remove this flag: --tokenizer_type=bpe leaves the text as it is"
             problems.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
-            expected = "remove this flag with tokenizer_type=bpe, which leaves the text as it is"
+            expected = "remove this flag with --tokenizer_type=bpe, which leaves the text as it is"
             problems.append(Problem("lower_case", True, expected))
         if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
-            expected = f"expected at least {least} with tokenizer_type=bpe: all bytes and the special tokens"
+            expected = f"expected at least {least} with --tokenizer_type=bpe: all bytes and the special tokens"
             problems.append(Problem("vocab_size", self.vocab_size, expected))
         return problems
 
     def _records_problems(self) -> list[Problem]:
         others = [field.name for field in fields(self) if field.name not in _OF_RECORDS]
-        problems = superfluous(self, others, "remove this flag with input_records, which stay as they are")
+        problems = superfluous(self, others, "remove this flag with --input_records, which stay as they are")
         if not self.vocab_file:
-            expected = "expected the vocabulary that input_records were made with"
+            expected = "expected the vocabulary that --input_records were made with"
             problems.append(Problem("vocab_file", None, expected))
         return problems
 
     def _causal_problems(self) -> list[Problem]:
-        expected = "remove this flag with objective=causal, whose sequences have every token once and no mask"
+        expected = "remove this flag with --objective=causal, whose sequences have every token once and no mask"
         return superfluous(self, _ONLY_MASKED, expected)
 
     def _mask_problems(self) -> list[Problem]:
         problems = []
         if self.packing == "none" and self.max_sequences_per_pack:
-            expected = "remove this flag, or add packing=greedy"
+            expected = "remove this flag, or add --packing=greedy"
             problems.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
         if self.packing == "greedy" and self.masking == "static":
-            expected = "expected none with masking=static: records in the standard BERT format have one example each"
+            expected = "expected none with --masking=static: records in the standard BERT format have one example each"
             problems.append(Problem("packing", "greedy", expected))
         if self.masking == "dynamic":
-            expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
+            expected = "remove this flag, or add --masking=static; tftrain.run has this flag for dynamic masks"
             problems += superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
             problems.append(
                 Problem(
                     "max_predictions_per_seq",
                     self.max_predictions_per_seq,
-                    f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+                    f"expected at most {self.max_seq_length - 3}, --max_seq_length without [CLS] and both [SEP]",
                 )
             )
         return problems

@@ -91,13 +91,13 @@ def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | 
         return [Problem("batch_rampup", batch_rampup, expected)]
     start, increment, wrong = int(match[1]), int(match[2]), []
     if start > global_batch_size:
-        wrong.append(f"expected a start of at most global_batch_size={global_batch_size}")
+        wrong.append(f"expected a start of at most --global_batch_size={global_batch_size}")
     elif (global_batch_size - start) % increment:
-        grown = f"global_batch_size={global_batch_size} minus the start, {global_batch_size - start}"
+        grown = f"--global_batch_size={global_batch_size} minus the start, {global_batch_size - start}"
         wrong.append(f"expected an increment that divides {grown}")
     if micro_batch_size:
         odd = [size for size in range(start, global_batch_size, increment) if size % (micro_batch_size * ranks)]
         if odd:
-            unit = f"micro_batch_size={micro_batch_size} x data_parallel_size={ranks}"
+            unit = f"--micro_batch_size={micro_batch_size} x data_parallel_size={ranks}"
             wrong.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
     return [Problem("batch_rampup", batch_rampup, expected) for expected in wrong]

@@ -214,7 +214,7 @@ class TrainConfig:
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
 
-        With phases, it is that of the last one, see `phases.each`.
+        With phases, it is that of the last one, see `phases.change_each`.
 
         Raises:
             ConfigError: with all problems.
@@ -222,7 +222,7 @@ class TrainConfig:
         problems = self.problems(ranks)
         if problems:
             raise ConfigError(problems)
-        return phases.each(self, lambda phase: phase._filled(ranks))
+        return phases.change_each(self, lambda phase: phase._filled(ranks))
 
     def _filled(self, ranks: int) -> "TrainConfig":
         warmup = self.optimizer.warmup_steps

@@ -137,18 +137,20 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
     """
     if library != "transformers" and model.model_family != "bert":
         raise FormatError(
-            f"--model_family={model.model_family}: the format of {library} has only BERT; write this model with "
-            "--to=hf:FOLDER"
+            f"--to: the model is a {model.model_family}, the format of {library} has only BERT; expected --to=hf:FOLDER"
         )
     position = "pre" if model.is_pre_norm else "post"
     if position not in norm_positions:
-        raise FormatError(f"--norm_position={position}: the BERT of {library} has only {norm_positions[0]}")
+        raise FormatError(
+            f"--to: the model's norm_position is {position}, the BERT of {library} has only {norm_positions[0]}"
+        )
     for name in ("activation", "use_bias_in_keys", "position_embedding"):
         value, only = getattr(model, name), model.family.defaults.get(name, getattr(ModelConfig, name))
         if value != only:
-            raise FormatError(f"--{name}={str(value).lower()}: the models of {library} have only {str(only).lower()}")
+            has = f"--to: the model's {name} is {str(value).lower()}"
+            raise FormatError(f"{has}, the models of {library} have only {str(only).lower()}")
     if model.query_key_norm and model.bias != "none":
-        raise FormatError(f"--bias={model.bias}: the models of {library} with --query_key_norm have only none")
+        raise FormatError(f"--to: the model's bias is {model.bias}, those of {library} with query_key_norm have none")
 
 
 def _more(model: ModelConfig) -> dict[str, Any]:

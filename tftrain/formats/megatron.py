@@ -81,7 +81,7 @@ _FIELDS = {
 _DEFAULTS = ("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _EPSILON = 1e-5  # Megatron-LM's default
 _NOTE = (
-    "Megatron-LM's head for masked words has the exact GeLU and its blocks the tanh approximation; this project has "
+    "Megatron-LM's masked-LM output head has the exact GeLU and its blocks the tanh approximation; this project has "
     "one form for both, and predictions of masked words differ a little"
 )
 

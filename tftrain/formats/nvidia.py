@@ -60,8 +60,8 @@ _LIBRARY = Library(
     root_alone="model/",
     roots_in=_roots_in,
     note=(
-        "NVIDIA's pre-training has no GeLU in its masked-word head, and this project has one: the encoder's outputs "
-        "are equal, and predictions of masked words are not until the head is trained again"
+        "NVIDIA's pre-training has no GeLU in its masked-LM output head, and this project has one: the encoder's "
+        "outputs are equal, and predictions of masked words are not until the head is trained again"
     ),
 )
 read_model, read, write = tf1.read_model, partial(object_based.read, _LIBRARY), partial(object_based.write, _LIBRARY)

@@ -85,8 +85,8 @@ def write_weights(
     formats = WITH_TASKS[:1] if weights.model.is_custom else WITH_TASKS
     if weights.model.is_fine_tuned and target.format not in formats:
         raise FormatError(
-            f"{weights.path}: --task={weights.model.task}: {target.format} has no models fine-tuned for it; expected "
-            f"--to with {' or '.join(formats)}"
+            f"--to: {weights.path} is fine-tuned for {weights.model.task}, for which {target.format} has no models; "
+            f"expected --to with {' or '.join(formats)}"
         )
     if architecture and target.format not in _WITH_CLASSES:
         raise FormatError(f"--architecture={architecture}: the format {target.format} has only one; remove this flag")

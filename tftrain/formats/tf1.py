@@ -104,7 +104,8 @@ def write_config(folder: Path, model: ModelConfig) -> None:
     hugging_face_config.require(model, "TensorFlow libraries", ("post",))
     for name, only in (("gelu_form", "tanh"), ("layer_norm_epsilon", _EPSILON)):
         if getattr(model, name) != only:
-            raise FormatError(f"--{name}={getattr(model, name)}: BERT for TensorFlow has only {only}")
+            has = f"--to: the model's {name} is {getattr(model, name)}"
+            raise FormatError(f"{has}, BERT for TensorFlow has only {only}; expected --to=hf:FOLDER")
     theirs = hugging_face_config.config_json(model, "")
     names = sorted(name for name, _ in hugging_face_config.FIELDS["bert"].values() if name != "layer_norm_eps")
     config = {name: theirs[name] for name in names} | {"hidden_act": "gelu"}

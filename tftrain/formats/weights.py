@@ -189,8 +189,8 @@ def require_heads(weights: Weights, heads: Iterable[str], name: str) -> None:
     """Raises a FormatError if weights lack a head that a class of another library has."""
     if lacking := [head for head in heads if head not in weights.parts]:
         raise FormatError(
-            f"{weights.path}: it has no {' and no '.join(lacking)}, which {name} needs; --init_missing adds what is "
-            "missing, with initial values"
+            f"{weights.path}: it lacks output heads ({', '.join(lacking)}), which {name} needs; --init_missing "
+            "adds what is missing, with initial values"
         )
 
 

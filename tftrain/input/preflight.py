@@ -180,7 +180,7 @@ def _mask_problems(data: DataConfig) -> list[Problem]:
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
     data, model, faults = config.data, config.model, []
     if data.max_seq_length is None and model.longest_sequence < SYNTHETIC_SEQ_LENGTH:
-        expected = f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data"
+        expected = f"expected at least --max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data"
         faults.append(_problem(model, "max_position_embeddings", expected))
     if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
         return faults
@@ -188,7 +188,7 @@ def _synthetic_problems(config: TrainConfig) -> list[Problem]:
     if model.objective == "causal":
         return faults + _prediction_problems(data, length)
     if slots > length - 2:
-        expected = f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]"
+        expected = f"expected at most {length - 2}, --max_seq_length without [CLS] and [SEP]"
         faults.append(_problem(data, "max_predictions_per_seq", expected))
     return faults
 
@@ -218,7 +218,7 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
         masks = "static masks (prepare --masking=dynamic)"
         return faults + _static_problems(data, manifest.max_predictions_per_seq, masks)
     if (data.max_predictions_per_seq or 1) > length - 3:
-        expected = f"expected at most {length - 3}, max_seq_length without [CLS] and both [SEP]"
+        expected = f"expected at most {length - 3}, --max_seq_length without [CLS] and both [SEP]"
         faults.append(_problem(data, "max_predictions_per_seq", expected))
     elif (data.max_predictions_per_seq or math.inf) <= most:
         expected = f"expected more than {most}: a row of {folder} holds up to {most} examples"
@@ -231,7 +231,7 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
     if config.model.vocab_size is None:
         faults.append(Problem("vocab_size", None, _NO_VOCAB_SIZE))
     if data.eval_files is None:
-        expected = "expected a glob of held-out TFRecords, which mode=evaluate reads"
+        expected = "expected a glob of held-out TFRecords, which --mode=evaluate reads"
         faults += _held_out_problems(config, Problem("eval_files", None, expected))
     sizes_by_flag = {}
     for flag in ("train_files", "eval_files"):
@@ -253,7 +253,7 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
         else:
             faults += _static_problems(data, slots, "masks in the records")
     if len(set(sizes_by_flag.values())) > 1:
-        expected = f"expected the {sizes_by_flag['train_files']} of train_files, not {sizes_by_flag['eval_files']}"
+        expected = f"expected the {sizes_by_flag['train_files']} of --train_files, not {sizes_by_flag['eval_files']}"
         faults.append(_problem(data, "eval_files", expected))
     return list(dict.fromkeys(faults))
 
@@ -263,7 +263,7 @@ def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
     if config.run.mode == "evaluate":
         return [reason]
     if config.evaluation.eval_every > 0:
-        missing = "eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
+        missing = "--eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
         return [_problem(config.evaluation, "eval_every", f"expected 0, or {missing}: nothing is held out")]
     return []
 

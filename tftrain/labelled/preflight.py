@@ -86,7 +86,7 @@ def problems(config: TrainConfig) -> list[Problem]:
     if metrics and settings.best_metric not in (None, *metrics):
         problems.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
     if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
-        expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
+        expected = f"expected {glue.TASKS[settings.glue_task].task} with --glue_task={settings.glue_task}"
         return [*problems, Problem("task", model.task, expected)]
     tokenizer = None
     try:
@@ -102,7 +102,7 @@ def problems(config: TrainConfig) -> list[Problem]:
             continue
         if getattr(settings, flag) is None:
             if split == "eval" and config.run.mode == "evaluate":
-                problems.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
+                problems.append(Problem("eval_file", None, "expected held-out examples, which --mode=evaluate reads"))
             continue
         try:
             rows = read_split(config, split, tokenizer)
@@ -113,7 +113,7 @@ def problems(config: TrainConfig) -> list[Problem]:
             problems.append(_problem(error, config, flag))
     every = config.evaluation.eval_every
     if every > 0 and not (settings.glue_task or settings.eval_file):
-        problems.append(Problem("eval_every", every, "expected 0, or eval_file: nothing is held out"))
+        problems.append(Problem("eval_every", every, "expected 0, or --eval_file: nothing is held out"))
     return problems
 
 

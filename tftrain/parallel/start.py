@@ -102,7 +102,7 @@ def split_size_of(launch: Launch, tensor_parallel_size: int) -> int | None:
     if launch.size % launch.local_size or launch.rank % launch.local_size != launch.local_rank:
         raise MeshError(f"{state}; expected as many ranks on every host, one host after the other; or use all")
     if launch.local_size % tensor_parallel_size:
-        raise MeshError(f"{state}; expected a multiple of tensor_parallel_size={tensor_parallel_size}; or use all")
+        raise MeshError(f"{state}; expected a multiple of --tensor_parallel_size={tensor_parallel_size}; or use all")
     return launch.local_size // tensor_parallel_size if launch.local_size < launch.size else None
 
 

@@ -94,17 +94,17 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     """
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
-    have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
+    have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
     problems = run_problems(train, devices) + _of_trainer(config)
     if tp < 1 or pp < 1:
         raise ConfigError(problems)
     if devices % (tp * pp):
-        expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
+        expected = f"expected --tensor_parallel_size={tp} * --pipeline_parallel_size={pp} to divide {have}"
         flag_name, size = ("tensor_parallel_size", tp) if devices % tp else ("pipeline_parallel_size", pp)
         raise ConfigError([Problem(flag_name, size, expected)])
     dp = plan.data_parallel_size or devices // (tp * pp)
     if dp * tp * pp != devices:
-        expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
+        expected = f"expected {dp} * --tensor_parallel_size={tp} * --pipeline_parallel_size={pp} to be {have}"
         problems.append(Problem("data_parallel_size", dp, expected))
     if problems:
         raise ConfigError(problems)
@@ -129,7 +129,7 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
         length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
         return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), {"max_seq_length": length})
 
-    line = phases.timeline(phases.each(config, sized))
+    line = phases.timeline(phases.change_each(config, sized))
     steps = map(len, line.steps(config.run.max_steps))
     rates = dict.fromkeys(("warmup_steps", "decay_steps"))  # Those of the run may exceed the updates of a phase.
     planned = [changed(own.config, {"max_steps": n} | rates) for own, n in zip(line.phases, steps, strict=True)]

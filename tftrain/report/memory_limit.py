@@ -55,7 +55,7 @@ def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem
         f"a rank needs {_gb(needed)} ({largest}){beside}, {holder} {_gb(available)}; expected {advice}smaller sizes or "
         "more ranks that share the state, or --check_memory=false to try all the same"
     )
-    return [Problem("check_memory", "true", expected)]
+    return [Problem("", "the run does not fit the memory", expected)]
 
 
 def _gb(value: float) -> str:

@@ -135,7 +135,7 @@ def problems(config: TrainConfig) -> list[Problem]:
         return [Problem("output_dir", settings.output_dir, str(error))]
     resume = config.checkpoint.resume
     if resume == "best" and chosen is None:
-        expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
+        expected = "--output_dir has no best checkpoint; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
     if resume not in ("auto", "none") and not (chosen / manifest.NAME).is_file():
         newest = folder.find(settings.folder)[-1:]

@@ -101,7 +101,7 @@ def open_for(config: TrainConfig) -> Weights | None:
     missing = [head for head in needed if head not in weights.parts]
     if missing and not settings.init_missing:
         raise FormatError(
-            f"--init_checkpoint={settings.init_checkpoint}: it has no {' and no '.join(missing)}; "
+            f"--init_checkpoint={settings.init_checkpoint}: it lacks output heads ({', '.join(missing)}); "
             "--init_missing gives them random initial weights"
         )
     return weights

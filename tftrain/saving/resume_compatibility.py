@@ -40,7 +40,7 @@ def flag_problems(config: TrainConfig) -> list[Problem]:
     of_kind, names = kinds(config), config.checkpoint.change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
-        expected = f"{', '.join(unknown)} can't be named there; expected some of {named}"
+        expected = f"it permits no change of {', '.join(unknown)}; expected some of {named}"
         return [Problem("change_on_resume", config.checkpoint.change_on_resume, expected)]
     return []
 

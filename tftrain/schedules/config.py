@@ -41,7 +41,7 @@ class ScheduleConfig:
             except ConfigError as error:
                 problems += error.problems
         if not problems and any(part > whole for part, whole in zip(times[2], times[1], strict=True)):
-            expected = f"expected at most backward={self.backward} on every stage"
+            expected = f"expected at most --backward={self.backward} on every stage"
             problems.append(Problem("backward_weights", self.backward_weights, expected))
         return problems
 
