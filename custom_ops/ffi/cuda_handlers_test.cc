@@ -361,7 +361,7 @@ TEST(CudaHandlers, ReplayFlashAttention) {
   }
 }
 
-// Several tensors, one of two chunks, without and with 16-bit gradients and copies; and segments of a flat bucket.
+// Several tensors, one of two chunks, without and with 16-bit gradients and copies; and slices of a flat bucket.
 TEST(CudaHandlers, ReplayUpdates) {
   struct Form {
     std::vector<int64_t> sizes;

@@ -1,5 +1,5 @@
 // All ops: TFTRAIN_FOR_EACH_OP(OP) expands OP(class, symbol) for each. Handlers are named by the symbol, with _host or _cuda
-// behind it.
+// after it.
 #ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_
 #define TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_
 

@@ -2,7 +2,7 @@
 // these become the kernels'. The first three update some of their inputs. Gradients are of any storage type; those that write weights also write them,
 // rounded, to 16-bit copies of some tensors.
 //
-// A tensor of parameters is one input of any shape; or a segment of the only one, a flat bucket, if segments are given.
+// A tensor of parameters is one input of any shape; or a slice of the only one, a flat bucket, if `segments` has its sizes.
 #ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_LAMB_H_
 #define TFTRAIN_CUSTOM_OPS_INTERFACE_LAMB_H_
 
@@ -67,7 +67,7 @@ struct UpdateAttributes {
     }
   }
 
-  // The tensors' or segments' addresses; `lists` are the numbers of the first tensors of gradients (or -1), m, v, weights.
+  // The tensors' or slices' addresses; `lists` are the numbers of the first tensors of gradients (or -1), m, v, weights.
   std::vector<UpdateTensor> Parts(const std::vector<Tensor>& in, int64_t gradients, const std::vector<Tensor>& from,
                                   int64_t m, int64_t v, const std::vector<Tensor>& weights_from, int64_t weights) const {
     std::vector<UpdateTensor> parts;

@@ -44,7 +44,7 @@ int64_t WorkspaceBytesOf(const Op& op, const std::vector<Spec>& in) {
   return WorkspaceBytesIfAny(op, in, 0);
 }
 
-// Infers the results of a call under XLA: the outputs, and behind them on a GPU the workspace as uint8 [bytes], if the call
+// Infers the results of a call under XLA: the outputs, and after them on a GPU the workspace as uint8 [bytes], if the call
 // needs one. As a result it lives for as long as XLA may repeat the call from a CUDA graph.
 template <typename Op>
 std::string InferResults(const Op& op, const std::vector<Spec>& in, bool on_gpu, std::vector<Spec>* results) {

@@ -5,7 +5,7 @@
 namespace tftrain {
 namespace {
 
-// One number for each tensor or segment, and so many such outputs.
+// One number for each tensor or slice, and so many such outputs.
 absl::Status PerPart(tensorflow::shape_inference::InferenceContext* context) {
   int64_t tensors = 0;
   std::vector<int64_t> segments;

@@ -64,7 +64,7 @@ class Result(NamedTuple):
 
 
 def run(target: Target, seed: int, cases: Iterable[int]) -> Iterable[Result]:
-    """Yields the result of every case; after a crash or a hang the next child goes on behind it."""
+    """Yields the result of every case; after a crash or a hang the next child goes on after it."""
     waiting = list(cases)
     while waiting:
         child = _Child(target, seed, waiting)

@@ -138,7 +138,7 @@ def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: in
     """
     if stages == 1:
         return chunks
-    behind = stages - stage - 1
+    later = stages - stage - 1
     if schedule == "interleaved" and chunks > 1:
-        return min(2 * behind + (chunks - 1) * stages + 1, chunks * micro_batches)
-    return min({"gpipe": micro_batches, "zero_bubble": stages}.get(schedule, behind + 1), micro_batches)
+        return min(2 * later + (chunks - 1) * stages + 1, chunks * micro_batches)
+    return min({"gpipe": micro_batches, "zero_bubble": stages}.get(schedule, later + 1), micro_batches)

@@ -134,7 +134,7 @@ def load(
 
 
 def _read_header(source: Source, expected: Written) -> bytes:
-    """Returns the header with the length in front, if it is the header that the manifest implies."""
+    """Returns the header with the length before it, if it is the header that the manifest implies."""
     path = source.path
     start = b"".join(map(bytes, source.blocks(0, min(8, expected.bytes))))
     length = int.from_bytes(start, "little")

@@ -26,7 +26,7 @@ def listed(items: Sequence, most: int, separator: str = ", ") -> str:
 
 
 def reason(error: Exception) -> str:
-    """Returns why a file can't be used, without the error number and the path that an OSError has in front."""
+    """Returns why a file can't be used, without the error number and the path with which an OSError begins."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -69,7 +69,7 @@ def _constant(word: str):
 
 
 def _message(reason: str, value: Any, name: str) -> str:
-    """Returns msgspec's message with the name of the field and its value in front."""
+    """Returns msgspec's message with the name of the field and its value before it."""
     match = _PLACE.search(reason)
     path, reason = (match[1], reason[: match.start()]) if match else ("", reason)
     for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):

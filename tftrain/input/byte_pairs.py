@@ -66,7 +66,7 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
 
     Args:
         path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
-            something in front, such as gpt2-vocab.json and gpt2-merges.txt.
+            a prefix, such as gpt2-vocab.json and gpt2-merges.txt.
 
     Raises:
         DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly, or in NFC.

@@ -35,7 +35,7 @@ class UpdateScalars(NamedTuple):
 
 
 class Squares(NamedTuple):
-    """Sums of squares of each tensor, or each segment; fp32 [n]."""
+    """Sums of squares of each tensor, or each slice; fp32 [n]."""
 
     weights: tf.Tensor
     updates: tf.Tensor
@@ -48,11 +48,11 @@ class FusedUpdate(NamedTuple):
         gradients: n tensors, each fp32, fp16 or bf16.
         m, v, weights: n fp32 variables of the gradients' shapes.
         scalars: see UpdateScalars.
-        weight_decays: decoupled decay of each tensor, or each segment.
+        weight_decays: decoupled decay of each tensor, or each slice.
         epsilon: added to the denominator; positive.
-        segments: empty; or, where n is 1, the sizes of the consecutive tensors in the flat variables.
+        segments: empty; or, where n is 1, the sizes of the slices of a flat bucket, one for each tensor in it.
         copies: by the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with
-            segments.
+            slices.
     """
 
     gradients: Sequence[tf.Tensor]
@@ -98,7 +98,7 @@ def lamb_moments(update: FusedUpdate) -> Squares:
 def lamb_weights(update: FusedUpdate, rates: tf.Tensor) -> tf.Operation | None:
     """Updates the weights from the moments that `lamb_moments` updated, without the gradients.
 
-    `rates`, fp32 [n], are the learning rate times the trust ratio of each tensor, or each segment. Returns the
+    `rates`, fp32 [n], are the learning rate times the trust ratio of each tensor, or each slice. Returns the
     operation, in a graph. For the errors, see `lamb_moments`.
     """
     return library().tftrain_lamb_weights(rates=rates, **update.stores(), **update.copied())

@@ -61,7 +61,7 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
 def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence[str]) -> None:
     """Draws the scores of evaluations over the steps, if there are any, as `loss_curve` does and with its errors.
 
-    `scores` are the names, with "eval_" in front.
+    `scores` are the names, with "eval_" before them.
     """
     rows = read_rows(metrics_path)
     curves = {name: points(rows, name) for name in scores}

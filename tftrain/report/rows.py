@@ -69,9 +69,9 @@ class EvalRow:
     """One evaluation of the held-out split after `step` updates.
 
     Attributes:
-        means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
+        means: the task's means by name, "eval_" before it, of those that evaluations report; losses in nats.
         eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
-        scores: of the task's scorer, or the losses of a mixture's sources, by name, "eval_" in front.
+        scores: of the task's scorer, or the losses of a mixture's sources, by name, with "eval_" before it.
     """
 
     step: int

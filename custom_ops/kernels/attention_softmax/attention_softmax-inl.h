@@ -10,13 +10,13 @@ struct RowScratch {
   std::vector<uint16_t> draws;
 };
 
-// What is added to the scores of a row: 0 for a key; minus infinity for padding, for keys behind a causal query and for the
-// lanes behind the last key.
+// What is added to the scores of a row: 0 for a key; minus infinity for padding, for keys after a causal query and for the
+// lanes after the last key.
 class RowBias {
  public:
   explicit RowBias(const AttentionSoftmaxForward& args) : args_(args), bias_(args.shape.keys + kLanes, -INFINITY) {}
 
-  // Of the row given to the call before, or one behind it. A row has all keys of the one before and at most one more,
+  // Of the row given to the call before, or one after it. A row has all keys of the one before and at most one more,
   // unless it is the first of its sample or, if it is causal, of its head.
   const float* Of(int64_t row) {
     const int64_t sample = args_.shape.SampleOf(row);
@@ -85,7 +85,7 @@ TFTRAIN_INLINE float ExponentialRow(float largest, int64_t end, float* values) {
   return Sum(sum);
 }
 
-// The probabilities, and with dropout the dropped ones, from a row of `end` exponentials with zeros in the lanes behind.
+// The probabilities, and with dropout the dropped ones, from a row of `end` exponentials with zeros in the other lanes.
 template <bool kStream, bool kDropout, typename T>
 TFTRAIN_INLINE void WriteRow(const float* values, float factor, const uint16_t* draws, int32_t drop_below,
                              float keep_scale, int64_t end, int64_t keys, T* probabilities, T* dropped) {
@@ -138,7 +138,7 @@ void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end
   if (kStream) FinishStreams();
 }
 
-// The gradient that reaches the first `end` probabilities, into `values`, with zeros in the lanes behind; returns the sum
+// The gradient that reaches the first `end` probabilities, into `values`, with zeros in the other lanes; returns the sum
 // of its products with them.
 template <bool kDropout, typename T>
 TFTRAIN_INLINE float GradientRow(const T* ddropped, const T* probabilities, float keep_scale, const uint16_t* draws,

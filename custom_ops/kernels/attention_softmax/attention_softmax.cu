@@ -1,5 +1,5 @@
 // Attention softmax on the GPU; see attention_softmax.h. A row of keys lies in the registers of a warp, or of a block where
-// it is longer than 512 keys. Each of these teams runs down rows that lie one behind the other: a warp loads the next while
+// it is longer than 512 keys. Each of these teams runs down rows that lie one after the other: a warp loads the next while
 // it works on one, and the mask of a sample's keys is read once for all of them and kept as one bit for each key. For rows
 // that do not fit there is long.cuh.
 #include <algorithm>

@@ -3,7 +3,7 @@
 //   probabilities = softmax(scale * scores) over the keys that the mask leaves; zeros where it leaves none
 //   dropped = probabilities / keep rate where the element is kept, else 0
 //
-// If it is causal, a query has only the keys up to its own position. Nothing is computed for the keys behind it: what the
+// If it is causal, a query has only the keys up to its own position. Nothing is computed for the keys after it: what the
 // inputs hold there does not matter, and all results are zero there.
 //
 // Element e of a sample, for the draws of its dropout, is (head * queries + query) * keys + key, the head counted over

@@ -8,7 +8,7 @@
 
 namespace tftrain::cuda {
 
-// Writes zeros to this thread's packs behind the one with the key before `key_end`, in one array or in two.
+// Writes zeros to this thread's packs after the one with the key before `key_end`, in one array or in two.
 template <typename T, int kSize>
 __device__ __forceinline__ void ZeroPacksFrom(int64_t key_end, int64_t row, int64_t keys, void* first, void* second) {
   const float zeros[kSize] = {};

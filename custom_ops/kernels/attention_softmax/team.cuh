@@ -1,5 +1,5 @@
 // How the attention softmax of short rows is divided: a warp or a block is a team, which has a row in its registers and runs
-// down rows that lie one behind the other.
+// down rows that lie one after the other.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ATTENTION_SOFTMAX_TEAM_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_ATTENTION_SOFTMAX_TEAM_CUH_
 

@@ -25,7 +25,7 @@ inline void ColumnsTo(const float* from, int64_t count, DType dtype, void* to) {
   WithType(dtype, [&](auto t) { EncodeColumns(from, count, static_cast<decltype(t)*>(to)); });
 }
 
-// Adds `parts` arrays of `count` numbers, which lie one behind the other, into the first.
+// Adds `parts` arrays of `count` numbers, which lie one after the other, into the first.
 inline void SumParts(float* parts, int64_t number, int64_t count) {
   for (int64_t part = 1; part < number; ++part) {
     const float* from = parts + part * count;

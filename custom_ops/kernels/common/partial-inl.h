@@ -23,7 +23,7 @@ TFTRAIN_INLINE void PutUpTo(F v, T* to, int64_t count) {
   }
 }
 
-// Columns in fp32 with zeros behind them, so that a partial step may load and add to a whole vector; all zeros where there
+// Columns in fp32 with zeros after them, so that a partial step may load and add to a whole vector; all zeros where there
 // are none.
 inline int64_t PaddedColumns(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 

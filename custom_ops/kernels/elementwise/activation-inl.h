@@ -122,7 +122,7 @@ TFTRAIN_INLINE F CoarseInverse(F x) {
 #endif
 }
 
-// q = p(a)^-32, where p is the minimax polynomial for q^(-1/32) over [0, 5.5], behind which gelu is below 1e-7: a tail
+// q = p(a)^-32, where p is the minimax polynomial for q^(-1/32) over [0, 5.5], above which gelu is below 1e-7: a tail
 // without an exponential. The power's relative error is 7.3e-5. It overflows, and the tail is 0, before a = 14.
 TFTRAIN_INLINE F CoarseErfTail(F a) {
   F p = Set(7.53921597e-7f);

@@ -1,4 +1,4 @@
-// GeLU (Hendrycks and Gimpel, arXiv 1606.08415) of rows, with an optional bias added in front:
+// GeLU (Hendrycks and Gimpel, arXiv 1606.08415) of rows, with an optional bias added first:
 //
 //   y = gelu(x + bias),  gelu(z) = z Phi(z), or its tanh form z sigmoid(2 sqrt(2 / pi) (z + 0.044715 z^3))
 //

@@ -1,4 +1,4 @@
-// Gated linear units (Shazeer, arXiv 2002.05202) of rows, with optional biases added in front:
+// Gated linear units (Shazeer, arXiv 2002.05202) of rows, with optional biases added first:
 //
 //   y = f(gate + gate_bias) * (up + up_bias)
 //

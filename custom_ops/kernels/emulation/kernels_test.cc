@@ -130,7 +130,7 @@ TEST(CudaRmsNorm, IsTheSameAsOnTheCpu) {
   }
 }
 
-// Infinity, which makes every result that it reaches infinite or NaN, at the keys behind each query.
+// Infinity, which makes every result that it reaches infinite or NaN, at the keys after each query.
 void SetInfiniteBehindQueries(const AttentionShape& shape, DType dtype, void* scores) {
   for (int64_t i = 0; i < shape.rows() * shape.keys; ++i) {
     if (i % shape.keys <= i / shape.keys % shape.queries + shape.keys - shape.queries) continue;

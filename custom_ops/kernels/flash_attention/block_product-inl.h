@@ -3,7 +3,7 @@
 //
 // A and B hold words: fp32 numbers or, where the target multiplies bf16, pairs of bf16 numbers that are neighbours along
 // the depth. B is cut into panels of kPanel columns, so that it is read in sequence. Rows of A come in multiples of
-// kTileRows, and panels of B with zeros behind the last column.
+// kTileRows, and panels of B with zeros after the last column.
 
 constexpr int kTileRows = TFTRAIN_VECTOR_BYTES == 64 ? 8 : 4;
 constexpr int kTileVectors = TFTRAIN_VECTOR_BYTES == 32 ? 1 : 2;  // a vector of AVX2 is two registers
@@ -101,8 +101,8 @@ void MultiplyBlock(const Word* a, int64_t a_stride, const Word* b, int64_t panel
   }
 }
 
-// Packing. All sources are `rows` rows of `size` numbers, `stride` apart; the size is a multiple of 8. What lies behind the
-// rows and behind the size, up to whole tiles and panels, becomes zeros.
+// Packing. All sources are `rows` rows of `size` numbers, `stride` apart; the size is a multiple of 8. What lies after the
+// rows and after the size, up to whole tiles and panels, becomes zeros.
 
 // As A: row after row, each of size / kNumbersOf words; `padded` rows in all.
 template <typename T>
@@ -136,7 +136,7 @@ TFTRAIN_INLINE void PackVector(const BFloat16* from, int64_t stride, int64_t row
   std::memcpy(static_cast<void*>(to), &words, sizeof(words));
 }
 
-// As B, the depth along the rows: each panel has `capacity` rows of words, of which those behind the rows are left alone.
+// As B, the depth along the rows: each panel has `capacity` rows of words, of which those after the rows are left alone.
 template <typename T, typename Word>
 void PackColumns(const T* from, int64_t stride, int64_t rows, int64_t size, int64_t capacity, Word* to) {
   for (int64_t column = 0; column < size; column += kPanel, to += capacity * kPanel) {

@@ -91,7 +91,7 @@ class KeptOfRows {
 };
 
 // Rows are keys, columns queries. For one tile of 16 rows and kColumns columns; the first of these pairs is element `begin`,
-// and a query is `length` elements behind the one before.
+// and a query is `length` elements after the one before.
 template <int kColumns>
 class KeptOfColumns {
  public:

@@ -202,7 +202,7 @@ TEST(FlashAttention, SkipsMaskedBlocks) {
 // the row is none.
 TEST(FlashAttention, SkipsWhatIsOutsideOfTheWindow) {
   constexpr int64_t kSize = 32, kFar = 640 * kSize;
-  constexpr int64_t kNear = 384 * kSize;  // of the keys behind it, some share a block with one that query 570 attends to
+  constexpr int64_t kNear = 384 * kSize;  // of the keys after it, some share a block with one that query 570 attends to
   for (DType dtype : kDTypes) {
     for (bool causal : {false, true}) {
       const auto results = [&](int64_t window, bool infinite) {

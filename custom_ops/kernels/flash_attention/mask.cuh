@@ -1,5 +1,5 @@
 // Which pairs of a query and a key flash attention computes. A token has a code: the id of its sequence, or kNoToken for
-// padding and behind the end. A query attends to the keys with its own code in its range of positions
+// padding and after the end. A query attends to the keys with its own code in its range of positions
 // (FlashShape::before, after).
 //
 // A block has rows of scores, and walks down tiles of columns: rows are queries and columns keys, or the other way round.
@@ -79,7 +79,7 @@ struct FlashTile {
   int32_t code[kTile / kWarp];  // as in RangeCodes
 };
 
-// The tiles of kTile columns that have a pair with kRows rows, in their order. The codes of the tile behind the next are
+// The tiles of kTile columns that have a pair with kRows rows, in their order. The codes of the tile after the next are
 // read before it is asked for, so that nobody waits for them.
 template <bool kColumnsAreKeys, int kRows, int kTile>
 class TileWalk {

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {
           float v[kSize];
-          pack[r][p].Decode(v);  // zeros behind the row's end
+          pack[r][p].Decode(v);  // zeros after the row's end
           AddValues(v, &mean[r]);
         }
       }

@@ -207,7 +207,7 @@ struct NormsPass : PassInputs {
   }
 };
 
-// How far the element at an address is behind one at which a pack begins; -1 for a tensor that is not there.
+// How far the element at an address is after one at which a pack begins; -1 for a tensor that is not there.
 __device__ inline int BehindPack(const void* address, DType dtype) {
   const uintptr_t size = dtype == DType::kFloat32 ? 4 : 2;
   return address == nullptr ? -1 : static_cast<int>(reinterpret_cast<uintptr_t>(address) / size % kPackSize);

@@ -111,7 +111,7 @@ TEST(Lamb, AdamWIsLambWithTheLearningRateForItsRate) {
   }
 }
 
-// The same bits as with gradients widened before, and weights rounded behind.
+// The same bits as with gradients widened before, and weights rounded after.
 TEST(Lamb, Reads16BitGradientsAndWrites16BitCopies) {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (Target target : Targets()) {
