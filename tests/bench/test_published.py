@@ -74,7 +74,7 @@ def test_flags_of_every_row_come_to_its_scaled_workload(cases, configs):
         # What Grappler is told is in the flags, and has no effect in some rows.
         no_effect = case.work.compiled or "suppress_grappler" in case.published.levers
         expected = case.work._replace(grappler="none") if no_effect else case.work
-        # On a CPU, compilation is planned as if it changed nothing; one rank has nobody to split state with.
+        # On a CPU, compilation is planned as if it changed nothing; one rank has nobody to share state with.
         expected = expected._replace(compiled=False, zero_stage=case.work.zero_stage if case.work.dp > 1 else 0)
         assert from_config(configs[name], case.work.dp, gpu=False) == expected, name
 

@@ -183,7 +183,7 @@ class Simulation:
                     held = all_pieces[tensor]
                     if held.replica_id != 0:
                         continue
-                    first, starts, stops = bucket.parts(tensor, held.size)
+                    first, starts, stops = bucket.shards(tensor, held.size)
                     ranks = tensor_rank + self.tensor_ranks * np.arange(first, first + len(starts))
                     for kind in ("master", *SLOTS):
                         block = renamed(held, kind)

@@ -45,7 +45,7 @@ SMALL_BUCKETS = 2048
 
 @pytest.fixture(scope="module")
 def runs():
-    """Every rank of every layout, by its name; without collectives, so weights of split states are not published."""
+    """Every rank of every layout, by its name; without collectives, so weights of sharded states are not published."""
     publish = OptimizerState.publish
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)

@@ -33,7 +33,7 @@ def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strate
         assert sum(taken) <= max(limit, max(taken) + limit / 4)
         for rank in range(ranks):
             slices = bucket.slices(rank, sizes)
-            assert sum(item.size for item in slices) == bucket.part_sizes[rank] >= 1
+            assert sum(item.size for item in slices) == bucket.shard_sizes[rank] >= 1
             for item in slices:
                 if item.tensor is not None:
                     found[item.tensor] += item.size
@@ -50,7 +50,7 @@ def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, str
             for tensor, _, elements in bucket.owned(rank, sizes):
                 expected.setdefault(tensor, []).append((rank, elements.start, elements.stop))
         for tensor in bucket.tensors:
-            first, starts, stops = bucket.parts(tensor, sizes[tensor])
+            first, starts, stops = bucket.shards(tensor, sizes[tensor])
             assert list(zip(range(first, first + len(starts)), starts, stops, strict=True)) == expected[tensor]
 
 
@@ -58,7 +58,7 @@ def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, str
 def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, ranks, limit):
     buckets = layout("even", names_of(sizes), sizes, [False] * len(sizes), ranks, limit)
     for bucket in buckets:
-        assert len(set(bucket.part_sizes)) == 1
+        assert len(set(bucket.shard_sizes)) == 1
         assert bucket.bounds[-1] - sum(sizes[tensor] for tensor in bucket.tensors) < ranks
 
 

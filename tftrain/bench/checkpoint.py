@@ -1,4 +1,4 @@
-"""Table `checkpoint`: how long a save of a BERT-base state, 110M parameters in fp32, stops training; its restoring.
+"""Table `checkpoint`: how long a save of a BERT base state, 110M parameters in fp32, stops training; its restoring.
 
 All rows are measured in one process, on one rank and the same files, in alternation. The files are in a temporary
 folder in `--output_dir`: its disk is measured.
@@ -89,7 +89,7 @@ def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) 
 
 CHECKPOINT = Table(
     "checkpoint",
-    "stall and duration of an asynchronous save of a BERT-base state, and restoring it beside plain reading",
+    "stall and duration of an asynchronous save of a BERT base state, and restoring it beside plain reading",
     columns("what files seconds:3 gb:3 gb_per_s:2 share_of_read:2"),
     tuple(
         Row(f"{what}/{files}".replace(" ", "_").removesuffix("/-"), "all", {"what": what, "files": files})

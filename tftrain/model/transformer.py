@@ -3,7 +3,7 @@
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision belong to the optimizer's state. Norms, softmax and the losses are float32 inside.
 
-Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. The norms and the small
+Tensor parallel ranks partition the attention heads, the feed-forward layers and the vocabulary. The norms and the small
 tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
 has the embedding and the last one the output heads.
 """
@@ -89,7 +89,7 @@ class Transformer(tf_keras.Model):
         self.ranks = ranks
         self.part = part = part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)
-        # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
+        # Of sharded layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
         if released:  # A block is recomputed from outside, see `tftrain.train.sharded`.
             self._checkpointing = KEEP_ALL

@@ -1,7 +1,7 @@
-"""Norms of tensors that are divided among ranks: sums of squares, added over the ranks in one small vector.
+"""Norms of tensors that are sharded: sums of squares, added over the ranks in one small vector.
 
-Tensors are divided in two ways. With a split state, each data parallel rank has a part of every gradient and weight.
-With tensor parallelism, each tensor parallel rank has a slice of some tensors and a full copy of the others. Such a
+Tensors are sharded in two ways. With a sharded state, each data parallel rank has a shard of every gradient and weight.
+With tensor parallelism, each tensor parallel rank has a shard of some tensors and a full copy of the others. Such a
 copy must count only once. Pipeline stages have different tensors: the norm of all gradients needs every stage, and the
 norms of single tensors do not.
 """
@@ -16,7 +16,7 @@ from tftrain.parallel.mesh import Mesh
 
 
 class Norms:
-    """Adds squares over the ranks that hold parts; `communicates` says whether other ranks do."""
+    """Adds squares over the ranks that hold shards; `communicates` says whether other ranks do."""
 
     def __init__(
         self,
@@ -30,16 +30,16 @@ class Norms:
         """Determines which tensors count on this rank.
 
         Args:
-            mesh, split: the ranks, and whether the data parallel ones hold parts.
-            slices: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
-            sliced: by tensor, whether the tensor parallel ranks hold slices.
+            mesh, split: the ranks, and whether the data parallel ones hold shards.
+            slices: of each store of the optimizer's state; the tensors of a store are all sharded or all whole.
+            sliced: by tensor, whether the tensor parallel ranks hold shards.
             places, total: by tensor, its index among the tensors of all stages; and their number.
         """
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
         self._model = mesh.group(_kind(mesh, split, "model", "world"))
         self._stage = mesh.group(_kind(mesh, split, "tensor", "stage"))
         self._has_replicas = not split or mesh.replicas.size > 1
-        self.communicates, self._adds_parts = self._model.size > 1, self._stage.size > 1
+        self.communicates, self._adds_shards = self._model.size > 1, self._stage.size > 1
         self._places, self._total = list(places), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
@@ -60,7 +60,7 @@ class Norms:
         return both[0], both[1:]
 
     def not_finite(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
-        """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors of all stages].
+        """Returns 1 for each tensor whose shard on this rank is not finite, else 0; fp32 [tensors of all stages].
 
         Gradients are of any floating dtype, one for each store; `squares` are their sums of squares, fp32 [stores].
         """
@@ -93,12 +93,12 @@ class Norms:
 
         `tensors` has the tensor of each slice, None for padding. The squares given are of this rank's, fp32 [n].
         """
-        if not self._adds_parts and len(set(tensors)) == len(tensors):
+        if not self._adds_shards and len(set(tensors)) == len(tensors):
             return weights, updates
         count = len(self._counts)
         ids = [count if tensor is None else tensor for tensor in tensors]
         both = tf.math.unsorted_segment_sum(tf.stack([weights, updates], axis=1), ids, count + 1)  # [tensors + 1, 2]
-        if self._adds_parts:
+        if self._adds_shards:
             both *= tf.constant([*self._counts, 0.0])[:, None]
             flat = self._over_ranks(self._stage, tf.reshape(both, [-1]), "squared_weights_and_updates")
             both = tf.reshape(flat, both.shape)
@@ -114,10 +114,10 @@ class Norms:
         return collectives.prevent_pruning(sums) if self._split else sums
 
 
-def _kind(mesh: Mesh, split: bool, whole: str, divided: str) -> str:
-    """Returns the kind of the group that adds: `whole`, or `divided` if the data parallel ranks hold parts too."""
+def _kind(mesh: Mesh, split: bool, whole: str, sharded: str) -> str:
+    """Returns the kind of the group that adds: `whole`, or `sharded` if the data parallel ranks hold shards too."""
     if not split:
         return whole
     if mesh.split_size:
         return "holders"
-    return "data" if mesh.group(whole).size == 1 else divided
+    return "data" if mesh.group(whole).size == 1 else sharded

@@ -1,9 +1,9 @@
-"""The optimizer: one call that unscales, clips and applies gradients to master weights, whole or divided among ranks.
+"""The optimizer: one call that unscales, clips and applies gradients to master weights, whole or sharded.
 
 It is not Keras's Optimizer: `tftrain.optim.rules` has the mathematics, `OptimizerState` has the variables, and this
 class calls both. One pass over the gradients computes their global norm. The norm is reported and clips the gradients,
-and the update is skipped if the norm is not finite. If ranks hold parts of a tensor, one collective sums a small vector
-over them: all norms of the update, and a mark for each tensor that is not finite.
+and the update is skipped if the norm is not finite. If ranks hold shards of a tensor, one collective sums a small
+vector over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,7 +73,7 @@ class Optimizer(tf.Module):
             config, length: with `warmup_steps` resolved; and of the whole run, for the schedule, see `learning_rate`.
             variables: the model's, of any floating dtype, by global name, such as `layer_00/attention/query/kernel`.
             mesh: the ranks; by default this one alone.
-            split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
+            split_strategy: how the state is partitioned over the data parallel ranks, see `ParallelConfig`; None: not.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             initial: returns the fp32 value that a master weight starts from, see `OptimizerState`.
             names_of_model: names of the variables of all pipeline stages, from the input to the output; by default
@@ -81,7 +81,7 @@ class Optimizer(tf.Module):
             summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
             undecayed: names of the variables with neither weight decay nor layer adaptation.
             hidden_matrices: names of the variables of all stages that Muon orthogonalizes.
-            shards_weights: whether the variables are released, and the split state is all that ranks hold of them.
+            shards_weights: whether the variables are released, and the sharded state is all that ranks hold of them.
             groups: by name, the group of each variable that is in one.
             updates: whether there are slots, so that `apply` is possible.
         """

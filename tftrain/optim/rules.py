@@ -1,7 +1,7 @@
 """Update rules: the slots of an optimizer, how they advance, and in which direction a weight moves.
 
-A rule is pure mathematics over fp32 tensors, element by element: it serves a whole tensor, a part of one, or a flat
-bucket of many. `tftrain.optim.update` runs it, whole or split among ranks, in plain TensorFlow or by fused ops.
+A rule is pure mathematics over fp32 tensors, element by element: it serves a whole tensor, a shard of one, or a flat
+bucket of many. `tftrain.optim.update` runs it, whole or sharded, in plain TensorFlow or by fused ops.
 
 A skipped update takes no branch, hence no round trip to the host and no extra pass over the weights: the scalars
 become such that every formula returns its input, bit for bit (x * 1 - 0), and `multiply_no_nan` excludes a non-finite
@@ -65,7 +65,7 @@ class UpdateRule(abc.ABC):
         return None
 
     def layer_sums(self, weight: tf.Tensor, update: tf.Tensor, measure: tf.Tensor | None) -> tuple:
-        """Returns two sums over a tensor or a part of one, fp32 scalars, where `adapts_layers`.
+        """Returns two sums over a tensor or a shard of one, fp32 scalars, where `adapts_layers`.
 
         Weight, update with weight decay, and `layer_measure` are fp32 of one shape.
         """

@@ -1,8 +1,8 @@
-"""The state of an optimizer: master weights and slots, whole on every rank or divided among ranks.
+"""The state of an optimizer: master weights and slots, whole on every rank or sharded.
 
-A store is a master weight variable with one variable for each slot. An undivided state has a store for each variable of
-the model, of the same shape. A divided state has a store for each bucket of `StateSplit`: this rank's part of the
-bucket, flat. A checkpoint does not contain stores: it contains pieces of tensors with global names. Each rank saves and
+A store is a master weight variable with one variable for each slot. A whole state has a store for each variable of the
+model, of the same shape. A sharded state has a store for each bucket of `StateSplit`: this rank's shard of the bucket,
+flat. A checkpoint does not contain stores: it contains pieces of tensors with global names. Each rank saves and
 restores its pieces without communication.
 """
 
@@ -33,12 +33,12 @@ class OptimizerState(tf.Module):
         names: global name of each variable, such as `layer_00/attention/query/kernel`.
         targets: the model's variables, in the same order, of any floating dtype.
         masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
-            is divided.
+            is sharded.
         slots: by the name of a slot, such as `adam_m`, its variable for each store; None for one that has no such slot.
         slices: for each store, the variables whose elements it has, in order.
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
-        split: how the stores are divided among ranks; None: they are not.
+        split: how the stores are partitioned over ranks; None: they are whole.
         weight_shards: gathers the model's variables, if the masters are all that ranks hold of the weights; else None.
     """
 
@@ -205,10 +205,10 @@ class OptimizerState(tf.Module):
         return (self.masters if kind == MASTER else self.slots[kind])[store]
 
     def _make(self, kind: str, values: Iterable[tf.Tensor | None]) -> list[tf.Variable | None]:
-        places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
+        names = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
         return [
-            None if value is None else _state(f"{kind}/{place}", value)
-            for place, value in zip(places, values, strict=True)
+            None if value is None else _state(f"{kind}/{name}", value)
+            for name, value in zip(names, values, strict=True)
         ]
 
 

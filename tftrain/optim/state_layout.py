@@ -1,8 +1,9 @@
-"""How ranks divide the optimizer's state: flat buckets of tensors, of which each rank owns one part, and its pieces.
+"""How ranks partition the optimizer's state: flat buckets of tensors, of which each rank owns a shard, and its pieces.
 
-A bucket is a concatenation of whole, flattened tensors. Each rank owns one contiguous part of it. If a bucket is
-divided evenly, all parts have the same length and several ranks may share a tensor. If it is divided by owners, a part
-holds whole tensors. Every part has at least one element, which may be padding: so every rank is in each collective.
+A bucket is a concatenation of whole, flattened tensors. Each rank owns one contiguous shard of it. If a bucket is
+partitioned evenly, all shards have the same length and several ranks may share a tensor. If it is partitioned by
+owners, a shard holds whole tensors. Every shard has at least one element, which may be padding: so every rank is in
+each collective.
 
 The optimizer's state and the simulation of large runs both ask this module, which loads no TensorFlow.
 """
@@ -37,12 +38,12 @@ class Bucket(NamedTuple):
     bounds: tuple[int, ...]  # rank r owns the elements from bounds[r] to bounds[r + 1]; the last is the bucket's size
 
     @property
-    def part_sizes(self) -> list[int]:
+    def shard_sizes(self) -> list[int]:
         """Elements that each rank owns."""
         return [stop - start for start, stop in itertools.pairwise(self.bounds)]
 
     def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
-        """Yields, for each tensor that a rank owns elements of: index, range in the rank's part, range in the tensor.
+        """Yields, for each tensor that a rank owns elements of: index, range in the rank's shard, range in the tensor.
 
         `sizes` are the elements of all tensors.
         """
@@ -52,8 +53,8 @@ class Bucket(NamedTuple):
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
 
-    def parts(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Returns how ranks divide a tensor: the first rank, and start and stop of the part of it and of each next one.
+    def shards(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns how ranks partition a tensor: the first rank, and start and stop of its shard and of each next one's.
 
         It is `owned` of all ranks at once. The tensor is one of `tensors` and has `size` elements.
         """
@@ -64,14 +65,14 @@ class Bucket(NamedTuple):
         return int(first), cuts[:-1], cuts[1:]
 
     def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
-        """Returns the slices of a rank's part, in order; `sizes` are those of all tensors."""
+        """Returns the slices of a rank's shard, in order; `sizes` are those of all tensors."""
         position, slices = 0, []
-        for tensor, part, _ in self.owned(rank, sizes):
-            if part.start > position:
-                slices.append(Slice(None, part.start - position))
-            slices.append(Slice(tensor, part.stop - part.start))
-            position = part.stop
-        left = self.part_sizes[rank] - position
+        for tensor, range_, _ in self.owned(rank, sizes):
+            if range_.start > position:
+                slices.append(Slice(None, range_.start - position))
+            slices.append(Slice(tensor, range_.stop - range_.start))
+            position = range_.stop
+        left = self.shard_sizes[rank] - position
         return [*slices, Slice(None, left)] if left else slices
 
 
@@ -85,7 +86,7 @@ def layout(
     loads: Sequence[float] | None = None,
     is_whole: Sequence[bool] | None = None,
 ) -> list[Bucket]:
-    """Divides tensors among ranks.
+    """Partitions tensors over ranks.
 
     Args:
         strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
@@ -93,7 +94,7 @@ def layout(
         sizes, kinds: elements of each tensor, all positive; and its kind: no bucket holds tensors of two kinds.
         ranks, limit: number of ranks that share the tensors, and elements of a bucket, see `pack`.
         loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
-            their slices differ in size, so that a tensor has the same owner in each of their layouts.
+            their shards differ in size, so that a tensor has the same owner in each of their layouts.
         is_whole: by tensor, whether one rank must own all of it, with `even` too; the same for tensors of a kind.
 
     Returns:
@@ -122,8 +123,8 @@ def layout(
 
 def _even(tensors, sizes, ranks):
     *offsets, size = itertools.accumulate((sizes[tensor] for tensor in tensors), initial=0)
-    part = -(-size // ranks)
-    return Bucket(tuple(tensors), tuple(offsets), tuple(part * rank for rank in range(ranks + 1)))
+    shard = -(-size // ranks)
+    return Bucket(tuple(tensors), tuple(offsets), tuple(shard * rank for rank in range(ranks + 1)))
 
 
 def _by_owner(tensors, sizes, owners, ranks):
@@ -164,9 +165,9 @@ def bucket_kinds(
 ) -> list[Hashable]:
     """Returns the kind of each weight; a bucket holds weights of one kind, and `by_unit` of one unit.
 
-    Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
-    ranks or all whole, because their squares are added together; and of those that are whole, the gradients of all or
-    of none are summed over these ranks. Those that a rank must own whole, `is_whole`, are in buckets of their own.
+    Those of a bucket have one dtype, because they are gathered together. They are all partitioned over the tensor
+    parallel ranks or all whole, because their squares are added together; and of those that are whole, the gradients of
+    all or of none are summed over these ranks. Those that a rank must own whole, `is_whole`, have buckets of their own.
     """
     is_summed, is_whole = (each or [False] * len(pieces) for each in (is_summed, is_whole))
     together = zip(pieces, dtypes, is_summed, is_whole, strict=True)
@@ -177,9 +178,9 @@ def bucket_kinds(
 
 
 def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
-    """Returns what `greedy:K` balances, for each weight: its elements, of divided ones those of an average slice.
+    """Returns what `greedy:K` balances, for each weight: its elements, of sharded ones those of an average shard.
 
-    Slices may differ in size by a row, but the loads are the same on every tensor parallel rank.
+    Shards may differ in size by a row, but the loads are the same on every tensor parallel rank.
     """
     return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
 
@@ -208,7 +209,7 @@ class StateLayout:
         """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
         The slots are those of every tensor, or by name.
-        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it. With
+        The data parallel ranks, of which this is one, partition the state by buckets; None: each holds all of it. With
         buckets, `replica` is this rank and the number of those that hold the same shards.
         """
         self._pieces, self._buckets = list(pieces.values()), buckets
@@ -237,7 +238,7 @@ class StateLayout:
     def saved(self) -> Iterator[Held]:
         """Yields the pieces that this rank saves; all ranks together save each element of each tensor once.
 
-        Ranks that hold the same pieces divide them evenly.
+        Ranks that hold the same pieces share them evenly.
         """
         held = [each for each in self.held() if each.piece.replica_id == 0]
         for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):

@@ -1,4 +1,4 @@
-"""Splits the optimizer's state among ranks (ZeRO): whole tensors to each rank's part of flat buckets, and back."""
+"""Partitions the optimizer's state (ZeRO): whole tensors to each rank's shards of flat buckets, and back."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
@@ -11,11 +11,11 @@ from tftrain.parallel.mesh import Group
 
 
 class StateSplit:
-    """Converts between whole tensors and this rank's flat part of each bucket.
+    """Converts between whole tensors and this rank's flat shard of each bucket.
 
     Attributes:
-        group, buckets: the ranks among which tensors are divided, and the buckets, see `layout`.
-        slices: the slices of this rank's part of each bucket.
+        group, buckets: the ranks over which tensors are partitioned, and the buckets, see `layout`.
+        slices: the slices of this rank's shard of each bucket.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class StateSplit:
         loads: Sequence[float] | None = None,
         is_whole: Sequence[bool] | None = None,
     ):
-        """Divides tensors of these names and shapes; for the other arguments, see `layout`."""
+        """Partitions tensors of these names and shapes; for the other arguments, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)
@@ -36,7 +36,7 @@ class StateSplit:
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:
-        """Yields this rank's part of each bucket, flat, of whole tensors that are equal on all ranks.
+        """Yields this rank's shard of each bucket, flat, of whole tensors that are equal on all ranks.
 
         `whole` returns a tensor by its index. It is called only for those that this rank owns elements of, one bucket
         after the other.
@@ -50,12 +50,12 @@ class StateSplit:
             )
 
     def reduce_all(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
-        """Sums tensors over the ranks, one of each shape; returns this rank's part of each bucket, see `reduce`."""
+        """Sums tensors over the ranks, one of each shape; returns this rank's shard of each bucket, see `reduce`."""
         indexed = dict(enumerate(tensors))
         return [self.reduce(number, indexed, f"{name}.{number}", wire_dtype) for number in range(len(self.buckets))]
 
     def reduce(self, number: int, tensors: Mapping[int, tf.Tensor], name: str, wire_dtype: tf.DType) -> tf.Tensor:
-        """Sums the tensors of a bucket over the ranks; each rank receives the sum of its own part.
+        """Sums the tensors of a bucket over the ranks; each rank receives the sum of its own shard.
 
         Args:
             number: of the bucket.
@@ -64,23 +64,23 @@ class StateSplit:
             wire_dtype: float32 or float16.
 
         Returns:
-            This rank's part of the bucket, flat, in fp32.
+            This rank's shard of the bucket, flat, in fp32.
         """
         bucket = self.buckets[number]
         flat = self._flat(bucket, tensors, wire_dtype)
         return collectives.reduce_scatter_sum(self.group, flat, bucket.bounds, name)
 
-    def gather(self, number: int, part: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects the tensors of a bucket from the parts of all ranks, and yields index and value of each.
+    def gather(self, number: int, shard: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
+        """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each.
 
         Args:
             number: of the bucket.
-            part: this rank's part of it.
+            shard: this rank's shard of it.
             name: of the collective; unique in the graph and equal on every rank.
         """
         bucket = self.buckets[number]
-        flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), name)
-        flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
+        flat = collectives.all_gather_rows(self.group, collectives.as_sendable(shard), name)
+        flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), shard.dtype)
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 

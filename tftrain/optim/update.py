@@ -1,8 +1,8 @@
-"""Applies an update rule to the stores of an optimizer's state: whole tensors or parts, in plain TensorFlow or fused.
+"""Applies an update rule to the stores of an optimizer's state: whole tensors or shards, in plain TensorFlow or fused.
 
-A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat part of a bucket of many. A
-slice is the part of a store that belongs to one tensor. Rules that adapt layers need the norms of whole tensors. One
-collective adds up the squares of all tensors over the ranks that hold parts.
+A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat shard of a bucket of many. A
+slice is the range of a store that belongs to one tensor. Rules that adapt layers need the norms of whole tensors. One
+collective adds up the squares of all tensors over the ranks that hold shards.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Update:
             if self._state.split:
                 self._state.publish()
         elif self._state.split or self._norms.communicates:
-            self._update_parts(gradients, at)
+            self._update_shards(gradients, at)
         else:
             self._update_tensors(gradients, at)
 
@@ -102,7 +102,7 @@ class Update:
                     targets.append((variable, tf.cast(weight, variable.dtype)))
                 done = [target.assign(value, read_value=False) for target, value in targets]
 
-    def _update_parts(self, gradients, at: UpdateScalars) -> None:
+    def _update_shards(self, gradients, at: UpdateScalars) -> None:
         """Updates stores one after the other; if layers adapt, the slots of all stores before the weights of any."""
         done, slices, sums = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
@@ -204,7 +204,7 @@ class Update:
         ]
 
     def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedUpdate]:
-        """Yields one call for all whole tensors, or one for each bucket of parts."""
+        """Yields one call for all whole tensors, or one for each bucket of shards."""
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: state.slots[slot][stores] for slot in self._rule.slots}

@@ -1,8 +1,8 @@
 """Sums gradients over the data parallel ranks, and collects updated weights from the ranks that own them.
 
 - Whole: all ranks receive the sum of every tensor (an all-reduce, in buckets).
-- Split: each rank receives the parts that it owns (ZeRO, Rajbhandari et al., arXiv 1910.02054). A reduce-scatter sums
-  each bucket and sends each part to its owner. When the owners have updated their parts, an all-gather sends the
+- Split: each rank receives the shards that it owns (ZeRO, Rajbhandari et al., arXiv 1910.02054). A reduce-scatter sums
+  each bucket and sends each shard to its owner. When the owners have updated their shards, an all-gather sends the
   weights to all ranks. Both together send as many bytes as the all-reduce. With 16-bit weights, the all-gather sends
   half as many.
 - Sparse rows: the looked-up rows of an embedding travel as rows, and every rank adds them up.
@@ -27,10 +27,10 @@ class GradientReduction:
     """Sums the gradients of a run over the data parallel ranks.
 
     Attributes:
-        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which part of the gradients; None if
-            every rank receives all gradients.
+        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which shard of the gradients; None
+            if every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
-            its own part (ZeRO-2); only with `split`.
+            its own shard (ZeRO-2); only with `split`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GradientReduction:
         return [variable.shape for variable in variables]
 
     def sum(self, gradients: Sequence[tf.Tensor], first_is_early: bool = False) -> list[tf.Tensor]:
-        """Returns the sums over ranks: whole tensors; with a split, this rank's flat part of each bucket.
+        """Returns the sums over ranks: whole tensors; with a split, this rank's flat shard of each bucket.
 
         The gradients are those of every variable, different on each rank, of any floating dtypes. Backward ends with
         the embeddings; but that of the token embedding is early if it is the gradient of the output layer alone.

@@ -1,8 +1,8 @@
 """The topology of a run: the coordinates of each rank, and the groups of ranks that communicate.
 
 This module starts no communication: `tftrain.parallel.start` connects the ranks. The tensor coordinate varies fastest,
-so the ranks that split a layer are neighbours, usually on one host. The data coordinate is next. The pipeline stages
-exchange the least data, so they are farthest apart.
+so the ranks that partition a layer are neighbours, usually on one host. The data coordinate is next. The pipeline
+stages exchange the least data, so they are farthest apart.
 """
 
 from collections.abc import Mapping
@@ -41,14 +41,14 @@ class Group:
         return len(self.ranks)
 
     def share(self, count: int) -> tuple[int, int]:
-        """Returns [start, stop) of this rank's part of `count` items; all parts have the same size."""
+        """Returns [start, stop) of this rank's share of `count` items; all shares have the same size."""
         size = count // self.size
         return self.rank * size, (self.rank + 1) * size
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """All ranks, divided into stages, data parallel ranks and tensor parallel ranks.
+    """All ranks, arranged in stages, data parallel ranks and tensor parallel ranks.
 
     rank = tensor rank + tensor_parallel_size * (data rank + data_parallel_size * stage).
     """
@@ -57,9 +57,9 @@ class Mesh:
     size: int = 1  # of all processes
     local_rank: int = 0  # among the processes on this host
     local_size: int = 1  # of the processes on this host
-    tensor_parallel_size: int = 1  # ranks that split every layer between them
+    tensor_parallel_size: int = 1  # ranks that partition every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
-    # Data parallel ranks that divide a state, in a run of one stage; None: all. Others hold copies of the same shards.
+    # Data parallel ranks that partition a state, in a run of one stage; None: all. Others hold the same shards.
     split_size: int | None = None
     # Horovod's process sets by their ranks.
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -72,15 +72,15 @@ class Mesh:
         """All groups by kind; every rank is in one group of each kind.
 
         - world: all ranks.
-        - data: the ranks that hold the same part of the model and share a global batch.
-        - tensor: the ranks that split the layers of one stage and see the same samples.
-        - pipeline: the ranks that hold the same part of different layers and see the same samples.
+        - data: the ranks that hold the same shard of the model and share a global batch.
+        - tensor: the ranks that partition the layers of one stage and see the same samples.
+        - pipeline: the ranks that hold the same shard of different layers and see the same samples.
         - model: the ranks that hold the whole model once: tensor parallel ranks of all stages.
         - stage: the ranks that hold the same layers: tensor and data parallel ranks of one stage.
 
         With a split size:
 
-        - split: the data parallel ranks that divide a state.
+        - split: the data parallel ranks that partition a state.
         - replica: the data parallel ranks that hold the same shards.
         - holders: the ranks that together hold every shard once.
         """
@@ -125,7 +125,7 @@ class Mesh:
 
     @property
     def pipeline(self) -> Group:
-        """The ranks that hold the same part of different layers, and see the same samples."""
+        """The ranks that hold the same shard of different layers, and see the same samples."""
         return self.group("pipeline")
 
     def group(self, kind: str) -> Group:
@@ -144,22 +144,22 @@ class Mesh:
 
     @property
     def data(self) -> Group:
-        """The ranks that hold the same part of the model and share a global batch."""
+        """The ranks that hold the same shard of the model and share a global batch."""
         return self.group("data")
 
     @property
     def split(self) -> Group:
-        """The data parallel ranks that divide a state."""
+        """The data parallel ranks that partition a state."""
         return self.group("split") if self.split_size else self.data
 
     @property
     def replicas(self) -> Group:
-        """The data parallel ranks that hold the same shards of a divided state."""
+        """The data parallel ranks that hold the same shards of a state."""
         return self.group("replica") if self.split_size else Group("replica", (self.rank,))
 
     @property
     def tensor(self) -> Group:
-        """The ranks that split the layers of this stage and see the same samples."""
+        """The ranks that partition the layers of this stage and see the same samples."""
         return self.group("tensor")
 
     @property

@@ -1,10 +1,10 @@
-"""Layers divided among ranks: how activations enter and leave them.
+"""Layers partitioned over ranks: how activations enter and leave them.
 
 A sub-layer is two matrices. The computation between them treats each attention head, or each element of the wide layer,
 independently. Each rank holds some output columns of the first matrix, and the matching input rows of the second
 (Megatron-LM, Shoeybi et al., arXiv 1909.08053):
 
-    x --enter--> its heads or columns --> its part of a sum --leave--> y
+    x --enter--> its heads or columns --> its summand --leave--> y
 
 Without sequence parallelism, x and y are equal on all ranks: `enter` copies and `leave` sums. Each is the gradient of
 the other. A copied tensor is used by every rank, so its gradient is the sum of the ranks' gradients. A sum has one
@@ -32,10 +32,10 @@ def own_copy(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class TensorRanks(NamedTuple):
-    """The ranks that divide every layer, and how they hold what is between the layers."""
+    """The ranks that partition every layer, and how they hold what is between the layers."""
 
     group: Group = Group()  # the ranks
-    by_sequence: bool = False  # whether they divide the residual stream along the sequence; else each has all of it
+    by_sequence: bool = False  # whether they partition the residual stream along the sequence; else each has all of it
     jit: bool = False  # whether XLA compiles what is between two collectives, see `piece`
 
     @property
@@ -56,7 +56,7 @@ class TensorRanks(NamedTuple):
         return tf.function(function, jit_compile=True, autograph=False) if compiles else function
 
     def enter(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the input of a divided layer, [b, S, H], equal on every rank; in a group of one, `x` itself.
+        """Returns the input of a sharded layer, [b, S, H], equal on every rank; in a group of one, `x` itself.
 
         Args:
             x: the residual stream, [b, S, H], or [b, S / ranks, H] under sequence parallelism; any floating dtype.
@@ -72,10 +72,10 @@ class TensorRanks(NamedTuple):
         return gather(x)
 
     def leave(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum of the ranks' parts of a divided layer's output; the inverse of `enter`.
+        """Returns the sum of the ranks' summands of a sharded layer's output; the inverse of `enter`.
 
         Args:
-            x: this rank's part, [b, S, H], any floating dtype; half precision is added up in fp32.
+            x: this rank's summand, [b, S, H], any floating dtype; half precision is added up in fp32.
 
         Returns:
             [b, S, H], equal on every rank; or, under sequence parallelism, [b, S / ranks, H] of this rank's tokens.
@@ -92,7 +92,7 @@ class TensorRanks(NamedTuple):
     def collect(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
 
-        Unlike that of `enter`, its gradient is equal on all ranks; each takes the part of its own tokens.
+        Unlike that of `enter`, its gradient is equal on all ranks; each takes that of its own tokens.
         """
         if not self.divide_sequence:
             return x
@@ -160,7 +160,7 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     """Returns x, the input of a different computation on each rank; its gradient is the sum of the ranks' gradients.
 
     Args:
-        group: the ranks that divide the layer; in a group of one, the result is `x` itself.
+        group: the ranks that partition the layer; in a group of one, the result is `x` itself.
         x: any shape and floating dtype, equal on every rank.
         name: of the place in the model, unique in it; the collective is `name` with "/gradient" after it.
     """

@@ -1,10 +1,10 @@
 """Bytes of the fullest rank, by kind.
 
-State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) divides
-masters and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks; with stage 3, two blocks at a
-time have their weights and gradients whole. Activations: the tensors that
-the inventory of the parts saves for backward, times the micro-batches under way in a pipeline stage, which are those of
-the schedule's table (`tftrain.schedules`).
+State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) partitions
+masters and moments (stage 1), gradients (2) and weights (3) over the data parallel ranks; with stage 3, two blocks at a
+time have their weights and gradients whole. Activations: the tensors that the inventory of the parts saves for
+backward, times the micro-batches under way in a pipeline stage, which are those of the schedule's table
+(`tftrain.schedules`).
 """
 
 import functools
@@ -90,9 +90,9 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     # count as widened ones if there are any.
     shares = work.zero_stage >= {"fsdp": 2, "tftrain": 3}.get(work.trainer, 4)
     widened = half and not (work.trainer == "tftrain" and work.dp == 1)
-    # Every data parallel rank writes a share of undivided state.
+    # Every data parallel rank writes a share of whole state.
     written = owned if work.zero_stage else with_state / work.dp
-    # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
+    # With an accumulation buffer, ZeRO-2 partitions that buffer; the gradients of one micro-batch are whole.
     divided, whole = work.owners if work.zero_stage >= 2 else 1, work.accumulation and work.zero_stage < 3
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
@@ -113,7 +113,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
 
 
 def _gathered(work: Workload, weights: float) -> float:
-    """Returns the bytes of weights that are whole on each rank though ZeRO divides them, and of their gradients.
+    """Returns the bytes of weights that are whole on each rank though ZeRO partitions them, and of their gradients.
 
     They are the weights of the part that computes and of those that are gathered ahead, and the gradients of this part
     and of the one before; elsewhere both ends stay whole too, and with FSDP's ZeRO-2 all weights.

@@ -210,7 +210,7 @@ def relaunch_seconds(work: Workload, constants: Constants) -> float:
 def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:
     """Returns the seconds of Muon's iterations: three products each, of a matrix and its shorter side.
 
-    Each rank of a split state has its share of the matrices; tensor parallel ranks gather theirs and all do the same.
+    Each rank of a sharded state has its share of the matrices; tensor parallel ranks gather theirs and all do the same.
     """
     if not work.orthogonal:
         return 0.0

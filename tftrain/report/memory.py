@@ -152,7 +152,7 @@ def state_line(run: Run) -> str:
         elements = sum(variable.shape.num_elements() for variable in model.named_variables().values())
         even = collectives.gather_numbers(world, 3 * 4 * elements / data_ranks, "even_state_bytes")
         more = f"at most {100 * (np.max(mine / even) - 1):+.1f}% from its total / {data_ranks} ranks"
-        lines.append(f"split state bytes per rank: {_range(mine)}, {more}")
+        lines.append(f"sharded state bytes per rank: {_range(mine)}, {more}")
     return "\n".join(lines)
 
 

@@ -204,7 +204,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)
     if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
-        reason = "with split state, gradients travel dense to their owners" if split else "not with pipeline stages"
+        reason = "with sharded state, gradients travel dense to their owners" if split else "not with pipeline stages"
         logger.info(f"--sparse_as_dense=false has no effect: {reason}")
     if config.log.trace_pipeline and run.mesh.pipeline.size == 1:
         logger.info("--trace_pipeline has no effect: there is one pipeline stage")

@@ -13,7 +13,7 @@ from tftrain.page.bars import MEANING, speed_panel
 STEPS = 21
 CACHE_MULTIPLE = 8
 
-# The sizes of the models whose tensors are measured: BERT-base in its first phase, BERT-large in its second.
+# The sizes of the models whose tensors are measured: BERT base in its first phase, BERT large in its second.
 SIZES = {
     "base": {"hidden": 768, "heads": 12, "layers": 12, "seq": 128, "vocab": 30522},
     "large": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 512, "vocab": 30522},

@@ -49,7 +49,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
 
 
 def make_model():
-    """Returns BERT-base with both heads."""
+    """Returns BERT base with both heads."""
     import tensorflow as tf
     from official.nlp.modeling import layers, models, networks
 
