@@ -21,15 +21,15 @@ def main(tokenizer: str, vocab_size: str, length: str, workers: str, file: str, 
     kind, size, count = KINDS[os.path.splitext(file)[1]], int(length), int(workers)
     options = {"sample_by": "paragraph"} if kind == "text" else {}  # Blank lines part documents.
     text = datasets.load_dataset(kind, data_files=file, split="train", **options)
-    made = tokenizers.ByteLevelBPETokenizer() if tokenizer == "bpe" else tokenizers.BertWordPieceTokenizer()
+    learned = tokenizers.ByteLevelBPETokenizer() if tokenizer == "bpe" else tokenizers.BertWordPieceTokenizer()
     end = "<|endoftext|>" if tokenizer == "bpe" else "[SEP]"
     batches = (batch["text"] for batch in text.iter(1000))
-    made.train_from_iterator(batches, vocab_size=int(vocab_size), special_tokens=["[UNK]", end], show_progress=False)
-    last = [made.token_to_id(end)]
+    learned.train_from_iterator(batches, vocab_size=int(vocab_size), special_tokens=["[UNK]", end], show_progress=False)
+    last = [learned.token_to_id(end)]
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # The processes share the work.
 
     def tokenize(batch):
-        return {"ids": [each.ids + last for each in made.encode_batch(batch["text"], add_special_tokens=False)]}
+        return {"ids": [each.ids + last for each in learned.encode_batch(batch["text"], add_special_tokens=False)]}
 
     def join(batch):
         ids = list(itertools.chain.from_iterable(batch["ids"]))

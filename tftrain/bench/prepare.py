@@ -47,10 +47,10 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
             continue
-        found = answers[row.name]
-        seconds, tokens = statistics.median(each["seconds"] for each in found), found[0]["tokens"]
+        runs = answers[row.name]
+        seconds, tokens = statistics.median(each["seconds"] for each in runs), runs[0]["tokens"]
         rates = {"seconds": seconds, "mb_per_s": megabytes / seconds, "ktokens_per_s": tokens / seconds / 1e3}
-        memory = statistics.median(each["pss_gb"] for each in found)
+        memory = statistics.median(each["pss_gb"] for each in runs)
         yield Outcome(row.name, [{**row.settings, **rates, "million_tokens": tokens / 1e6, "pss_gb": memory}])
 
 

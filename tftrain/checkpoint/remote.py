@@ -120,4 +120,4 @@ def _best(address: str, files: Mapping[str, str]) -> PurePosixPath | None:
 
 
 def _download(address: str, files: Iterable[str], target: Path) -> None:
-    addresses.each(lambda file: addresses.download(join(address, file), target / file), files)
+    addresses.in_parallel(lambda file: addresses.download(join(address, file), target / file), files)

@@ -166,7 +166,7 @@ def remove(address: str) -> None:
     _retried(address, rm)
 
 
-def each(action: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
+def in_parallel(action: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
     """Returns what an action returns for each item; many requests travel at once."""
     with ThreadPoolExecutor(REQUESTS) as pool:
         return list(pool.map(action, items))

@@ -47,13 +47,13 @@ def file_of(name: str) -> str | None:
 @contextlib.contextmanager
 def named(flag: str, name: str, method: str) -> Iterator[None]:
     """Begins a UserCodeError with flag, class and method, and makes one with the line of any other error."""
-    place = f"--{flag}={name}: {method}"
+    origin = f"--{flag}={name}: {method}"
     try:
         yield
     except UserCodeError as error:
-        raise UserCodeError(f"{place} {error}") from error
+        raise UserCodeError(f"{origin} {error}") from error
     except Exception as error:
         frames, file = traceback.extract_tb(error.__traceback__), file_of(name)
         lines = [f" ({Path(file).name}, line {frame.lineno})" for frame in frames if frame.filename == file]
         words = f"{type(error).__name__}: {one_line(str(error))}"
-        raise UserCodeError(f"{place} raised {words}{lines[-1] if lines else ''}") from error
+        raise UserCodeError(f"{origin} raised {words}{lines[-1] if lines else ''}") from error

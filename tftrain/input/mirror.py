@@ -67,17 +67,17 @@ def _create(folder: Path, address: str, content: bytes) -> None:
     manifest = load_manifest(str(folder))
     shards = _shards(manifest)
     whole = [manifest.vocab_file, manifest.tokenizer_file, *(f"{shard.file}.index" for shard in shards)]
-    addresses.each(lambda name: addresses.download(join(address, name), folder / name), filter(None, whole))
-    sizes = addresses.each(lambda shard: addresses.size(join(address, shard.file)), shards)
+    addresses.in_parallel(lambda name: addresses.download(join(address, name), folder / name), filter(None, whole))
+    sizes = addresses.in_parallel(lambda shard: addresses.size(join(address, shard.file)), shards)
     for shard, size in zip(shards, sizes, strict=True):
-        place = join(address, shard.file)
+        origin = join(address, shard.file)
         if size != shard.bytes:
             reason = f"the shard has {size} bytes, {join(address, NAME)} says {shard.bytes}"
-            raise DataError(f"{place}: {reason}; restore it or prepare the data again")
+            raise DataError(f"{origin}: {reason}; restore it or prepare the data again")
         path = folder / shard.file
         path.touch()
         os.truncate(path, shard.bytes)
-        Path(f"{path}{_ADDRESS}").write_text(place, encoding="utf-8")
+        Path(f"{path}{_ADDRESS}").write_text(origin, encoding="utf-8")
 
 
 def _add_blocks(path: Path, limit: int) -> None:

@@ -104,7 +104,7 @@ def read_prepared(data: DataConfig) -> Manifest:
         sources = mixture.read(data.mix, data.mix_temperature)
     except ValueError as error:
         raise DataError(f"--mix={data.mix}: {error}") from error
-    folders = addresses.each(lambda source: local_folder(source.folder, data.cache), sources)
+    folders = addresses.in_parallel(lambda source: local_folder(source.folder, data.cache), sources)
     return _merged(tuple(sources), tuple(folders), tuple(map(_stamp, folders)))
 
 

@@ -49,7 +49,7 @@ class Layouts:
         """Returns the flags for the next start, which goes on from what the last one has saved."""
         self._logged = last_logged_step(self._output_dir)
         resume = [] if folder.newest(self._output_dir) == self._newest else ["--resume=auto"]
-        is_kept = not self._found.candidates  # The checkpoint has its flags.
+        is_kept = not self._result.candidates  # The checkpoint has its flags.
         return [*([] if is_kept else choice.arguments(self.plan.work, self._request)), *resume]
 
     def is_slow(self) -> bool:
@@ -83,13 +83,13 @@ class Layouts:
         return True
 
     def _take(self, result: SearchResult) -> None:
-        self._found = result
+        self._result = result
         self.plan = self._next = self._best()
         logger.info("\n".join(choice.lines(result)))
 
     def _best(self) -> Forecast:
         """Returns the layout that is the fastest as measured; one that was not measured may be slower than planned."""
-        return min(self._found.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
+        return min(self._result.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
 
 
 def step_seconds(output_dir: str, logged: int, work: Workload) -> float | None:

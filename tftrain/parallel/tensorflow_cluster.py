@@ -113,9 +113,9 @@ def listen_only_at(address: str, port: int) -> None:
     sockets = list(_listening(port))
     if not sockets:
         raise OSError(f"nothing listens at port {port}")
-    for each in sockets:
-        with each:
-            each.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, filters)
+    for listening in sockets:
+        with listening:
+            listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, filters)
 
 
 def _listening(port: int) -> Iterator[socket.socket]:
@@ -124,12 +124,12 @@ def _listening(port: int) -> Iterator[socket.socket]:
         with contextlib.suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            found = socket.socket(fileno=os.dup(int(name)))
-            is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-            if is_tcp and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
-                yield found
+            copy = socket.socket(fileno=os.dup(int(name)))
+            is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+            if is_tcp and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and copy.getsockname()[1] == port:
+                yield copy
             else:
-                found.close()
+                copy.close()
 
 
 def abort() -> None:

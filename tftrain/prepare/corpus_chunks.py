@@ -97,8 +97,8 @@ class Spool:
         counts, buffered = {"train": 0, "eval": 0}, 0
         for file, number, paragraphs, identity in numbered:
             chunk = self.assign(f"{file} {number}" if identity is None else identity)
-            for each in rows:
-                each.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+            for writer in rows:
+                writer.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
             line = json.dumps([file, number, paragraphs], ensure_ascii=False)
             buffers[chunk].append(line)
             counts[chunk.split] += 1
@@ -118,15 +118,15 @@ class Spool:
                     with contextlib.suppress(ValueError):  # An incomplete line, or the empty one before the first.
                         file, number, paragraphs = json.loads(line)
                         entries[file, number] = paragraphs
-        places = sorted(entries)
-        near = np.zeros(len(places), bool)
+        keys = sorted(entries)
+        near = np.zeros(len(keys), bool)
         if self.near_duplicates:
-            numbers = np.array(places, np.uint64).reshape(-1, 2)
+            numbers = np.array(keys, np.uint64).reshape(-1, 2)
             near = among(document_numbers(*numbers.T), np.load(self.near_duplicates, mmap_mode="r"))
         duplicates, documents = read_duplicates(folder), []
-        for place, is_near in zip(places, near, strict=True):
-            sides, paragraphs = ([], [], []), entries[place]
-            dropped = duplicates.get(place, ())
+        for key, is_near in zip(keys, near, strict=True):
+            sides, paragraphs = ([], [], []), entries[key]
+            dropped = duplicates.get(key, ())
             for index, paragraph in enumerate(paragraphs):
                 sides[2 if is_near else index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
@@ -143,8 +143,8 @@ class Spool:
             content = "".join("\n" + line for line in lines).encode()
             appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, content)
         buffers.clear()
-        for each in rows:
-            each.flush()
+        for writer in rows:
+            writer.flush()
 
 
 def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None]:

@@ -69,20 +69,20 @@ def read(output_dir: str | Path) -> list[Start]:
 
 def totals(starts: Sequence[Start]) -> dict[str, float]:
     """Returns the seconds of each kind over all starts, in the order of `KINDS`, without kinds that have none."""
-    found, kept = Counter(), None
+    seconds, kept = Counter(), None
     for index in reversed(range(len(starts))):
         start, steps = starts[index], starts[index].step - starts[index].first
-        found.update(start.seconds)
+        seconds.update(start.seconds)
         if index + 1 < len(starts):
             end = start.began + sum(start.seconds.values())
-            found["down"] += max(0.0, starts[index + 1].began - end)
+            seconds["down"] += max(0.0, starts[index + 1].began - end)
             kept = min(starts[index + 1].first, kept)
             lost = start.seconds.get("steps", 0.0) * min(max(start.step - kept, 0), steps) / max(steps, 1)
-            found["steps"] -= lost
-            found["repeated"] += lost
+            seconds["steps"] -= lost
+            seconds["repeated"] += lost
         else:
             kept = start.step
-    return {kind: found[kind] for kind in KINDS if found[kind] > 0}
+    return {kind: seconds[kind] for kind in KINDS if seconds[kind] > 0}
 
 
 def words(starts: Sequence[Start]) -> str:

@@ -89,14 +89,14 @@ class MemoryCheckpoints:
         for path in (*reversed(checkpoints), None):
             after = folder.order(path)[0] if path else 0
             while chosen := newest_whole(part for part in parts if part.step > after):
-                made, problems = self._write_to_disk(chosen)
+                checkpoint, problems = self._write_to_disk(chosen)
                 if self._mesh.is_chief and problems:
                     logger.warning(f"this copy in memory can't be used: {next(iter(problems.values()))}")
                 elif self._mesh.is_chief:
                     gained = chosen[0].step - after
-                    logger.info(f"{made} was in memory, {gained} steps after the next older checkpoint on disk")
+                    logger.info(f"{checkpoint} was in memory, {gained} steps after the next older checkpoint on disk")
                 if not problems:
-                    yield Path(made)
+                    yield Path(checkpoint)
                 parts = [part for part in parts if part.path not in (problems or {each.path for each in chosen})]
             if path:
                 yield path
@@ -110,16 +110,16 @@ class MemoryCheckpoints:
                     run |= memory_slot.write_to_disk(part, self._output_dir, number)
                 except (CheckpointError, OSError, ValueError) as error:
                     problems[part.path] = str(error)
-        written, made = self._gather((run, problems), "written"), ""
+        written, checkpoint = self._gather((run, problems), "written"), ""
         problems = {path: problem for _, theirs in written for path, problem in theirs.items()}
         if self._mesh.is_chief and not problems:
             attempt = Attempt(self._output_dir, parts[0].step, number, ranks=len(parts))
             run = written[parts[0].holder][0]
             try:
-                made = str(save.complete(attempt, run, sys.maxsize, 0, VISIBLE_SECONDS, lambda: False))
+                checkpoint = str(save.complete(attempt, run, sys.maxsize, 0, VISIBLE_SECONDS, lambda: False))
             except CheckpointError as error:
                 problems = {part.path: str(error) for part in parts}
-        return self._gather((made, problems), "complete")[0]
+        return self._gather((checkpoint, problems), "complete")[0]
 
     def begin(self, pieces: Iterable[Piece]) -> None:
         """Begins a session, and makes memory for copies of these pieces in the background."""
@@ -137,21 +137,21 @@ class MemoryCheckpoints:
 
     def _connect(self, mine: Path) -> None:
         """Serves the copies of this rank, and finds the ranks on the host before whose copies this one takes."""
-        self._key, place = self._gather(secrets.token_hex(), "key")[0], ""
+        self._key, server = self._gather(secrets.token_hex(), "key")[0], ""
         try:
             address = tensorflow_cluster.own_address()
             self._server = neighbour.serve(mine, address, self._key)
-            place = f"{address}:{self._server.server_port}"
+            server = f"{address}:{self._server.server_port}"
         except OSError as error:
             logger.warning(f"no other host takes the copies of this rank: {error}")
-        places, by_host = self._gather((host_name(), place), "places"), defaultdict(list)
-        for rank, (host, _) in enumerate(places):
+        servers, by_host = self._gather((host_name(), server), "servers"), defaultdict(list)
+        for rank, (host, _) in enumerate(servers):
             by_host[host].append(rank)
         ranks = list(by_host.values())
         for theirs, here in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
             for index, rank in enumerate(theirs):
-                if here[index % len(here)] == self._mesh.rank and len(ranks) > 1 and places[rank][1]:
-                    self._sources[rank] = places[rank][1]
+                if here[index % len(here)] == self._mesh.rank and len(ranks) > 1 and servers[rank][1]:
+                    self._sources[rank] = servers[rank][1]
 
     def forget(self) -> None:
         """Makes all copies so far worth nothing, because the run goes on from elsewhere."""
@@ -191,25 +191,25 @@ class MemoryCheckpoints:
     def _complete(self, slot: Slot, tensors: list[TensorData], part: Part, run: Mapping[str, Any]) -> None:
         memory.move(tensors, slot.arrays)
         slot.complete(part, run)
-        for rank, place in self._sources.items():
+        for rank, server in self._sources.items():
             try:
-                self._take(rank, place, slot.folder, part)
+                self._take(rank, server, slot.folder, part)
             except (OSError, ValueError) as error:
                 self._warn(f"this host has no copy of rank {rank} of step {part.step}: {error}; there may be more")
 
-    def _take(self, rank: int, place: str, slot: Path, own: Part) -> None:
+    def _take(self, rank: int, server: str, slot: Path, own: Part) -> None:
         """Copies the files of another rank into a slot, when that rank's entry says that they are of the same save."""
         entry, end = slot / f"rank_{rank:05d}.json", time.monotonic() + neighbour.SECONDS
         entry.unlink(missing_ok=True)
         new, file, theirs = entry.with_suffix(".new"), entry.with_suffix(".state"), None
         while theirs is None or (theirs.session, theirs.count) != (own.session, own.count):
             if time.monotonic() > end:
-                raise TimeoutError(f"{place} has none within {neighbour.SECONDS} s")
+                raise TimeoutError(f"{server} has none within {neighbour.SECONDS} s")
             time.sleep(TAKE_SECONDS)
             with contextlib.suppress(OSError):
-                neighbour.fetch(place, self._key, f"{slot.name}/{entry.name}", new)
+                neighbour.fetch(server, self._key, f"{slot.name}/{entry.name}", new)
                 theirs = msgspec.json.decode(new.read_bytes(), type=Part)
-        neighbour.fetch(place, self._key, f"{slot.name}/{file.name}", file)
+        neighbour.fetch(server, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 
     def wait(self) -> None:

@@ -108,9 +108,9 @@ def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buff
     early = [path for path in paths if folder.order(path)[0] < step - margin]
     reader = _first_good([*early[::-1], *paths[len(early) :]], config, mesh, restore_buffers)
     if reader is None:
-        place = folder.checkpoint_folder(config.run.folder)
+        path = folder.checkpoint_folder(config.run.folder)
         raise AgreedCheckpointError(
-            f"{place}: no good checkpoint from before step {step}, which is a spike; use --on_spike=skip or log"
+            f"{path}: no good checkpoint from before step {step}, which is a spike; use --on_spike=skip or log"
         )
     return reader
 

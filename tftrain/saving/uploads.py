@@ -127,7 +127,7 @@ class Uploads:
     def _update(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
         files, paths = addresses.listing(self._address), self._folder.rglob("*")
         # Before the checkpoints, so that one that is visible has its tokenizer and its configuration.
-        addresses.each(self._copy, [path for path in paths if self._is_report(path)])
+        addresses.in_parallel(self._copy, [path for path in paths if self._is_report(path)])
         for path in reversed(folder.find(self._folder)):
             name = path.relative_to(self._folder)
             if f"{name}/{manifest.NAME}" not in files:
@@ -155,7 +155,7 @@ class Uploads:
         target = join(self._address, CHECKPOINTS, path.name)
         try:
             shards = [name for name in os.listdir(path) if name != manifest.NAME]
-            addresses.each(lambda name: addresses.upload(path / name, join(target, name)), shards)
+            addresses.in_parallel(lambda name: addresses.upload(path / name, join(target, name)), shards)
             addresses.upload(path / manifest.NAME, join(target, manifest.NAME))
         except OSError:
             if (path / manifest.NAME).exists():
@@ -168,4 +168,4 @@ class Uploads:
         inside = [file for file in files if file.startswith(f"{path}/")]
         inside.sort(key=lambda file: manifest.NAME not in file)
         for some in (inside[:1], inside[1:]):
-            addresses.each(lambda file: addresses.remove(join(self._address, file)), some)
+            addresses.in_parallel(lambda file: addresses.remove(join(self._address, file)), some)

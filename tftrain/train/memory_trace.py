@@ -35,20 +35,20 @@ class Sampler:
 
     def __init__(self):
         """Starts now."""
-        self._found: list[tuple[float, int]] = []
+        self._samples: list[tuple[float, int]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def _sample(self) -> None:
         while not self._stop.wait(SECONDS):
-            self._found.append((time.perf_counter(), memory.allocated()))
+            self._samples.append((time.perf_counter(), memory.allocated()))
 
     def stop(self) -> tuple[float, np.ndarray]:
         """Returns the seconds from the first sample to the last, and POINTS values in bytes evenly between them."""
         self._stop.set()
         self._thread.join()
-        times, held = np.array(self._found or [(0.0, memory.allocated())]).T
+        times, held = np.array(self._samples or [(0.0, memory.allocated())]).T
         return float(times[-1] - times[0]), np.interp(np.linspace(times[0], times[-1], POINTS), times, held)
 
 

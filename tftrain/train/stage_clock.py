@@ -24,7 +24,7 @@ class StageClock:
             # fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
             shape = tf.TensorShape([None, 2])
             self.times = tf.Variable(tf.zeros([0, 2], tf.float64), trainable=False, shape=shape, name="stage_times")
-        self._found: list[tf.Tensor] = []
+        self._new_times: list[tf.Tensor] = []
 
     @contextlib.contextmanager
     def measure(self, action: Action, inputs: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
@@ -38,12 +38,12 @@ class StageClock:
         with tf.control_dependencies([begin]):
             yield lambda results: ends.append(_now(results))
         self.actions.append(action)
-        self._found.append(tf.stack([begin, *ends]))
+        self._new_times.append(tf.stack([begin, *ends]))
 
     def store(self) -> None:
         """Stores the times of all computations that were traced since the last call."""
-        self.times.assign(tf.stack(self._found), read_value=False)
-        self._found = []
+        self.times.assign(tf.stack(self._new_times), read_value=False)
+        self._new_times = []
 
     def events(self, line: Group) -> list[Event]:
         """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
@@ -61,7 +61,7 @@ class StageClock:
 
     def start(self) -> None:
         """Forgets the computations of an earlier graph; call it before the first one of a graph."""
-        self.actions, self._found = [], []
+        self.actions, self._new_times = [], []
 
 
 def _now(after):
