@@ -28,7 +28,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORK
 # XLA's own passes run, and LLVM's do not: a third of the time to compile. `make test-all` has both.
 QUICK_XLA := --xla_backend_optimization_level=0
 
-.PHONY: help setup train finetune test test-all test-fast test-gpu lint format wheel lock hooks clean clean-all
+.PHONY: help setup train finetune test test-all test-fast test-quiet test-gpu lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-all: lint ## Run lint and every test
 
 test-fast: setup ## Run the tests that are neither slow nor nightly
 	XLA_FLAGS=$(QUICK_XLA) $(PYTEST) -m "not slow and not nightly"
+
+test-quiet: setup ## Compare plans with seconds measured here, in half an hour in which the machine must do nothing else
+	$(BIN)/python -m pytest -m quiet -s tests/plan
 
 # A copy, because Bazel and .venv have one kind of build in a checkout. What was built there stays.
 test-gpu: ## Set up GPU=1 in build/gpu, and look for the GPU kernels of a step; needs nvcc, but no GPU

@@ -53,7 +53,7 @@ SLOW = (
 )
 BY_HAND = {
     "gpu_build": "needs the fused ops with their GPU kernels: run it with `make test-gpu`",
-    "quiet": "compares seconds: run it by hand with -m quiet",
+    "quiet": "compares seconds: `make test-quiet` runs it",
 }
 
 

@@ -5,7 +5,6 @@ ranks. `rank_server` forks the ranks if a forked process behaves like a fresh on
 twice before it starts a rank; only tests of that program use it.
 """
 
-import atexit
 import contextlib
 import functools
 import os
@@ -86,9 +85,7 @@ def started_ranks(
 @functools.cache
 def rank_server() -> RankServer:
     """Starts the server that forks the ranks of this test process, on the first call."""
-    server = RankServer(settings(None))
-    atexit.register(server.close)
-    return server
+    return RankServer(settings(None))
 
 
 class Ranks:

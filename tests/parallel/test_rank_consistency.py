@@ -20,10 +20,11 @@ def test_every_flag_is_compared_but_those_of_the_host():
     assert set(rank_consistency.settings(TrainConfig())) == {f"--{name}" for name in names - left_out}
 
 
-def test_a_path_may_differ_but_not_whether_there_is_one():
+@pytest.mark.parametrize("name", ["data_dir", "train_file", "chat_template", "tokenizer_dir", "resume"])
+def test_a_path_may_differ_but_not_whether_there_is_one(name):
     one, other, none = (
         rank_consistency.settings(flags.parse(TrainConfig, ["tftrain.run", *args]))
-        for args in (["--data_dir=here"], ["--data_dir=there"], [])
+        for args in ([f"--{name}=here"], [f"--{name}=there"], [])
     )
     assert one == other != none
 

@@ -172,7 +172,11 @@ def test_a_limit_that_nothing_fits_names_what_would_fit():
         ([BATCH, "--tensor_parallel_size=2"], 3, "--tensor_parallel_size=2: expected a divisor of the 3 ranks"),
         ([BATCH, "--pipeline_parallel_size=3"], 4, "--pipeline_parallel_size=3: expected a divisor of 4"),
         (["--global_batch_size=7"], 3, "--global_batch_size=7: expected a multiple of"),
-        ([BATCH, "--split_grad_accum", "--pipeline_parallel_size=2"], 4, "--split_grad_accum=true: expected --split_opt"),
+        (
+            [BATCH, "--split_grad_accum", "--pipeline_parallel_size=2"],
+            4,
+            "--split_grad_accum=true: expected --split_opt",
+        ),
         ([BATCH, "--micro_batch_size=5"], 4, "--global_batch_size=16: expected a multiple of --micro_batch_size=5"),
         ([BATCH, "--split_opt_state"], 1, "--layout=auto: no layout of 1 ranks has the flags that are given"),
     ],

@@ -70,11 +70,21 @@ def test_a_run_in_phases_is_planned_by_the_largest_and_has_the_days_of_all(capsy
     assert cells[2][:2] == ["all", "1000"]
 
 
-def test_a_search_for_a_run_in_phases_prints_commands_that_have_them_and_divide_all(capsys):
-    text = "until_samples=6000 max_seq_length=128 global_batch_size=6; max_seq_length=512 global_batch_size=8"
+PHASES = "until_samples=6000 max_seq_length=128 global_batch_size={}; max_seq_length=512 global_batch_size={}"
+
+
+@pytest.mark.parametrize(
+    ("levers", "text"),
+    [
+        (["--search", "--max_nodes=1"], PHASES.format(6, 8)),
+        (["--nodes=1", "--micro_batch_size=512"], PHASES.format(8192, 4096)),
+    ],
+    ids=["search", "levers"],
+)
+def test_commands_for_a_run_in_phases_have_all_of_them_and_are_taken(capsys, levers, text):
     given = [flag for flag in BERT if "batch_size" not in flag and "nodes" not in flag]
-    main(["plan", *given, "--search", "--max_nodes=1", f"--phases={text}", "--param_groups=embeddings/* rate=2"])
-    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d+: python", line)]
+    main(["plan", *given, *levers, f"--phases={text}", "--param_groups=embeddings/* rate=2"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"(\d+:| ) python", line)]
     assert lines
     for line in lines:
         ranks, *args = shlex.split(line.partition(" -np ")[2])

@@ -107,3 +107,14 @@ def test_lion_has_one_moment():
         memory.estimate(work._replace(checkpoint_copies=1), Constants()).checkpoint_copy for work in (lion, lamb)
     )
     assert copied / both == pytest.approx(8 / 12)
+
+
+def test_pairs_of_texts_are_planned_as_so_many_sequences():
+    model = dataclasses.replace(TrainConfig().model, task="embedding")
+    pairs = workload(dataclasses.replace(TrainConfig(), model=model))
+    texts = pairs._replace(micro_batch=2 * pairs.micro_batch, global_batch=2 * pairs.global_batch, sequences=1)
+    assert (pairs.sequences, pairs.tokens, pairs.micro_batches) == (2, texts.tokens, texts.micro_batches)
+    one, other = (forecast.forecast(work, A100, Constants()) for work in (pairs, texts))
+    assert (one.memory, one.time) == (other.memory, other.time)
+    assert one.samples_per_sec == other.samples_per_sec / 2
+    assert one.tflops_per_device == other.tflops_per_device

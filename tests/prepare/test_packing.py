@@ -222,7 +222,7 @@ def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change,
     [
         ({"packing": "greedy", "masking": "static"}, "expected none with --masking=static"),
         ({"max_sequences_per_pack": 4}, "remove this flag, or add --packing=greedy"),
-        ({"packing": "greedy", "objective": "causal"}, "remove this flag with --objective=causal"),
+        ({"packing": "greedy", "objective": "causal"}, "remove this flag, or use --objective=masked"),
     ],
 )
 def test_packing_is_refused_where_it_can_not_be(prepare_config, tmp_path, changes, words):

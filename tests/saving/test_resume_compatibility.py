@@ -13,7 +13,7 @@ from tftrain.saving import resume_compatibility
 DATA = {"the vocabulary": "101 tokens with SHA-256 0123", "manifest.json of the data": "SHA-256 4567"}
 SAVED = TrainConfig()
 KINDS = {name: kind for section in sections(SAVED) for name, kind in on_resume(section).items()}
-FREE = {name for name, kind in KINDS.items() if kind in ("free", "local")}
+FREE = {name for name, kind in KINDS.items() if kind in ("free", "local", "host")}
 
 
 def with_flag(name, value, config=SAVED):
@@ -48,7 +48,8 @@ def test_every_flag_says_whether_it_may_change():
         ("named", "learning_rate hidden_dropout_prob global_batch_size masked_lm_prob temperature"),
         ("logged", "precision grad_accum_dtype max_steps warmup_steps"),
         ("free", "ln_impl attn_impl data_dir micro_batch_size tensor_parallel_size checkpoint_every"),
-        ("local", "output_dir resume cpu_threads grad_accum_steps"),
+        ("local", "output_dir resume grad_accum_steps"),
+        ("host", "cpu_threads cache_dir"),
     ],
 )
 def test_declarations_say_what_is_meant(kind, names):
@@ -125,25 +126,10 @@ def test_evaluation_asks_for_the_same_model_and_vocabulary_only():
         resume_compatibility.check_model(SAVED, {"the vocabulary": "102 tokens"}, run, "x")
 
 
-# The flags of the oldest checkpoints that are read.
-OLDEST = """
-activation activation_checkpointing adam_beta1 adam_beta2 adam_epsilon attention_probs_dropout_prob attn_impl
-attn_softmax_impl batch_rampup change_on_resume check_memory checkpoint_async checkpoint_every
-checkpoint_minutes clip_global_norm cpu_threads data_dir data_readers decay_power deterministic
-device_peak_tflops dropout_add_impl enable_resource_variables end_learning_rate eval_every eval_examples
-eval_files exit_timeout_seconds fit_micro_batch gelu_form gelu_impl global_batch_size grad_accum_dtype
-grad_accum_steps hidden_dropout_prob hidden_size huge_pages hvd_fp16_compression init_checkpoint init_missing
-initializer_range intermediate_size jit_compile keep_every keep_last layer_norm_epsilon learning_rate ln_dtype
-ln_impl log_every log_format log_level machine_file masked_lm_prob max_failed_saves max_nan_steps
-max_position_embeddings max_predictions_per_seq max_seq_length max_steps measure_products memory_optimization
-micro_batch_size mode model_family norm_position num_attention_heads num_hidden_layers optimizer output_dir
-pipeline_parallel_size pipeline_schedule pipeline_split position_embedding precision preempt_save_seconds resume
-resume_check save_timeout_seconds seed sequence_parallel sparse_as_dense spike_zscore split_grad_accum
-split_opt_state start_timeout_seconds state_split_strategy step_timeout_seconds suppress_grappler synthetic_data
-tensor_parallel_size trace_pipeline train_files type_vocab_size use_bias_in_keys virtual_pipeline_size
-vocab_size warmup_steps weight_decay whole_word_masking
-"""
-
-
-def test_a_flag_that_older_checkpoints_lack_is_known_as_newer():
-    assert set(KINDS) - set(OLDEST.split()) == resume_compatibility._NEWER
+def test_a_flag_that_an_older_checkpoint_lacks_had_its_default():
+    sections = json.loads(json.dumps(dataclasses.asdict(SAVED)))
+    assert sections["model"].pop("rope_scaling") == "none"
+    run = {"config": sections, "data": DATA}
+    assert resume_compatibility.changes(SAVED, DATA, run, "x") == []
+    with pytest.raises(CheckpointError, match="--rope_scaling=linear:2, saved with none"):
+        resume_compatibility.changes(with_flag("rope_scaling", "linear:2"), DATA, run, "x")

@@ -17,6 +17,7 @@ from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host import addresses
 from tftrain.host.addresses import Cache
+from tftrain.host.environment import host_name
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving import resume
 from tftrain.saving.uploads import Uploads
@@ -87,7 +88,8 @@ def test_the_folder_comes_whole_and_the_manifest_last(server, tmp_path, capsys):
     handler, _ = server
     upload(run(tmp_path / "run", 1, 2))
     assert names_there() == NAMES[:2]
-    assert {name for name in addresses.listing(ADDRESS) if "/" not in name} == {"config.json", "metrics.jsonl"}
+    reports = {name for name in addresses.listing(ADDRESS) if "/" not in name}
+    assert reports == {".owner", "config.json", "metrics.jsonl"}
     puts = [path for command, path in handler.requests if command == "PUT" and "step_" in path]
     assert [path.rpartition("/")[2] for path in puts].index("manifest.json") == len(puts) // 2 - 1
     other = whole_there(tmp_path, 2)
@@ -105,7 +107,7 @@ def test_faults_are_retried(server, tmp_path, fault):
     whole_there(tmp_path, 1)
 
 
-@pytest.mark.parametrize(("fault", "after"), [(503, 0), ("reset", 3), ("denied", 3), ("lost", 4), ("reset", 4)])
+@pytest.mark.parametrize(("fault", "after"), [(503, 0), ("reset", 4), ("denied", 4), ("lost", 5), ("reset", 5)])
 def test_an_upload_that_fails_is_named_shows_nothing_and_is_done_later(server, tmp_path, fault, after, capsys):
     handler, _ = server
     path = run(tmp_path / "run", 1)
@@ -119,7 +121,7 @@ def test_an_upload_that_fails_is_named_shows_nothing_and_is_done_later(server, t
         warning = f"the upload has failed: {made.problem}; the next checkpoint brings another try\n"
         assert warning in capsys.readouterr().err
         # The server may have got the manifest of a whole checkpoint although its answer did not come.
-        is_whole = (fault, after) == ("reset", 4)
+        is_whole = (fault, after) == ("reset", 5)
         assert names_there() == (NAMES[:1] if is_whole else [])
         remote.fetch_run(ADDRESS, tmp_path / "other")
         assert len(folder.find(tmp_path / "other")) == is_whole
@@ -217,6 +219,24 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_fetched(server, tmp_path
     with pytest.raises(CheckpointError, match="none of its 2 checkpoints can be used; --resume=none starts over"):
         remote.fetch_run(ADDRESS, tmp_path / "none")
     assert not any((tmp_path / "none/checkpoints").iterdir())
+
+
+def test_the_run_that_began_last_has_the_address(server, tmp_path, capsys):
+    older, newer = run(tmp_path / "older", 1, 2), run(tmp_path / "newer", 1)
+    made = uploads(older)
+    made.request()
+    wait_for(lambda: len(names_there()) == 2)
+    upload(newer, step=1)
+    assert names_there() == NAMES[:1]
+    made.request()
+    wait_for(lambda: made.problem)
+    assert "the next checkpoint brings another try" in capsys.readouterr().err
+    message = f"the last upload has failed: {ADDRESS}: another run has begun there, on {host_name()}; {older} has all"
+    with pytest.raises(FailedSavesError, match=message), made:
+        pass
+    assert names_there() == NAMES[:1]
+    upload(older)  # One that is started again does.
+    assert names_there() == NAMES[:2]
 
 
 def resumed(path):

@@ -392,7 +392,7 @@ def test_a_loss_that_is_not_finite_is_named(at, tmp_path):
         ("choices:Choices", "--best_metric=f1", "expected one of accuracy, mean_reciprocal_rank"),
         ("choices:Choices", "--labels=a", "expected score, the head of choices:Choices; another class"),
         ("own:Bare", "--early_stopping=2", "expected 0: scored has no names"),
-        ("own:Bare", "--text_column=a", "remove this flag: it is for --task=classification"),
+        ("own:Bare", "--text_column=a", "remove this flag, or use --task=classification"),
         ("own:Bare", "--train_file=none", "No such file or directory"),
         ("own:Lengths", "--model_family=gpt", "its head has names; expected (): a decoder has no such layer"),
     ],

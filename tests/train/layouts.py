@@ -5,6 +5,7 @@
 The one-rank run is made in the same process, from the same seed and global batches, dropout on.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -285,6 +286,20 @@ def named(name):
 def names_of_cases():
     """Returns the names of all cases: every pair of values on four ranks, and the others."""
     return [*map(name_of, design()), *others()]
+
+
+@functools.cache
+def transports():
+    """Returns the transport of the groups of each case, by name: each value of the design is in rows of both."""
+    values = {name: [name] if name in others() else row_of(name).items() for name in names_of_cases()}
+    grouped = [name for name in values if sizes(named(name)) != (1, 1)]
+    counts = collections.Counter(value for name in grouped for value in values[name])
+    chosen, balance = dict.fromkeys(values, "horovod"), collections.Counter()
+    for name in grouped:
+        if sum(balance[value] / counts[value] ** 2 for value in values[name]) > 0:
+            chosen[name] = "tensorflow"
+        balance.update(dict.fromkeys(values[name], 1 if chosen[name] == "horovod" else -1))
+    return chosen
 
 
 # Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.

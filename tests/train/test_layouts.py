@@ -1,5 +1,7 @@
 """Losses, gradients and updates are the same however ranks divide the work; see `layouts` for what is compared."""
 
+import collections
+
 import pytest
 
 from tests.distributed import run_ranks
@@ -19,6 +21,7 @@ from tests.train.layouts import (
     row_of,
     shortest,
     sizes,
+    transports,
 )
 
 
@@ -47,9 +50,10 @@ MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
 @pytest.mark.parametrize("transport", ["horovod", "tensorflow"])
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"tp{mesh[0]}-pp{mesh[1]}")
 def test_every_pair_of_levers_trains_as_one_rank_does(mesh, transport):
-    if mesh == (1, 1) and transport == "tensorflow":
-        pytest.skip("no group has this transport")
-    names = [name for name in names_of_cases() if sizes(named(name)) == mesh and name not in EIGHT]
+    names = [name for name, chosen in transports().items() if chosen == transport and name not in EIGHT]
+    names = [name for name in names if sizes(named(name)) == mesh]
+    if not names:
+        pytest.skip("no case has both")
     check(RANKS, names, 3500, transport)
 
 
@@ -69,3 +73,8 @@ def test_the_design_has_every_pair_of_values_that_can_be():
     assert {sizes(named(name)) for name in names_of_cases() if name not in EIGHT} == set(MESHES)
     assert all(row_of(name_of(row)) == row for row in design())
     assert all(not configured(row).problems(RANKS) for row in design())
+    groups = [row for row in design() if row["ranks"] != "dp4"]
+    counts = collections.Counter(item for row in groups for item in row.items())
+    for transport in ("horovod", "tensorflow"):
+        mine = {item for row in groups if transports()[name_of(row)] == transport for item in row.items()}
+        assert {item for item, count in counts.items() if count > 1} <= mine

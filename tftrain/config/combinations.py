@@ -78,9 +78,6 @@ def _of_model(config) -> Iterator[Problem]:
         parse(model.rope_scaling)
     except ValueError as error:
         yield Problem("rope_scaling", model.rope_scaling, str(error))
-    if positions != "rotary":
-        expected = "remove this flag, or add --position_embedding=rotary"
-        yield from superfluous(model, ("rope_theta", "rope_scaling"), expected)
     size = model.head_size if heads > 0 else 0
     multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
     if size % multiple or size > largest:
@@ -150,21 +147,15 @@ def _of_data(config) -> Iterator[Problem]:
 def _of_schedule(config) -> Iterator[Problem]:
     optimizer, max_steps = config.optimizer, config.run.max_steps
     yield from param_groups.problems(optimizer.param_groups)
-    if optimizer.optimizer != "muon":
-        yield from superfluous(optimizer, ("muon_momentum",), "remove this flag, or use --optimizer=muon")
     if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
         expected = f"expected at most --learning_rate={optimizer.learning_rate}"
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most --max_steps={max_steps}")
-    if optimizer.schedule not in ("polynomial", "wsd"):
-        yield from superfluous(optimizer, ("decay_power",), "remove this flag, or use --schedule=polynomial or wsd")
-    if optimizer.schedule == "constant":
-        yield from superfluous(optimizer, ("end_learning_rate",), "remove this flag: --schedule=constant has no end")
-    if optimizer.decay_steps and optimizer.schedule != "wsd":
-        yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add --schedule=wsd")
-    elif optimizer.decay_steps and optimizer.decay_steps > (
-        stable := max(0, max_steps - (optimizer.warmup_steps or 0))
+    if (
+        optimizer.schedule == "wsd"
+        and optimizer.decay_steps
+        and optimizer.decay_steps > (stable := max(0, max_steps - (optimizer.warmup_steps or 0)))
     ):
         yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")
 

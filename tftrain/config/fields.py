@@ -32,6 +32,7 @@ ON_RESUME = {
     "logged": "another value changes rounding, or the length of the run: a change gives a line in the log",
     "free": "the value chooses where, how fast and on how many ranks the same result is computed: it may change",
     "local": "free, and never taken from a checkpoint: it belongs to a command or a host, or follows from the ranks",
+    "host": "local, and it may differ between the hosts of a run",
 }
 _BOUNDS = {
     "minimum": ("at least", operator.ge),
@@ -79,6 +80,7 @@ def flag(
     implementation: str | None = None,
     path: bool = False,
     on_resume: str | None = None,
+    restrict: Mapping[str, tuple] | None = None,
 ) -> Any:
     """Declares a dataclass field that is also a flag.
 
@@ -94,9 +96,10 @@ def flag(
         path: whether the value is a path or a glob, see `with_absolute_paths`.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
+        restrict: by another flag, the values of it that this flag is for, see `restricted`.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume}
+    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume, "restrict": restrict or {}}
     return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
 
 
@@ -145,7 +148,7 @@ def flag_name(field: dataclasses.Field) -> str:
 
 
 def field_problems(config: Any) -> list[Problem]:
-    """Returns the fields of one dataclass that violate their own choices or bounds."""
+    """Returns the fields of one dataclass that violate their own choices or bounds, or are `restricted`."""
     problems = []
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata
@@ -159,13 +162,24 @@ def field_problems(config: Any) -> list[Problem]:
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
             within = bounds(field).replace("at least", "of at least", 1)
             problems.append(Problem(flag_name(field), value, f"expected a number {within}"))
-    return problems
+    return problems + restricted(config, vars(config))
 
 
 def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Problem]:
     """Returns a problem for each of these flags of a dataclass that has another value than its default."""
     values = {name: getattr(section, name) for name in names}
     return [Problem(name, value, expected) for name, value in values.items() if value != getattr(type(section), name)]
+
+
+def restricted(section: Any, values: Mapping[str, Any]) -> list[Problem]:
+    """Returns a problem for each flag that is given and has no meaning for the value of another flag in `values`."""
+    problems = []
+    for field in dataclasses.fields(section):
+        for name, takes in field.metadata.get("restrict", {}).items():
+            if values.get(name, takes[0]) not in takes:
+                expected = f"remove this flag, or use --{name}={' or '.join(takes)}"
+                problems += superfluous(section, (field.name,), expected)
+    return problems
 
 
 def not_installed(name: str, value: Any, package: str, extra: str) -> list[Problem]:

@@ -4,25 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.config.families import FAMILIES, listed
-from tftrain.config.fields import Problem, flag, superfluous
+from tftrain.config.fields import Problem, flag, restricted, superfluous
 from tftrain.host.user_code import is_class_name
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
-# The tasks that use a flag; flags that are not here are for all of them.
-_TASKS_OF = {
-    "text_column": (*_OF_TEXTS, "completion"),
-    "text_pair_column": _OF_TEXTS,
-    "label_column": ("classification", "multi_label", "regression", "completion"),
-    "header": (*_OF_TEXTS, "completion"),
-    "chat_template": ("completion",),
-    "label_separator": ("multi_label",),
-    **dict.fromkeys(
-        ("doc_stride", "max_query_length", "max_answer_length", "n_best", "null_score_threshold"),
-        ("question_answering",),
-    ),
-    "temperature": ("embedding",),
-}
+_TEXTS, _COMPLETION, _ANSWERS = (
+    {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))
+)
 
 
 @dataclass(frozen=True)
@@ -35,29 +24,36 @@ class FineTuningConfig:
     """Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering; for
     completion, prompts with completions, or JSONL with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
-    text_column: str | None = flag(None)
+    text_column: str | None = flag(None, restrict=_TEXTS)
     """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
     with task=completion."""
-    text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
-    label_column: str | None = flag(None, "Column of the label; by default label, or completion with task=completion.")
-    header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
-    chat_template: str | None = flag(None, path=True)
+    text_pair_column: str | None = flag(None, restrict={"task": _OF_TEXTS})
+    """Column of the second text of a pair; by default there is none."""
+    label_column: str | None = flag(None, restrict={"task": (*_OF_TEXTS[:3], "completion")})
+    """Column of the label; by default label, or completion with task=completion."""
+    header: bool = flag(True, restrict=_TEXTS)
+    """Whether the first line of a TSV or CSV has the names of the columns."""
+    chat_template: str | None = flag(None, path=True, restrict=_COMPLETION)
     """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by
     default the tokenizer's own."""
-    label_separator: str = flag("|", "Separates the labels of an example of task=multi_label; JSONL may have lists.")
+    label_separator: str = flag("|", restrict={"task": ("multi_label",)})
+    """Separates the labels of an example of task=multi_label; JSONL may have lists."""
     glue_task: str | None = flag(None, choices=GLUE_TASKS)
     """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
     glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
     tokenizer_dir: str | None = flag(None, path=True, on_resume="local")
     """Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights."""
-    doc_stride: int = flag(128, minimum=1)
+    doc_stride: int = flag(128, minimum=1, restrict=_ANSWERS)
     """Tokens from the beginning of a window of a long context to that of the next."""
-    max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)
-    max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1, on_resume="free")
-    n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
-    null_score_threshold: float = flag(0.0, on_resume="free")
+    max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1, restrict=_ANSWERS)
+    max_answer_length: int = flag(30, minimum=1, on_resume="free", restrict=_ANSWERS)
+    """Most words of a predicted answer."""
+    n_best: int = flag(20, minimum=1, on_resume="free", restrict=_ANSWERS)
+    """Answers that predictions.jsonl lists for each question."""
+    null_score_threshold: float = flag(0.0, on_resume="free", restrict=_ANSWERS)
     """Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0."""
-    temperature: float = flag(0.05, "Divides the cosines in the loss of task=embedding.", above=0)
+    temperature: float = flag(0.05, above=0, restrict={"task": ("embedding",)})
+    """Divides the cosines in the loss of task=embedding."""
     best_metric: str | None = flag(None, on_resume="free")
     """Score by which the best checkpoint is chosen, higher is better; by default the first one of the task."""
     early_stopping: int = flag(0, minimum=0, on_resume="free")
@@ -71,15 +67,12 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
     """Returns every reason to refuse the flags of fine-tuning, of a run in a mode, that needs no look at files."""
     if task == "pretraining":
         return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
-    problems = []
+    problems = restricted(settings, {"task": task})
     objective = FAMILIES[family].objective if family in FAMILIES else None
     if objective not in (None, "causal" if task == "completion" else "masked") and not is_class_name(task):
         others = "pretraining or completion" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
         problems.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
-    for name, tasks in _TASKS_OF.items():
-        if task not in tasks:
-            problems += superfluous(settings, (name,), f"remove this flag: it is for --task={', '.join(tasks)}")
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
         problems.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
     if settings.glue_task and not settings.glue_dir:

@@ -23,6 +23,7 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
 # from compute capability 8.0 on takes.
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
+_ROTARY = {"position_embedding": ("rotary",)}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class ModelConfig:
     """How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the
     first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv
     2108.12409), for any number of heads."""
-    rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions.", above=1)
-    rope_scaling: str = flag("none")
+    rope_theta: float = flag(10_000.0, above=1, restrict=_ROTARY)
+    """Base of the wavelengths of rotary positions."""
+    rope_scaling: str = flag("none", restrict=_ROTARY)
     """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
     llama3:8,1,4,8192."""
     local_attention: int = flag(0, minimum=0)

@@ -10,17 +10,7 @@ from tftrain.host.addresses import is_address
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
 _NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
-_ONLY_MASKED = (
-    "next_sentence",
-    "short_seq_prob",
-    "masking",
-    "masked_lm_prob",
-    "max_predictions_per_seq",
-    "whole_word_masking",
-    "dupe_factor",
-    "packing",
-    "max_sequences_per_pack",
-)
+_MASKED = {"objective": ("masked",)}
 _DEFAULT_SEQUENCES_PER_PACK = 3
 _OF_RECORDS = (
     *("input_records", "eval_records", "output_dir", "overwrite", "objective", "tokenizer_type", "vocab_file"),
@@ -62,7 +52,7 @@ class PrepareConfig:
     objective: str = flag("masked", choices=("masked", "causal"))
     """What the examples are for. masked: texts for --model_family=bert or modernbert; causal: joined documents,
     without padding, for --model_family=gpt or llama."""
-    next_sentence: bool = flag(True)
+    next_sentence: bool = flag(True, restrict=_MASKED)
     """Examples of two texts, for runs that learn whether the second follows the first; false: of one text, for
     --next_sentence=false and --model_family=modernbert."""
     tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"))
@@ -81,20 +71,23 @@ class PrepareConfig:
     folding. A sentencepiece model has nfkc; bpe leaves text as it is."""
     max_seq_length: int = flag(128, minimum=8, maximum=1 << 16)
     """Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence."""
-    short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
-    masking: str = flag("dynamic", choices=("dynamic", "static"))
+    short_seq_prob: float = flag(0.1, minimum=0, maximum=1, restrict=_MASKED)
+    """Share of the examples that get a random, shorter length."""
+    masking: str = flag("dynamic", choices=("dynamic", "static"), restrict=_MASKED)
     """dynamic: mask while training. static: write masked records in the standard BERT format."""
-    masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
-    max_predictions_per_seq: int | None = flag(None, minimum=1)
+    masked_lm_prob: float = flag(0.15, above=0, below=1, restrict=_MASKED)
+    """Share of the tokens that static masking selects."""
+    max_predictions_per_seq: int | None = flag(None, minimum=1, restrict=_MASKED)
     """Most masked tokens of a static example; by default max_seq_length x masked_lm_prob."""
-    whole_word_masking: bool = flag(False, "Static masking selects whole words instead of word pieces.")
-    dupe_factor: int | None = flag(None, minimum=1)
+    whole_word_masking: bool = flag(False, restrict=_MASKED)
+    """Static masking selects whole words instead of word pieces."""
+    dupe_factor: int | None = flag(None, minimum=1, restrict=_MASKED)
     """How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static,
     else 1."""
-    packing: str = flag("none", choices=("none", "greedy"))
+    packing: str = flag("none", choices=("none", "greedy"), restrict=_MASKED)
     """greedy: several examples share a row of max_seq_length tokens and do not attend to each other, so hardly any
     position is padding. none: one example a row."""
-    max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64)
+    max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64, restrict=_MASKED)
     """Most examples of a row with packing=greedy; by default 3."""
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
     heldout_window: int = flag(13, minimum=0, maximum=1024)
@@ -105,7 +98,7 @@ class PrepareConfig:
     runner: str = flag("local", choices=("local", "beam"))
     """local: worker processes of this machine. beam: Apache Beam pipelines, also on many machines that share output_dir
     and the text; the output is the same."""
-    beam_options: tuple[str, ...] = flag(())
+    beam_options: tuple[str, ...] = flag((), restrict={"runner": ("beam",)})
     """Options of Beam's pipelines, such as --runner=FlinkRunner,--flink_master=host:8081; separate them by commas, or
     repeat the flag. By default Beam's direct runner runs them on this machine."""
     seed: int = flag(1, minimum=0, maximum=2**31 - 1)
@@ -158,11 +151,11 @@ class PrepareConfig:
         if self.input_records:
             return problems + self._records_problems()
         problems += superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
-        return problems + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
+        return problems + (self._mask_problems() if self.objective == "masked" else [])
 
     def _runner_problems(self) -> list[Problem]:
         if self.runner != "beam":
-            return superfluous(self, ("beam_options",), "remove this flag, or add --runner=beam")
+            return []
         expected = "remove this flag with --runner=beam, whose options say how many workers there are"
         problems = superfluous(self, ("num_workers",), expected)
         problems += not_installed("runner", "beam", "apache_beam", "beam")
@@ -206,10 +199,6 @@ class PrepareConfig:
             expected = "expected the vocabulary that --input_records were made with"
             problems.append(Problem("vocab_file", None, expected))
         return problems
-
-    def _causal_problems(self) -> list[Problem]:
-        expected = "remove this flag with --objective=causal, whose sequences have every token once and no mask"
-        return superfluous(self, _ONLY_MASKED, expected)
 
     def _mask_problems(self) -> list[Problem]:
         problems = []

@@ -147,7 +147,7 @@ class RunConfig:
     """Give random weights to output heads that init_checkpoint lacks."""
     hooks: tuple[str, ...] = flag((), on_resume="local")
     """Your own class around the steps, as MODULE:CLASS, derived from tftrain.hooks.Hook; may be given several times."""
-    machine_file: str = flag("build/machine.json", on_resume="local")
+    machine_file: str = flag("build/machine.json", on_resume="host")
     """Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU
     reports no planned step time."""
     seed: int = flag(1, minimum=0, maximum=2**31 - 1, on_resume="fixed")

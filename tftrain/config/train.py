@@ -55,11 +55,11 @@ class DataConfig:
     """File of phases: on each line until_samples=N or until_tokens=N, the consumed samples or tokens at its end, then
     the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096; the last phase has no
     end. Or the lines themselves, separated by semicolons. Evaluations are of the phase that runs."""
-    data_readers: int = flag(2, minimum=1, maximum=256, on_resume="local")
+    data_readers: int = flag(2, minimum=1, maximum=256, on_resume="host")
     """Threads that read and decode records on each rank."""
-    cache_dir: str | None = flag(None, path=True, on_resume="local")
+    cache_dir: str | None = flag(None, path=True, on_resume="host")
     """Local folder for copies of what is at addresses; by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
-    cache_gb: float = flag(100.0, minimum=0, on_resume="local")
+    cache_gb: float = flag(100.0, minimum=0, on_resume="host")
     """Most GB (1e9 bytes) of prepared data in cache_dir, at most 80% of the free disk; records beyond it are read from
     their address each time."""
 
@@ -81,6 +81,9 @@ class DataConfig:
         return mixture.read(self.mix)[0].folder
 
 
+_FALLING = ("polynomial", "cosine", "wsd", "inverse_sqrt")
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The update rule and its schedule."""
@@ -93,21 +96,22 @@ class OptimizerConfig:
     reference_ force one."""
     learning_rate: float = flag(1e-3, above=0)
     """Peak learning rate for the global batch; the number of ranks does not scale it."""
-    schedule: str = flag("polynomial", choices=("polynomial", "cosine", "constant", "wsd", "inverse_sqrt"))
+    schedule: str = flag("polynomial", choices=(*_FALLING, "constant"))
     """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: it stays; wsd:
     as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
-    end_learning_rate: float = flag(0.0, minimum=0)
+    end_learning_rate: float = flag(0.0, minimum=0, restrict={"schedule": _FALLING})
     """Learning rate at max_steps; with inverse_sqrt, what it falls towards."""
     warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")
     """Steps of linear warm-up from 0; by default one tenth of max_steps."""
-    decay_power: float = flag(1.0, "Exponent of the decay of polynomial and wsd.", above=0)
-    decay_steps: int | None = flag(None, minimum=1, on_resume="logged")
+    decay_power: float = flag(1.0, above=0, restrict={"schedule": ("polynomial", "wsd")})
+    """Exponent of the decay of polynomial and wsd."""
+    decay_steps: int | None = flag(None, minimum=1, on_resume="logged", restrict={"schedule": ("wsd",)})
     """Length of the decay of wsd; by default one tenth of max_steps."""
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
     adam_epsilon: float = flag(1e-6, "Added to the square root of the second moment.", above=0)
-    muon_momentum: float = flag(0.95, minimum=0, below=1)
+    muon_momentum: float = flag(0.95, minimum=0, below=1, restrict={"optimizer": ("muon",)})
     """Momentum of optimizer=muon for the kernels of the blocks; the other weights have AdamW's betas."""
     clip_global_norm: float = flag(1.0, "Clip the gradient to this global norm; 0: no clipping.", minimum=0)
     ema_decay: float = flag(0.0, minimum=0, below=1, on_resume="logged")
@@ -148,9 +152,9 @@ class ComputeConfig:
     many times as slow."""
     sparse_as_dense: bool = flag(True, on_resume="free")
     """Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows."""
-    cpu_threads: int = flag(0, minimum=0, maximum=1024, on_resume="local")
+    cpu_threads: int = flag(0, minimum=0, maximum=1024, on_resume="host")
     """TensorFlow threads on each rank; 0: the host's cores divided by its ranks."""
-    huge_pages: bool = flag(True, on_resume="local")
+    huge_pages: bool = flag(True, on_resume="host")
     """On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them."""
     device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
     """Peak rate of the device, used for mfu; known GPUs need none."""

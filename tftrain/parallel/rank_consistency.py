@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tftrain.config.fields import sections
+from tftrain.config.fields import on_resume, sections
 from tftrain.config.train import TrainConfig
 from tftrain.host.files import listed
 from tftrain.parallel import collectives
@@ -20,10 +20,8 @@ from tftrain.parallel.mesh import AgreedMeshError, Mesh
 Facts = Mapping[str, str]
 
 # Paths may differ between hosts. All ranks must agree on whether a path is given and on the content there.
-PATHS = ("data_dir", "mix", "train_files", "eval_files", "output_dir", "local_dir", "resume")
+ALSO_PATHS = ("mix", "output_dir", "local_dir", "resume")
 NO_PATHS = ("auto", "none")
-# These flags change no result and no collective.
-HOST_FLAGS = ("cache_dir", "cache_gb", "cpu_threads", "data_readers", "huge_pages", "machine_file")
 MAX_SHOWN = 8
 
 
@@ -31,11 +29,12 @@ def settings(config: TrainConfig) -> Facts:
     """Returns the flags of a resolved configuration that must be equal on all ranks: `--name` to value."""
     facts = {}
     for section in sections(config):
+        kinds = on_resume(section)
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if field.name in PATHS and value not in NO_PATHS:
+            if (field.metadata["path"] or field.name in ALSO_PATHS) and value not in NO_PATHS:
                 value = value and "a path"
-            if field.name not in HOST_FLAGS:
+            if kinds[field.name] != "host":
                 facts[f"--{field.name}"] = str(value)
     return facts
 

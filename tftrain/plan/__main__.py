@@ -16,8 +16,8 @@ from tftrain.host.files import reason
 from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.commands import changes_of, of_division
-from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
+from tftrain.plan.commands import changes_of, of_changes, of_division
+from tftrain.plan.config import PlanConfig, of_phases, run_problems, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.published import compare, rows
 from tftrain.plan.published.row import Row
@@ -126,8 +126,11 @@ def print_plan(config: PlanConfig) -> int:
     margin, every = config.plan.memory_margin, of_phases(config, cluster)
     plans = [forecast(workload(own, cluster), cluster, constants, margin) for own in every]
     plan = max(plans, key=lambda each: each.memory.total)
-    config = every[plans.index(plan)]
-    suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
+    whole, config = config, every[plans.index(plan)]
+    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants)
+    if whole.data.phases:
+        suggestions = [lever._replace(config=of_changes(lever.changes, whole)) for lever in suggestions]
+        suggestions = [lever for lever in suggestions if not run_problems(lever.config.train, plan.work.ranks)]
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:

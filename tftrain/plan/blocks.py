@@ -71,7 +71,7 @@ def total(numbers: Iterable[float]) -> float:
 
 def query_key_value_bytes(work: Workload) -> tuple[float, float]:
     """Returns the bytes of a rank's queries, and of its keys, as many as of its values, in a block."""
-    tokens, item = work.micro_batch * work.seq, work.item
+    tokens, item = work.rows * work.seq, work.item
     attention = work.model.block.attention
     return tokens * attention.query.outputs * item / work.tp, tokens * attention.key.outputs * item / work.tp
 
@@ -82,10 +82,10 @@ def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
     `joined`: queries, keys and values are one product.
     """
     attention, feed_forward = work.model.block.attention, work.model.block.feed_forward
-    tokens, t = work.micro_batch * work.seq, work.tp
+    tokens, t = work.rows * work.seq, work.tp
     first = (attention.query, attention.key, attention.value)
     widths = [sum(each.outputs for each in first)] if joined else [each.outputs for each in first]
-    batch = max(1, round(work.micro_batch * attention.heads / t))
+    batch = max(1, round(work.rows * attention.heads / t))
     output, down, width = attention.output, feed_forward.down, work.model.width
     # Flash attention skips the tiles that a window hides; the others compute whole matrices.
     keys = min(work.seq, math.ceil(work.model.keys(work.seq) / _TILE) * _TILE) if "flash" in work.fused else work.seq

@@ -40,16 +40,17 @@ def changes_of(work: Workload, config: PlanConfig) -> Changes:
 
 
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
-    """Returns the configuration of a run with the division of a workload; None if the trainer refuses it.
-
-    A run in phases has the batch of each of them.
-    """
-    changes = changes_of(work, config)
-    if config.data.phases:
-        changes |= {"global_batch_size": config.batch.global_batch_size, "grad_accum_steps": None}
-        changes["fit_micro_batch"] = True
-    train = changed(config, changes).train
+    """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
+    train = of_changes(changes_of(work, config), config).train
     return None if run_problems(train, work.ranks) else train
+
+
+def of_changes(changes: Changes, config: PlanConfig) -> PlanConfig:
+    """Returns a configuration with other flags; a run in phases keeps the batch of each of them."""
+    if config.data.phases:
+        changes = changes | {"global_batch_size": config.batch.global_batch_size, "grad_accum_steps": None}
+        changes["fit_micro_batch"] = True
+    return changed(config, changes)
 
 
 def command(config: TrainConfig, ranks: int) -> str:

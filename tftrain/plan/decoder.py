@@ -17,12 +17,12 @@ FUSED_LOGIT_PASSES = (1, 2)  # a kernel reads the logits, and another one reads 
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
+    tokens, item, t, model = work.rows * work.seq, work.item, work.tp, work.model
     u = tokens * model.width * item
     d, wide, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
     _, k = query_key_value_bytes(work)
     biases = model.block.attention.output.bias * (2 * v + wide) + model.block.attention.query.bias * (d + 2 * k)
-    heads, flash = work.micro_batch * model.attention_heads / t, "flash" in work.fused
+    heads, flash = work.rows * model.attention_heads / t, "flash" in work.fused
     scores = 0.0 if flash else heads * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
@@ -85,7 +85,7 @@ def sums_of_block(work: Workload, u: float) -> tuple[tuple[float, ...], tuple[fl
 
 def embedding(work: Workload) -> Part:
     """Returns the inventory of the embedding: look-ups, their sum, dropout; the table's gradient is dense."""
-    tokens, item = work.micro_batch * work.seq, work.item
+    tokens, item = work.rows * work.seq, work.item
     u, table = tokens * work.model.width * item, work.model.word.size / work.tp
     kernels = (
         Kernel("look-ups and dropout", 8 * u, 6 * u, (6, 8)),
@@ -101,7 +101,7 @@ def head(work: Workload) -> Part:
 
     The cross-entropy is one op in the precision of the logits, if it is fused, and plain ops in fp32 otherwise.
     """
-    tokens, item = work.micro_batch * work.seq, work.item
+    tokens, item = work.rows * work.seq, work.item
     u, logits = tokens * work.model.width * item, tokens * work.model.vocab / work.tp
     v = u / work.stream_ranks
     table, fused = work.model.word.size / work.tp, "cross_entropy" in work.fused

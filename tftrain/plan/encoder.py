@@ -47,10 +47,10 @@ LAUNCHES = {True: (16, 32), False: (60, 90)}  # of a block's kernels, by whether
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
+    tokens, item, t, model = work.rows * work.seq, work.item, work.tp, work.model
     u = tokens * model.width * item
     w, v = tokens * model.inner * item / t, u / work.stream_ranks
-    s = 0.0 if "flash" in work.fused else work.micro_batch * model.attention_heads / t * work.seq**2 * item
+    s = 0.0 if "flash" in work.fused else work.rows * model.attention_heads / t * work.seq**2 * item
     d, k = query_key_value_bytes(work)
     attention = model.block.attention
     wides, weights = len(model.block.feed_forward.wide), model.block_weights.of_rank(t)
@@ -112,7 +112,7 @@ def _kernel(name: str, passes: tuple[float, float], size: float, core: bool = Fa
 
 def embedding(work: Workload) -> Part:
     """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
-    u = work.micro_batch * work.seq * work.model.width * work.item
+    u = work.rows * work.seq * work.model.width * work.item
     table = work.model.word.size / work.tp
     kernels = (_kernel("look-ups and norm", (8, 10), u), Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)))
     masks = (SavedTensor("dropout mask", u),) if work.hidden_dropout else ()
@@ -123,12 +123,12 @@ def embedding(work: Workload) -> Part:
 
 def head(work: Workload) -> Part:
     """Returns the inventory of the heads: logits of the masked positions, in fp32, and the pooler."""
-    rows, width, words = work.micro_batch * work.predictions, work.model.width, work.model.vocab
+    rows, width, words = work.rows * work.predictions, work.model.width, work.model.vocab
     logits, picked = rows * words / work.tp, rows * width * work.item
     products = (
         Product("transform", rows, width, width),
         Product("logits", rows, words // work.tp, width),
-        *([Product("pooler", work.micro_batch, width, width)] if work.model.head("pooler") else []),
+        *([Product("pooler", work.rows, width, width)] if work.model.head("pooler") else []),
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     saved = (

@@ -139,7 +139,7 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     block, layers = inventory.parts(one).block, work.layers_of(stage)
     whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
-        whole += layers * 4 * work.micro_batch * work.seq * work.model.width * work.item
+        whole += layers * 4 * work.rows * work.seq * work.model.width * work.item
     tensors = [("activations of a part until its backward ends", whole / 2)]
     if work.schedule == "zero_bubble":
         outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item

@@ -38,17 +38,17 @@ def head(work: Workload) -> Part:
 
 def _masked_head(work: Workload) -> Part:
     part, words, width = encoder.head(work), round(work.model.vocab / work.tp), work.model.width
-    rows = work.micro_batch * work.predictions
+    rows = work.rows * work.predictions
     chunk = rows_of_chunk(rows, words, width)
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
-    pairs = [Product("next sentence", work.micro_batch, 2, width)] if work.model.head("next_sentence") else []
+    pairs = [Product("next sentence", work.rows, 2, width)] if work.model.head("next_sentence") else []
     return part._replace(products=(*part.products, *pairs), saved=tuple(saved))
 
 
 def _causal_head(work: Workload) -> Part:
-    tokens, width, words = work.micro_batch * work.seq, work.model.width, work.model.vocab / work.tp
+    tokens, width, words = work.rows * work.seq, work.model.width, work.model.vocab / work.tp
     u, rows = tokens * width * work.item, rows_of_chunk(tokens, round(words), width)
     products = (Product("logits", tokens, round(words), width),)
     kernels = (
@@ -74,10 +74,10 @@ def _accumulated(part: Part, work: Workload) -> Part:
 
 
 def _saved(work: Workload) -> list[SavedTensor]:
-    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
+    tokens, item, t = work.rows * work.seq, work.item, work.tp
     numbers, wide, heads = tokens * work.model.width, tokens * work.model.inner / t, work.model.attention_heads / t
     numbers_of_rank = numbers / work.stream_ranks
-    v, scores = numbers_of_rank * item, work.micro_batch * heads * work.seq**2
+    v, scores = numbers_of_rank * item, work.rows * heads * work.seq**2
     query, key = query_key_value_bytes(work)
     saved = [
         SavedTensor("block's input", v),

@@ -104,7 +104,7 @@ def _kinds(unit: str, sizes: dict[str, float], meaning: dict[str, str], form: st
 
 
 def _figures(plan: Forecast, steps: int) -> str:
-    work, tokens = plan.work, plan.work.global_batch * plan.work.seq
+    work, tokens = plan.work, plan.work.tokens
     lines = [
         ("parameters", f"{work.model.parameters:,}", ""),
         *((f"FLOPs of a step, {name}", f"{reported(work, name):.4g}", meaning) for name, meaning in FLOPS.items()),

@@ -68,13 +68,14 @@ def phase_lines(plans: Sequence[Forecast], steps: Sequence[int]) -> str:
 def sizes(work: Workload) -> str:
     """Returns the sizes of the model and of a sample, and the precision."""
     model = work.model
-    sizes = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens"
+    tokens = f"{work.sequences} x {work.seq} tokens" if work.sequences > 1 else f"{work.seq} tokens"
+    sizes = f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {tokens}"
     return f"{sizes}; {work.precision}"
 
 
 def rate_lines(plan: Forecast, examples_per_row: float, utilisation: float) -> list[str]:
     """Returns samples and tokens a second; also without padding unless a row is one example without any."""
-    samples, tokens = plan.samples_per_sec, plan.work.global_batch * plan.work.seq / plan.seconds
+    samples, tokens = plan.samples_per_sec, plan.work.tokens / plan.seconds
     lines = [
         f"{'samples/s':32}{samples:>18,.4g}",
         f"{'samples/s a device':32}{samples / plan.work.ranks:>18,.4g}",

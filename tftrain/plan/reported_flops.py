@@ -18,9 +18,9 @@ def reported(work: Workload, formula: str) -> float:
         Floating point operations of the whole job.
     """
     if formula == "exact":
-        return flops.step(work.model, work.seq, work.predictions, work.global_batch)
+        return flops.step(work.model, work.seq, work.predictions, work.global_batch * work.sequences)
     layers, width = work.model.layers, work.model.width
-    plain = 96 * work.global_batch * work.seq * layers * width**2
+    plain = 96 * work.tokens * layers * width**2
     if formula == "old":
         return plain
     return plain * (1 + work.seq / (6 * width) + work.model.vocab / (16 * layers * width))

@@ -149,7 +149,7 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
         parts[0] += embedding[kind]
         parts[-1] += head[kind]
         kinds.append(tuple(tuple(parts[stage :: work.pp]) for stage in range(work.pp)))
-    one = transfer(work.micro_batch * work.seq * work.model.width * work.item, cluster)
+    one = transfer(work.rows * work.seq * work.model.width * work.item, cluster)
     durations = simulation.Durations(*kinds, constants.transfer * one)
     return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
 

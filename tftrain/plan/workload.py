@@ -22,10 +22,11 @@ class Workload(NamedTuple):
     # The code that runs it and decides the saved tensors: megatron, tftrain, or of published rows encoder and fsdp.
     trainer: str
     model: Architecture  # what is trained
-    seq: int  # tokens of a sample
-    predictions: int  # positions of a sample that have logits
+    seq: int  # tokens of a sequence
+    predictions: int  # positions of a sequence that have logits
     micro_batch: int  # samples of a forward pass on one model replica
     global_batch: int  # samples of an update
+    sequences: int = 1  # of a sample, which the model reads each by itself
     precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
     dp: int = 1  # data parallel ranks
     tp: int = 1  # tensor parallel ranks
@@ -97,6 +98,16 @@ class Workload(NamedTuple):
     def micro_batches(self) -> float:
         """Micro-batches of a model replica in one update."""
         return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def rows(self) -> int:
+        """Sequences of a forward pass on one model replica."""
+        return self.micro_batch * self.sequences
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an update, padding included."""
+        return self.global_batch * self.sequences * self.seq
 
     @property
     def item(self) -> int:
@@ -177,6 +188,7 @@ def from_config(
         predictions=predictions,
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
+        sequences=2 if model.task == "embedding" else 1,  # the texts of a pair; only a custom task knows its own
         precision=compute.precision,
         dp=dp,
         tp=parallel.tensor_parallel_size,

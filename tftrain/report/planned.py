@@ -38,10 +38,13 @@ class StepPlan(NamedTuple):
         return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds, products, share)
 
 
-def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
-    """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives."""
+def of_run(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> StepPlan:
+    """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives.
+
+    A sample has so many sequences.
+    """
     gpu = devices.has_gpu()
-    work = workload(config, mesh, samples)
+    work = workload(config, mesh, samples, sequences)
     needed = memory.estimate(work, of_trainer(gpu))
     kinds = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
     device, unknown = device_of(config, mesh)
@@ -61,21 +64,23 @@ def device_of(config: TrainConfig, mesh: Mesh) -> tuple[Cluster | None, str]:
         return None, str(error)
 
 
-def timeline_of(config: TrainConfig, mesh: Mesh, samples: int) -> tuple[list[Moment], float]:
+def timeline_of(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> tuple[list[Moment], float]:
     """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
 
     If the device is not known, the times are those of another one: their proportions are about the same.
     """
-    work, device = workload(config, mesh, samples), device_of(config, mesh)[0] or UNKNOWN
+    work, device = workload(config, mesh, samples, sequences), device_of(config, mesh)[0] or UNKNOWN
     constants = of_trainer(devices.has_gpu(), device.card)
     return timeline.of_step(work, device, constants) if work.pp == 1 else [], memory.estimate(work, constants).total
 
 
-def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:
-    """Returns what the planner plans for an update of a run with so many samples, which differ in a batch ramp."""
+def workload(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> Workload:
+    """Returns what the planner plans for an update of a run with so many samples of so many sequences each."""
     work = from_config(config, mesh.data.size, gpu=devices.has_gpu(), per_node=mesh.local_size)
     accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
-    return work._replace(global_batch=samples, accumulation=work.accumulation if accumulates else "")
+    return work._replace(
+        global_batch=samples, sequences=sequences, accumulation=work.accumulation if accumulates else ""
+    )
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:

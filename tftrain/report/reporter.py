@@ -153,7 +153,7 @@ class Reporter:
         int(run.progress.step)  # This read waits until the device has done the step.
         seconds = self.clock.seconds_per_step()
         with self.clock.pause():
-            plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
+            plan = planned.of_run(run.config, run.mesh, self.clock.batch_size, run.task.sequences)
             row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
             alone = None
             if run.config.log.measure_products and not run.config.model.reads_examples:

@@ -77,7 +77,9 @@ def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Com
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
+    local = {
+        name for section in sections(config) for name, kind in on_resume(section).items() if kind in ("local", "host")
+    }
     left_out = {*named, *local}
     if set(phases.SOURCES) & set(named):
         left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}

@@ -3,7 +3,6 @@
 Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,8 @@ from typing import Any
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import phases
 from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections
-from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import TrainConfig
 
-# Flags that older checkpoints do not have.
-_NEWER = {
-    *("task", "labels", "seq_length_buckets", "num_key_value_heads", "rope_theta", "rope_scaling", "bias"),
-    *("tie_output", "attention_head_size", "query_key_norm", "classifier_pooling", "document_mask", "next_sentence"),
-    *("global_attn_every", "local_attention", "local_rope_theta", "schedule", "decay_steps", "plot_schedule"),
-    *("backward_segments", "group_transport", "sums_without_nccl", "tensor_float_32", "mix", "mix_temperature"),
-    *("split_weights", "prefetch_blocks", "split_group", "trace_memory", "hooks", "report_to"),
-    *("param_groups", "muon_momentum", "ema_decay", "weights"),
-    *("cache_dir", "cache_gb", "local_dir", "phases"),
-    *("on_spike", "rollback_margin", "rollback_window", "max_rollbacks", "memory_checkpoint_steps"),
-    *(field.name for field in dataclasses.fields(FineTuningConfig)),
-}
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
@@ -152,12 +138,12 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the flags of the run that wrote a checkpoint, all sections together; defaults for newer flags."""
+    """Returns the flags of the run that wrote a checkpoint, all sections together; defaults for those that it lacks."""
     config = run.get("config")
-    if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
+    if not (isinstance(config, dict) and config and all(isinstance(section, dict) for section in config.values())):
         raise AgreedCheckpointError(f"{path}: its manifest has no configuration")
     saved = {name: value for section in config.values() for name, value in section.items()}
-    return {name: value for name, value in _plain(TrainConfig()).items() if name in _NEWER} | saved
+    return _plain(TrainConfig()) | saved
 
 
 def _data(run: Mapping[str, Any]) -> dict[str, Any]:

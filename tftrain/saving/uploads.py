@@ -1,22 +1,25 @@
 """`--output_dir` at an address: a thread copies the run's folder there after each checkpoint, while training goes on.
 
 Each pass brings the address up to date with the folder. So what a pass could not do, the next one does, and a run that
-is started again does what its last one left.
+is started again does what its last one left. The run that began last has the address: an older one uploads no more.
 """
 
+import errno
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 
-from tftrain.checkpoint import folder, manifest, remote
+from tftrain.checkpoint import durable, folder, manifest, remote
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.remote import CHECKPOINTS
 from tftrain.config.train import TrainConfig
 from tftrain.host import addresses
 from tftrain.host.addresses import is_address, join
+from tftrain.host.environment import host_name
 from tftrain.host.files import reason
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -27,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # Of this host, and a lock: not part of what a run leaves.
 _LOCAL = ("run.lock", "stacks")
+_OWNER = ".owner"
 _WAITING = "waiting"
 
 
@@ -41,6 +45,7 @@ class Uploads:
         self.problem = ""
         self._address, self._folder = config.run.output_dir, Path(config.run.folder or "")
         self._seconds, self._mesh = config.limits.save_timeout_seconds, mesh
+        self._owner, self._has_begun = f"{host_name()} {secrets.token_hex(8)}", False
         self._uploaded: dict[Path, tuple[int, int]] = {}  # The state of each file when it was copied.
         self._due, self._ends = threading.Event(), False
         self._goes_on_from: int | None = None  # Later checkpoints at the address are still to be set aside.
@@ -102,6 +107,7 @@ class Uploads:
             self._due.clear()
             is_last = self._ends
             try:
+                self._own()
                 if (step := self._goes_on_from) is not None:
                     self._set_aside(step)
                     self._goes_on_from = None if self._goes_on_from == step else self._goes_on_from
@@ -112,6 +118,16 @@ class Uploads:
                 self.problem = f"{getattr(error, 'filename', None) or self._address}: {reason(error)}"
                 again = "" if is_last else "; the next checkpoint brings another try"
                 logger.warning(f"the upload has failed: {self.problem}{again}")
+
+    def _own(self) -> None:
+        """Writes at the address which run has it; raises an OSError if another run has done so since."""
+        place = join(self._address, _OWNER)
+        if not self._has_begun:
+            durable.write(self._folder / _OWNER, self._owner.encode())
+            addresses.upload(self._folder / _OWNER, place)
+            self._has_begun = True
+        elif (owner := addresses.read_small(place, 1 << 12).decode(errors="replace")) != self._owner:
+            raise OSError(errno.EBUSY, f"another run has begun there, on {owner.partition(' ')[0]}", self._address)
 
     def _set_aside(self, step: int) -> None:
         """Moves checkpoints of later steps, which the run that goes on here does not have, out of the way."""

@@ -113,9 +113,13 @@ class CustomTask(LabelledTask):
                 raise UserCodeError(f"returned rows of {shapes}; expected those of the training file, {self._shapes}")
         return source
 
+    @property
+    def sequences(self) -> int:
+        """Sequences of an example, of a source that was opened."""
+        return int(np.prod(self._shapes["input_ids"][:-1]))
+
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
-        samples *= int(np.prod(self._shapes["input_ids"][:-1]))
         return Task.step_flops(self, samples) if self.config.model.is_decoder else super().step_flops(samples)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:

@@ -33,7 +33,7 @@ class LabelledTask(Task):
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
         model, length = self._config.model, self._config.data.max_seq_length
-        return 3 * samples * flops.forward(describe(model), length, 0).blocks
+        return 3 * samples * self.sequences * flops.forward(describe(model), length, 0).blocks
 
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:
         """Returns the shape of the activations of an example's sequences, one after the other."""

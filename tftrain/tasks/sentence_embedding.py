@@ -15,9 +15,7 @@ from tftrain.tasks.task import Batch, is_best
 class SentenceEmbedding(FineTuning):
     """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S]."""
 
-    def step_flops(self, samples: int) -> int:
-        """Returns the operations of forward and backward over so many pairs."""
-        return super().step_flops(2 * samples)
+    sequences = 2
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""

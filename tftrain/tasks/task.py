@@ -71,6 +71,7 @@ class Task(abc.ABC):
     sums: tuple[str, ...]
     means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
     model: Transformer  # this rank's part of it
+    sequences: int = 1  # of a sample, which the model reads each by itself
     loss_name: str = "the loss"  # in a message
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
@@ -206,7 +207,7 @@ class Task(abc.ABC):
     def step_flops(self, samples: int) -> float:
         """Returns the floating point operations of forward and backward over so many samples."""
         data, model = self._config.data, pretrained(self._config.model)
-        return flops.step(model, data.max_seq_length, data.max_predictions_per_seq or 0, samples)
+        return flops.step(model, data.max_seq_length, data.max_predictions_per_seq or 0, samples * self.sequences)
 
     def batch_flops(self, batch: Batch) -> float:
         """Returns the floating point operations of forward and backward over a batch."""

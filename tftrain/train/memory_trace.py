@@ -83,7 +83,8 @@ class MemoryTrace(Observer):
         rank = int(every.max(axis=1).argmax())
         if not mesh.is_chief:
             return
-        moments, peak = planned.timeline_of(config, mesh, config.batch.global_batch_size)
+        samples = config.batch.global_batch_size
+        moments, peak = planned.timeline_of(config, mesh, samples, self.run.task.sequences)
         path = Path(config.run.folder) / "memory.png"
         title = f"Memory of rank {rank}, the fullest of {mesh.size}, in step {self.step}"
         try:

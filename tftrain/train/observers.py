@@ -1,8 +1,8 @@
 """What happens around the steps of a run: observers in one order, and what they decide after a step.
 
-The loop calls them in the order watch, health, trace, report, evaluate, save, a user's hooks. The order matters: a
-signal makes a step the last one before the report writes its row, and a checkpoint is saved only if health found
-nothing.
+The loop calls them in the order watch, health, pipeline trace, report, evaluate, save, memory trace, a user's hooks,
+limits. The order matters: a signal makes a step the last one before the report writes its row, and a checkpoint is
+saved only if health found nothing.
 """
 
 from collections.abc import Callable
