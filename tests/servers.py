@@ -99,7 +99,7 @@ def s3_server():
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     with pytest.MonkeyPatch.context() as patch:
-        # Each thread has a client. Now all of them share the descriptions of S3, megabytes of JSON.
+        # Each test has a client. Now all of them share the descriptions of S3, megabytes of JSON.
         patch.setattr(session, "create_loader", functools.cache(session.create_loader))
         yield server.get_host_and_port()
     server.stop()
@@ -120,8 +120,10 @@ def s3(s3_server, proxy, quick, monkeypatch):
         monkeypatch.setenv(name, value)
     system = fsspec.filesystem("s3", skip_instance_cache=True)
     fsspec.filesystem("s3").clear_instance_cache()
+    addresses._file_system.cache_clear()
     if not system.exists("bucket"):
         system.mkdir("bucket")
     handler.requests.clear()
     yield handler, system
     fsspec.filesystem("s3").clear_instance_cache()
+    addresses._file_system.cache_clear()

@@ -6,6 +6,7 @@ their environment variables and in fsspec's configuration files.
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -210,13 +211,21 @@ class _Remote(io.RawIOBase):
 
 def _system(address: str) -> tuple[Any, str]:
     """Returns fsspec's file system of an address, and the path in it."""
+    protocol, _, place = address.partition("://")
+    system = _file_system(f"{protocol}://{place.partition('/')[0]}", os.getpid())
+    return system, system._strip_protocol(address)
+
+
+@functools.cache
+def _file_system(root: str, _pid: int) -> Any:
+    """Returns fsspec's file system of a server or a bucket; threads share it, where fsspec would make one for each."""
     import fsspec
 
-    system, path = fsspec.core.url_to_fs(address)
+    system = fsspec.core.url_to_fs(root)[0]
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
     if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
         system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
-    return system, path
+    return system
 
 
 def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
