@@ -65,7 +65,7 @@ def test_a_slow_layout_is_followed_by_the_next_and_each_is_measured_once(layouts
 
 
 def test_a_layout_that_is_as_fast_as_the_others_are_planned_stays(layouts, tmp_path):
-    second = sorted(plan.seconds for plan in layouts._found.fastest)[1]
+    second = sorted(plan.seconds for plan in layouts._result.fastest)[1]
     layouts.arguments()
     log(tmp_path, 1, *[0.99 * SLOWER * second] * 8)
     assert not layouts.is_slow()
