@@ -431,7 +431,7 @@ def test_the_programs_take_the_model_or_say_why_not(alone, at, tmp_path):
     assert programs.outcome("convert", f"{source} --to=tftrain:{tmp_path / 'again'}", 0, {})[0] == 0
     code, lines = programs.outcome("convert", f"{source} --to=hf:{tmp_path / 'hf'}", 1, {})
     assert (code, len(lines)) == (1, 1)
-    assert f"is fine-tuned for {task}, for which hf has no models; expected --to with tftrain" in lines[0]
+    assert "is fine-tuned for choices:Choices, for which hf has no models; expected --to with tftrain" in lines[0]
     code, lines = programs.outcome("predict", f"--output_dir={alone} text", 1, {})
     assert (code, len(lines)) == (1, 1)
     assert f"{task}: its class reads files of its own; evaluate with tftrain.run --mode=evaluate, or add" in lines[0]
