@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from tftrain.architecture.describe import configuration, describe, pretrained
+from tftrain.architecture.describe import describe
 from tftrain.config.families import FAMILIES
 from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan.workload import from_config
@@ -96,7 +96,6 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
     assert found.parameters == sum(variable.shape.num_elements() for variable in variables.values())
     layers = sum(variable.shape.num_elements() for name, variable in variables.items() if name.startswith("layer_"))
     assert found.layers * found.block_weights.total == layers
-    assert describe(configuration(found)) == pretrained(model)
 
 
 DECODERS = [
@@ -124,7 +123,6 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(flags):
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     held = sum(variable.shape.num_elements() for variable in variables.values())
     assert describe(model).parameters == held
-    assert describe(configuration(describe(model))) == describe(model)
     config = TrainConfig(
         model,
         DataConfig(synthetic_data=True, max_seq_length=12),
