@@ -14,7 +14,6 @@ class Architecture:
     """A transformer.
 
     Attributes:
-        family: its name.
         word: the token embedding.
         tables: the other tables of the embedding, by name.
         embedding_norm: after their sum, or None.
@@ -29,7 +28,6 @@ class Architecture:
         config: the flags that it was described from; architectures are equal whatever else these say.
     """
 
-    family: str
     word: Table
     tables: tuple[Named, ...]
     embedding_norm: Norm | None

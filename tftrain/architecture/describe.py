@@ -20,7 +20,6 @@ def describe(model: ModelConfig) -> Architecture:
     if family.token_types:
         tables.append(("token_type", Table(model.type_vocab_size, width)))
     return Architecture(
-        family=model.model_family,
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
         embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,

@@ -27,9 +27,7 @@ CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # The ends of the names of the classes for fine-tuned tasks.
 _ENDINGS = {
-    "classification": "ForSequenceClassification",
-    "multi_label": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
+    **dict.fromkeys(("classification", "multi_label", "regression"), "ForSequenceClassification"),
     "token_classification": "ForTokenClassification",
     "question_answering": "ForQuestionAnswering",
     "embedding": "Model",

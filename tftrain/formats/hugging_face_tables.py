@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_families as families
 from tftrain.formats.errors import FormatError
-from tftrain.formats.links import Link, Names, same
+from tftrain.formats.links import Link, Names, same, transposed
 
 
 class Kind(NamedTuple):
@@ -23,9 +24,10 @@ class Kind(NamedTuple):
     # type's config class in transformers, or None, which is the default of our own flag.
     fields: Mapping[str, tuple[str, Any]]
     architectures: Mapping[str, Sequence[str]]  # the classes, the largest first, each with the heads that it has
-    names: Names  # of the tensors
+    scopes: Mapping[str, str]  # the names of the tensors, see `Names`
     prefix: str  # what base models leave out at the beginning of names
     tied_copies: Mapping[str, str]  # copies of other tensors, by name, that must be equal to them
+    kernel: Callable[[str, Variable], Link] = transposed
     flags: Mapping[str, Any] = {}  # those that tell it from the other kinds of its family
     fixed: Mapping[str, Any] = {"tie_word_embeddings": True}  # fields that this project has with one value only
     answers: str = "classifier"  # name of the head for question_answering
@@ -73,28 +75,26 @@ _BERT = Kind(
         "gelu_form": ("hidden_act", "gelu"),
     },
     architectures={f"Bert{name}": heads for name, heads in _HEADS.items()},
-    names=Names(
-        scopes={
-            "embeddings/word": "bert.embeddings.word_embeddings.weight",
-            "embeddings/position": "bert.embeddings.position_embeddings.weight",
-            "embeddings/token_type": "bert.embeddings.token_type_embeddings.weight",
-            "embeddings/norm": "bert.embeddings.LayerNorm",
-            "attention/query": "bert.encoder.layer.{layer}.attention.self.query",
-            "attention/key": "bert.encoder.layer.{layer}.attention.self.key",
-            "attention/value": "bert.encoder.layer.{layer}.attention.self.value",
-            "attention/output": "bert.encoder.layer.{layer}.attention.output.dense",
-            "attention/norm": "bert.encoder.layer.{layer}.attention.output.LayerNorm",
-            "feed_forward/up": "bert.encoder.layer.{layer}.intermediate.dense",
-            "feed_forward/down": "bert.encoder.layer.{layer}.output.dense",
-            "feed_forward/norm": "bert.encoder.layer.{layer}.output.LayerNorm",
-            "masked_lm/transform": "cls.predictions.transform.dense",
-            "masked_lm/norm": "cls.predictions.transform.LayerNorm",
-            "masked_lm/bias": "cls.predictions.bias",
-            "pooler": "bert.pooler.dense",
-            "next_sentence": "cls.seq_relationship",
-            "classifier": "classifier",
-        }
-    ),
+    scopes={
+        "embeddings/word": "bert.embeddings.word_embeddings.weight",
+        "embeddings/position": "bert.embeddings.position_embeddings.weight",
+        "embeddings/token_type": "bert.embeddings.token_type_embeddings.weight",
+        "embeddings/norm": "bert.embeddings.LayerNorm",
+        "attention/query": "bert.encoder.layer.{layer}.attention.self.query",
+        "attention/key": "bert.encoder.layer.{layer}.attention.self.key",
+        "attention/value": "bert.encoder.layer.{layer}.attention.self.value",
+        "attention/output": "bert.encoder.layer.{layer}.attention.output.dense",
+        "attention/norm": "bert.encoder.layer.{layer}.attention.output.LayerNorm",
+        "feed_forward/up": "bert.encoder.layer.{layer}.intermediate.dense",
+        "feed_forward/down": "bert.encoder.layer.{layer}.output.dense",
+        "feed_forward/norm": "bert.encoder.layer.{layer}.output.LayerNorm",
+        "masked_lm/transform": "cls.predictions.transform.dense",
+        "masked_lm/norm": "cls.predictions.transform.LayerNorm",
+        "masked_lm/bias": "cls.predictions.bias",
+        "pooler": "bert.pooler.dense",
+        "next_sentence": "cls.seq_relationship",
+        "classifier": "classifier",
+    },
     prefix="bert.",
     tied_copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -109,14 +109,12 @@ _MEGATRON_BERT = _BERT._replace(
     fields={**_BERT.fields, **_sizes(29056, 1024, 24, 16, 4096, 512)},
     architectures={f"MegatronBert{name}": heads for name, heads in _HEADS.items()},
     # The names of the embedding's norm, which such a model does not have, stay without harm.
-    names=Names(
-        scopes={
-            **_BERT.names.scopes,
-            "attention/norm": "bert.encoder.layer.{layer}.attention.ln",
-            "feed_forward/norm": "bert.encoder.layer.{layer}.ln",
-            "final_norm": "bert.encoder.ln",
-        }
-    ),
+    scopes={
+        **_BERT.scopes,
+        "attention/norm": "bert.encoder.layer.{layer}.attention.ln",
+        "feed_forward/norm": "bert.encoder.layer.{layer}.ln",
+        "final_norm": "bert.encoder.ln",
+    },
 )
 _GPT2 = Kind(
     model_type="gpt2",
@@ -131,20 +129,18 @@ _GPT2 = Kind(
         "gelu_form": ("activation_function", "gelu_new"),
     },
     architectures={"GPT2LMHeadModel": (), "GPT2Model": ()},
-    names=Names(
-        scopes={
-            "embeddings/word": "transformer.wte.weight",
-            "embeddings/position": "transformer.wpe.weight",
-            **dict.fromkeys(_QUERY_KEY_VALUE, "transformer.h.{layer}.attn.c_attn"),
-            "attention/output": "transformer.h.{layer}.attn.c_proj",
-            "attention/norm": "transformer.h.{layer}.ln_1",
-            "feed_forward/up": "transformer.h.{layer}.mlp.c_fc",
-            "feed_forward/down": "transformer.h.{layer}.mlp.c_proj",
-            "feed_forward/norm": "transformer.h.{layer}.ln_2",
-            "final_norm": "transformer.ln_f",
-        },
-        kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
-    ),
+    scopes={
+        "embeddings/word": "transformer.wte.weight",
+        "embeddings/position": "transformer.wpe.weight",
+        **dict.fromkeys(_QUERY_KEY_VALUE, "transformer.h.{layer}.attn.c_attn"),
+        "attention/output": "transformer.h.{layer}.attn.c_proj",
+        "attention/norm": "transformer.h.{layer}.ln_1",
+        "feed_forward/up": "transformer.h.{layer}.mlp.c_fc",
+        "feed_forward/down": "transformer.h.{layer}.mlp.c_proj",
+        "feed_forward/norm": "transformer.h.{layer}.ln_2",
+        "final_norm": "transformer.ln_f",
+    },
+    kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
     prefix="transformer.",
     tied_copies={"lm_head.weight": "transformer.wte.weight"},
     gelu_tanh="gelu_new",
@@ -164,24 +160,22 @@ _LLAMA = Kind(
     },
     fixed={"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False},
     architectures={"LlamaForCausalLM": ()},
-    names=Names(
-        scopes={
-            "embeddings/word": "model.embed_tokens.weight",
-            "attention/query": "model.layers.{layer}.self_attn.q_proj",
-            "attention/key": "model.layers.{layer}.self_attn.k_proj",
-            "attention/value": "model.layers.{layer}.self_attn.v_proj",
-            "attention/query_norm": "model.layers.{layer}.self_attn.q_norm",
-            "attention/key_norm": "model.layers.{layer}.self_attn.k_norm",
-            "attention/output": "model.layers.{layer}.self_attn.o_proj",
-            "attention/norm": "model.layers.{layer}.input_layernorm",
-            "feed_forward/gate": "model.layers.{layer}.mlp.gate_proj",
-            "feed_forward/up": "model.layers.{layer}.mlp.up_proj",
-            "feed_forward/down": "model.layers.{layer}.mlp.down_proj",
-            "feed_forward/norm": "model.layers.{layer}.post_attention_layernorm",
-            "final_norm": "model.norm",
-            "output": "lm_head.weight",
-        }
-    ),
+    scopes={
+        "embeddings/word": "model.embed_tokens.weight",
+        "attention/query": "model.layers.{layer}.self_attn.q_proj",
+        "attention/key": "model.layers.{layer}.self_attn.k_proj",
+        "attention/value": "model.layers.{layer}.self_attn.v_proj",
+        "attention/query_norm": "model.layers.{layer}.self_attn.q_norm",
+        "attention/key_norm": "model.layers.{layer}.self_attn.k_norm",
+        "attention/output": "model.layers.{layer}.self_attn.o_proj",
+        "attention/norm": "model.layers.{layer}.input_layernorm",
+        "feed_forward/gate": "model.layers.{layer}.mlp.gate_proj",
+        "feed_forward/up": "model.layers.{layer}.mlp.up_proj",
+        "feed_forward/down": "model.layers.{layer}.mlp.down_proj",
+        "feed_forward/norm": "model.layers.{layer}.post_attention_layernorm",
+        "final_norm": "model.norm",
+        "output": "lm_head.weight",
+    },
     prefix="model.",
     tied_copies={"lm_head.weight": "model.embed_tokens.weight"},
     read=families.read_llama,
@@ -223,24 +217,22 @@ _MODERNBERT = Kind(
         "ModernBertModel": (),
         **{f"ModernBert{name}": ("masked_lm", "classifier") for name in _HEADS if "classifier" in _HEADS[name]},
     },
-    names=Names(
-        scopes={
-            "embeddings/word": "model.embeddings.tok_embeddings.weight",
-            "embeddings/norm": "model.embeddings.norm",
-            **dict.fromkeys(_QUERY_KEY_VALUE, "model.layers.{layer}.attn.Wqkv"),
-            "attention/output": "model.layers.{layer}.attn.Wo",
-            "attention/norm": "model.layers.{layer}.attn_norm",
-            "feed_forward/gate": "model.layers.{layer}.mlp.Wi",
-            "feed_forward/up": "model.layers.{layer}.mlp.Wi",
-            "feed_forward/down": "model.layers.{layer}.mlp.Wo",
-            "feed_forward/norm": "model.layers.{layer}.mlp_norm",
-            "final_norm": "model.final_norm",
-            "masked_lm/transform": "head.dense",
-            "masked_lm/norm": "head.norm",
-            "masked_lm/bias": "decoder.bias",
-            "classifier": "classifier",
-        }
-    ),
+    scopes={
+        "embeddings/word": "model.embeddings.tok_embeddings.weight",
+        "embeddings/norm": "model.embeddings.norm",
+        **dict.fromkeys(_QUERY_KEY_VALUE, "model.layers.{layer}.attn.Wqkv"),
+        "attention/output": "model.layers.{layer}.attn.Wo",
+        "attention/norm": "model.layers.{layer}.attn_norm",
+        "feed_forward/gate": "model.layers.{layer}.mlp.Wi",
+        "feed_forward/up": "model.layers.{layer}.mlp.Wi",
+        "feed_forward/down": "model.layers.{layer}.mlp.Wo",
+        "feed_forward/norm": "model.layers.{layer}.mlp_norm",
+        "final_norm": "model.final_norm",
+        "masked_lm/transform": "head.dense",
+        "masked_lm/norm": "head.norm",
+        "masked_lm/bias": "decoder.bias",
+        "classifier": "classifier",
+    },
     prefix="model.",
     tied_copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     special_tokens={"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"},
@@ -268,4 +260,4 @@ def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
     kind = kind_of(model)
     classifier = {"classifier": kind.answers} if model.task == "question_answering" else {}
-    return kind.names._replace(scopes={**kind.names.scopes, **classifier}).links(describe(model).variables())
+    return Names({**kind.scopes, **classifier}, kernel=kind.kernel).links(describe(model).variables())

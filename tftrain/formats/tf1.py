@@ -38,7 +38,7 @@ def _kernel(theirs: str, variable: Variable) -> Link:
 # transformers took its names for BERT from these, in torch's manner.
 _SCOPES = {
     ours: theirs.replace(".", "/").replace("layer/{", "layer_{").removesuffix("/weight")
-    for ours, theirs in _BERT.names.scopes.items()
+    for ours, theirs in _BERT.scopes.items()
 }
 _BIASES = {
     "masked_lm/bias": "cls/predictions/output_bias",
