@@ -205,7 +205,7 @@ def test_a_task_adds_a_signature_to_the_table(tmp_path, monkeypatch):
     def builder(source):
         return Signature(lambda text: {"length": tf.strings.length(text)}, signatures.TEXT)
 
-    monkeypatch.setattr(signatures, "BUILDERS", {"encode": signatures.BUILDERS["encode"], "lengths": builder})
+    monkeypatch.setattr(signatures, "OF_ENCODERS", {"encode": signatures.encode, "lengths": builder})
     write(tmp_path, load(BERT))
     functions = tf.saved_model.load(str(tmp_path / "1")).signatures
     assert functions["lengths"](text=tf.constant(["abc", ""]))["length"].numpy().tolist() == [3, 0]

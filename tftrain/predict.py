@@ -101,12 +101,12 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
     from tftrain.inference import candidates, trained_model
     from tftrain.inference.generation import Sampling
 
-    settings, is_decoder = config.predict, model.config.is_decoder
-    trained_model.require(model, config.source, () if is_decoder else ("masked_lm",))
+    settings = config.predict
+    trained_model.require(model, config.source, ("masked_lm",))
     prompt, stop = chat_of(model, config) if settings.chat else (str, settings.stop)
     refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
-    if is_decoder:
+    if model.config.is_decoder:
         refuse(config, "embedding", "is a decoder; remove this flag")
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)

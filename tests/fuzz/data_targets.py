@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
+from tftrain.config.data_sizes import Sizes
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input import manifest, preflight
 from tftrain.input.errors import DataError, data_error
@@ -114,7 +115,7 @@ class Records(Target):
     def _source(self):
         from tftrain.input.masked_source import StaticSource
 
-        return StaticSource(self, LENGTH, SLOTS, VOCAB_SIZE)
+        return StaticSource(self, Sizes(VOCAB_SIZE, LENGTH, SLOTS))
 
     # What a source asks of its records, which are others in every case.
 
@@ -173,7 +174,7 @@ class Sequences(Records):
     def _source(self):
         from tftrain.input.causal_source import CausalSource
 
-        return CausalSource(self, LENGTH, VOCAB_SIZE)
+        return CausalSource(self, Sizes(VOCAB_SIZE, LENGTH, LENGTH))
 
     def _check_batch(self, batch):
         for ids in batch.values():

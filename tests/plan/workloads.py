@@ -4,7 +4,7 @@ import dataclasses
 
 from hypothesis import strategies as some
 
-from tftrain.architecture.describe import configuration, describe
+from tftrain.architecture.describe import describe
 from tftrain.config.model import ModelConfig
 from tftrain.plan.workload import Workload
 
@@ -26,7 +26,7 @@ BERT = GPT._replace(trainer="encoder", model=describe(ModelConfig(vocab_size=305
 
 def resized(work, **flags):
     """Returns a workload whose model has other values of some flags."""
-    return work._replace(model=describe(dataclasses.replace(configuration(work.model), **flags)))
+    return work._replace(model=describe(dataclasses.replace(work.model.config, **flags)))
 
 
 @some.composite

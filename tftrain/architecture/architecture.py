@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from tftrain.architecture import parts
 from tftrain.architecture.parts import Block, Head, Leaf, Named, Norm, Table, Variable, Weights
+from tftrain.config.model import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,6 @@ class Architecture:
     """A transformer.
 
     Attributes:
-        family: its name.
         word: the token embedding.
         tables: the other tables of the embedding, by name.
         embedding_norm: after their sum, or None.
@@ -25,9 +25,9 @@ class Architecture:
         tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
         output: an output layer of its own, or None.
         causal: whether a token attends only to itself and those before it, and every token is predicted.
+        config: the flags that it was described from; architectures are equal whatever else these say.
     """
 
-    family: str
     word: Table
     tables: tuple[Named, ...]
     embedding_norm: Norm | None
@@ -39,6 +39,7 @@ class Architecture:
     tied: bool
     output: Table | None
     causal: bool
+    config: ModelConfig = field(compare=False, repr=False)
 
     def __hash__(self) -> int:
         return self._hash
@@ -46,7 +47,7 @@ class Architecture:
     @functools.cached_property
     def _hash(self) -> int:
         """The planner looks architectures up millions of times."""
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+        return hash(tuple(getattr(self, each.name) for each in fields(self) if each.compare))
 
     @property
     def block(self) -> Block:

@@ -6,7 +6,6 @@ import functools
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
 from tftrain.config.model import ModelConfig
-from tftrain.config.rope import NONE
 
 
 @functools.lru_cache(maxsize=1 << 10)
@@ -21,7 +20,6 @@ def describe(model: ModelConfig) -> Architecture:
     if family.token_types:
         tables.append(("token_type", Table(model.type_vocab_size, width)))
     return Architecture(
-        family=model.model_family,
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
         embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
@@ -33,6 +31,7 @@ def describe(model: ModelConfig) -> Architecture:
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
         causal=model.is_decoder,
+        config=model,
     )
 
 
@@ -48,40 +47,6 @@ def _cycle(model: ModelConfig, norm: Norm) -> tuple[Block, ...]:
 def pretrained(model: ModelConfig) -> Architecture:
     """Returns the architecture of a configuration with the heads of pre-training, whatever its task."""
     return describe(dataclasses.replace(model, task="pretraining", labels=()))
-
-
-def configuration(architecture: Architecture) -> ModelConfig:
-    """Returns a configuration that `describe` makes a pre-trained architecture of."""
-    attention, feed_forward = architecture.cycle[0].attention, architecture.block.feed_forward
-    local = architecture.block.attention if len(architecture.cycle) > 1 else None
-    rows = {name: table.rows for name, table in architecture.tables}
-    return ModelConfig(
-        model_family=architecture.family,
-        vocab_size=architecture.vocab,
-        num_hidden_layers=architecture.layers,
-        hidden_size=architecture.width,
-        num_attention_heads=attention.heads,
-        attention_head_size=None
-        if attention.head_size * attention.heads == architecture.width
-        else attention.head_size,
-        num_key_value_heads=None if attention.key_value_heads == attention.heads else attention.key_value_heads,
-        intermediate_size=architecture.inner,
-        max_position_embeddings=rows.get("position", ModelConfig.max_position_embeddings),
-        position_embedding=attention.positions,
-        rope_theta=attention.theta,
-        rope_scaling=str(attention.scaling or NONE),
-        local_attention=2 * local.window if local else 0,
-        global_attn_every=len(architecture.cycle) if local else ModelConfig.global_attn_every,
-        local_rope_theta=local.theta if local else ModelConfig.local_rope_theta,
-        next_sentence=architecture.causal or architecture.head("next_sentence") is not None,
-        type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
-        norm_position="pre" if architecture.block.pre_norm else "post",
-        activation=feed_forward.activation,
-        bias="all" if attention.output.bias else "query_key_value" if attention.query.bias else "none",
-        query_key_norm=attention.head_norm is not None,
-        use_bias_in_keys=attention.key.bias or not attention.query.bias,
-        tie_output=architecture.output is None,
-    )
 
 
 def _attention(model: ModelConfig) -> Attention:

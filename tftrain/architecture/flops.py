@@ -50,20 +50,25 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
             token.
     """
     attention, feed_forward = model.block.attention, model.block.feed_forward
-    rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
+    after = [(name, _product(rows, leaf)) for name, rows, leaf in layers_of_heads(model, tokens, predictions)]
     return ForwardFlops(
         attention_projections=model.layers
         * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, Dense)),
         attention_products=round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * attention.query.outputs,
         feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
-        heads=sum(
-            _product(rows[head.rows], leaf)
-            for head in model.heads
-            for _, leaf in head.parts()
-            if isinstance(leaf, Dense)
-        ),
-        logits=2 * rows["predictions"] * model.width * model.vocab if model.tied or model.output else 0,
+        heads=sum(flops for name, flops in after if name != "logits"),
+        logits=sum(flops for name, flops in after if name == "logits"),
     )
+
+
+def layers_of_heads(model: Architecture, tokens: int, predictions: int) -> list[tuple[str, int, Dense]]:
+    """Returns the dense layers after the blocks: name, rows of a sample that it reads, and layer; see `forward`."""
+    rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
+    leaves = [(name or head.name, rows[head.rows], leaf) for head in model.heads for name, leaf in head.leaves]
+    layers = [each for each in leaves if isinstance(each[-1], Dense)]
+    if model.tied or model.output:  # It reads what the first head, if there is one, makes of the masked words.
+        layers.insert(1, ("logits", rows["predictions"], Dense(model.width, model.vocab, divided="outputs")))
+    return layers
 
 
 def _product(rows: int, dense: Dense) -> int:

@@ -24,6 +24,7 @@ class Variable(NamedTuple):
         decays: whether it has weight decay, and a trust ratio of its own where the update rule adapts layers; biases
             and the parameters of norms have neither.
         is_hidden_matrix: whether it is a kernel of a block, which Muon orthogonalizes.
+        initial: what all its elements begin with; None: they are drawn.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Variable(NamedTuple):
     is_norm: bool = False
     decays: bool = True
     is_hidden_matrix: bool = False
+    initial: float | None = None
 
     @property
     def size(self) -> int:
@@ -65,7 +67,7 @@ class Dense:
         yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit)
         if self.bias:
             unit = self.unit if by_outputs else 1
-            yield Variable(f"{name}/bias", (self.outputs,), 0 if by_outputs else None, unit, decays=False)
+            yield Variable(f"{name}/bias", (self.outputs,), 0 if by_outputs else None, unit, decays=False, initial=0.0)
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Norm:
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields gamma and, if there is a shift, beta; [width]."""
-        for leaf in ("gamma", "beta") if self.shift else ("gamma",):
-            yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False)
+        for leaf, initial in {"gamma": 1.0, "beta": 0.0}.items() if self.shift else (("gamma", 1.0),):
+            yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False, initial=initial)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Bias:
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the bias."""
-        yield Variable(name, (self.size,), 0, decays=False)
+        yield Variable(name, (self.size,), 0, decays=False, initial=0.0)
 
 
 Leaf = Dense | Norm | Table | Bias

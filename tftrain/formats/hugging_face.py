@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from tftrain.config.train import ModelConfig
-from tftrain.formats import hugging_face_tables as tables
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.hugging_face_config import config_json, model_config, require, special_ids
+from tftrain.formats.hugging_face_tables import kind_of, links_of
 from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
@@ -25,6 +25,16 @@ from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, part_
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# The ends of the names of the classes for fine-tuned tasks.
+_ENDINGS = {
+    **dict.fromkeys(("classification", "multi_label", "regression"), "ForSequenceClassification"),
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "embedding": "Model",
+}
+_BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
+# The beginnings of names that base models do not have.
+_WITHOUT_PREFIX = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "qa_outputs.")
 
 
 def read(folder: Path, allow_pickle: bool = False) -> Weights:
@@ -36,7 +46,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     model, own_tokenizer = read_model(folder)
     files = _open(folder, allow_pickle)
     # Base models have no prefix, and old files have other names for the parameters of norms.
-    prefix = tables.PREFIXES[model.model_family]
+    kind, prefix = kind_of(model), kind_of(model).prefix
     has_prefix = any(name.startswith(prefix) for file in files for name in file.shapes)
     holders = {_full_name(name, "" if has_prefix else prefix): (file, name) for file in files for name in file.shapes}
     shapes = {name: file.shapes[theirs] for name, (file, theirs) in holders.items()}
@@ -45,9 +55,9 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
         file, theirs = holders[name]
         return file.read(theirs)
 
-    buffers = [name for name in shapes if name.endswith(tables.BUFFERS)]
-    tied = tables.TIED_COPIES[model.model_family] if model.tie_output else {}
-    links = check_tensors(str(folder), tables.links_of(model), shapes, {*buffers, *tied})
+    buffers = [name for name in shapes if name.endswith(_BUFFERS)]
+    tied = kind.tied_copies if model.tie_output else {}
+    links = check_tensors(str(folder), links_of(model), shapes, {*buffers, *tied})
     for copy, name in tied.items():
         if copy in shapes and not np.array_equal(tensor(copy), tensor(name)):
             raise FormatError(
@@ -63,7 +73,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 def _full_name(name: str, prefix: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(tables.WITHOUT_PREFIX) else prefix + name
+    return name if name.startswith(_WITHOUT_PREFIX) else prefix + name
 
 
 class _Pickle:
@@ -114,10 +124,11 @@ def write(
     """
     model = weights.model
     require(model, "transformers", ("pre",) if model.is_decoder else ("pre", "post"))
-    name, heads = _architecture(weights, architecture)
+    kind = kind_of(model)
+    name, heads = _architecture(weights, kind.architectures, architecture)
     # Base models have no prefix.
-    prefix = tables.PREFIXES[model.model_family] if name.endswith("Model") and "LM" not in name else ""
-    links = [link for link in tables.links_of(model) if part_of(link.ours[0]) in ("", *heads)]
+    prefix = kind.prefix if name.endswith("Model") and "LM" not in name else ""
+    links = [link for link in links_of(model) if part_of(link.ours[0]) in ("", *heads)]
     links = [link._replace(theirs=link.theirs.removeprefix(prefix)) for link in links]
     shapes = {link.theirs: link.shape for link in links}
     safetensors_file.write_sharded(folder, shapes, tensors_of(weights, links), max_shard_bytes)
@@ -127,10 +138,9 @@ def write(
     return [name for link in links for name in link.ours]
 
 
-def _architecture(weights: Weights, asked: str | None) -> tuple[str, Sequence[str]]:
-    """Returns the class to write, and its heads."""
-    task, known = weights.model.task, tables.ARCHITECTURES[tables.kind(weights.model)]
-    ending = tables.ENDINGS.get(task)
+def _architecture(weights: Weights, known: Mapping[str, Sequence[str]], asked: str | None) -> tuple[str, Sequence[str]]:
+    """Returns the class to write, and its heads, of those that transformers has for the kind of model."""
+    task, ending = weights.model.task, _ENDINGS.get(weights.model.task)
     known = {
         name: heads for name, heads in known.items() if (name.endswith(ending) if ending else "classifier" not in heads)
     }

@@ -1,24 +1,31 @@
 """The config.json of transformers: read as the model that it describes, and written."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tftrain.config.train import ModelConfig
-from tftrain.formats import hugging_face_rope
 from tftrain.formats.errors import FormatError
-from tftrain.formats.hugging_face_tables import (
-    FIELDS,
-    FIXED,
-    FIXED_OF_KIND,
-    FLAGS,
-    GELU_FORMS,
-    MODERN,
-    PROBLEM_TYPES,
-    kind,
-)
+from tftrain.formats.hugging_face_tables import KINDS, kind_of
 from tftrain.input.tokenizer_model import Tokenizer
 
 _MAX_FIELD = 1 << 24
+# What transformers calls the forms of the GeLU.
+_GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
+# Settings that this project has with one value only, which is transformers' default as well.
+_FIXED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "chunk_size_feed_forward": 0,
+}
+_PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
@@ -27,19 +34,20 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     Raises:
         FormatError: it is not a model that this project has; the message names the field.
     """
-    kind = config.get("model_type")
-    if kind not in FIELDS:
-        raise FormatError(f"{path}: model_type is {kind!r}; expected one of {', '.join(FIELDS)}")
-    for name, value in {**FIXED, **FIXED_OF_KIND[kind]}.items():
+    model_type = config.get("model_type")
+    if model_type not in KINDS:
+        raise FormatError(f"{path}: model_type is {model_type!r}; expected one of {', '.join(KINDS)}")
+    kind = KINDS[model_type]
+    for name, value in {**_FIXED, **kind.fixed}.items():
         if config.get(name, value) != value:
             raise FormatError(f"{path}: {name} is {config[name]!r}; this project has only {value!r}")
     values = {}
-    for ours, (theirs, default) in FIELDS[kind].items():
+    for ours, (theirs, default) in kind.fields.items():
         value = config.get(theirs, default)
         if ours == "gelu_form":
-            if value not in GELU_FORMS:
-                raise FormatError(f"{path}: {theirs} is {value!r}; expected one of {', '.join(GELU_FORMS)}")
-            values[ours] = GELU_FORMS[value]
+            if value not in _GELUS:
+                raise FormatError(f"{path}: {theirs} is {value!r}; expected one of {', '.join(_GELUS)}")
+            values[ours] = _GELUS[value]
         elif isinstance(getattr(ModelConfig, ours), bool):
             if not isinstance(value, bool):
                 raise FormatError(f"{path}: {theirs} is {value!r}; expected true or false")
@@ -47,54 +55,11 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         elif value is not None or default is not None:
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if "attention_head_size" not in values and values["hidden_size"] % values["num_attention_heads"]:
-        width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
+        width, heads = (f"{kind.fields[name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
-    if "num_key_value_heads" in FIELDS[kind]:
-        values |= _from_llama(config, values, path)
-    if kind == "modernbert":
-        values |= _from_modernbert(config, values, path)
-    return ModelConfig(**{**FLAGS[kind], **values, **_task(config, path)})
-
-
-def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-    """Returns the flags of a Llama's heads, biases and positions."""
-    heads, values_of_rope = values["num_attention_heads"], hugging_face_rope.flags(config, path)
-    shared = values.get("num_key_value_heads", heads)
-    if heads % shared:
-        raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
-    biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
-    if len(biases) > 1:
-        raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
-    values_of_rope["num_key_value_heads"] = None if shared == heads else shared
-    if values.get("attention_head_size", 0) * heads == values["hidden_size"]:
-        values_of_rope["attention_head_size"] = None
-    return {**values_of_rope, "bias": "all"} if True in biases else values_of_rope
-
-
-def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-    """Returns the flags of a ModernBERT's local and global layers."""
-    activation, act = config.get("classifier_activation", "gelu"), config.get("hidden_activation", "gelu")
-    if activation != act:
-        raise FormatError(
-            f"{path}: classifier_activation is {activation!r}; this project has only that of hidden_activation"
-        )
-    pooling = config.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        raise FormatError(f"{path}: classifier_pooling is {pooling!r}; expected 'cls' or 'mean'")
-    types, every = config.get("layer_types"), values["global_attn_every"]
-    if types is not None:
-        is_global = [each == "full_attention" for each in types] if isinstance(types, list) else []
-        first_global = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
-        every = every if "global_attn_every_n_layers" in config else max(1, first_global)
-        if is_global != [layer % every == 0 for layer in range(values["num_hidden_layers"])]:
-            raise FormatError(
-                f"{path}: layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
-            )
-    return {
-        "global_attn_every": every,
-        "classifier_pooling": pooling,
-        **hugging_face_rope.local_and_global(config, path),
-    }
+    values |= kind.read(config, values, path)
+    model = ModelConfig(model_family=kind.family).with_family_defaults(())
+    return replace(model, **{**kind.flags, **values, **_task(config, path)})
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -111,7 +76,7 @@ def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
     label_names = tuple(str(labels[str(number)]) for number in range(len(labels)))
     if architecture.endswith("ForTokenClassification"):
         return {"task": "token_classification", "labels": label_names}
-    by_type = {name: task for task, name in PROBLEM_TYPES.items()}
+    by_type = {name: task for task, name in _PROBLEM_TYPES.items()}
     default = "regression" if len(label_names) == 1 else "classification"  # as in transformers
     task = by_type.get(config.get("problem_type"), default)
     if task == "regression" and len(label_names) != 1:
@@ -153,33 +118,6 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         raise FormatError(f"--to: the model's bias is {model.bias}, those of {library} with query_key_norm have none")
 
 
-def _more(model: ModelConfig) -> dict[str, Any]:
-    """Returns what config.json has beside the fields of the table, by family."""
-    if model.model_family == "bert":
-        return {"pad_token_id": 0}
-    if model.model_family == "gpt":
-        return {"embd_pdrop": model.hidden_dropout_prob}
-    if model.model_family == "llama":
-        biases = dict.fromkeys(("attention_bias", "mlp_bias"), model.bias == "all") if kind(model) == "llama" else {}
-        no_ids = {"bos_token_id": None, "eos_token_id": None}
-        return {"hidden_act": "silu", **biases, **no_ids, **hugging_face_rope.fields(model)}
-    kinds = ("full_attention", "sliding_attention")
-    bases = dict(zip(kinds, (model.rope_theta, model.local_rope_theta), strict=True))
-    return {
-        "classifier_activation": _gelu(model),
-        "classifier_pooling": model.classifier_pooling,
-        **MODERN,
-        "layer_types": [kinds[layer % model.global_attn_every > 0] for layer in range(model.num_hidden_layers)],
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
-        "global_rope_theta": model.rope_theta,
-        "local_rope_theta": model.local_rope_theta,
-    }
-
-
-def _gelu(model: ModelConfig) -> str:
-    return "gelu" if model.gelu_form == "erf" else "gelu_new" if model.is_decoder else "gelu_pytorch_tanh"
-
-
 def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
     """Returns the ids of a decoder's first and end token, and those for which transformers has no right default."""
     vocabulary = tokenizer and tokenizer.vocabulary
@@ -188,26 +126,25 @@ def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, in
         return {
             f"{name}_id": vocabulary.id(token) for name, token in named.items() if name in ("bos_token", "eos_token")
         }
-    if model.model_family != "modernbert":
-        return {}
-    tokens = {"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"}
+    tokens = kind_of(model).special_tokens
     return {f"{name}_token_id": vocabulary.id(token) if vocabulary else None for name, token in tokens.items()}
 
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
     """Returns the content of config.json."""
+    kind = kind_of(model)
     computed = {
         "intermediate_size": model.feed_forward_size,
         "attention_head_size": model.head_size,
         "num_key_value_heads": model.key_value_heads,
-        "gelu_form": _gelu(model),
+        "gelu_form": "gelu" if model.gelu_form == "erf" else kind.gelu_tanh,
     }
-    fields = FIELDS[kind(model)].items()
-    values = {theirs: computed.get(ours, getattr(model, ours)) for ours, (theirs, _) in fields} | _more(model)
+    values = {theirs: computed.get(ours, getattr(model, ours)) for ours, (theirs, _) in kind.fields.items()}
+    values |= kind.write(model, values)
     if labels := model.labels or (("LABEL_0",) if model.task == "regression" else ()):
         values["id2label"] = {str(number): label for number, label in enumerate(labels)}
         values["label2id"] = {label: number for number, label in enumerate(labels)}
-    if problem_type := PROBLEM_TYPES.get(model.task):
+    if problem_type := _PROBLEM_TYPES.get(model.task):
         values["problem_type"] = problem_type
     dtypes = {"dtype": "float32", "torch_dtype": "float32"}
-    return {"architectures": [architecture], "model_type": kind(model), **dtypes, **values}
+    return {"architectures": [architecture], "model_type": kind.model_type, **dtypes, **values}

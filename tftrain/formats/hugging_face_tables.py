@@ -1,12 +1,43 @@
-"""What transformers calls the models, their sizes and their tensors: one table a model type."""
+"""What transformers calls the models, their sizes and their tensors: one entry for each model_type.
+
+A family that it has is one more entry of `KINDS`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tftrain.architecture.describe import describe
-from tftrain.config.families import FAMILIES
+from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
-from tftrain.formats.links import Link, Names, same
+from tftrain.formats import hugging_face_families as families
+from tftrain.formats.errors import FormatError
+from tftrain.formats.links import Link, Names, same, transposed
 
-# What transformers calls the forms of the GeLU.
-GELU_FORMS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
+
+class Kind(NamedTuple):
+    """A model_type of transformers."""
+
+    model_type: str  # its name there
+    family: str  # its family here
+    # Our fields, each with theirs and the value that it has where a config.json leaves it out: the default of the
+    # type's config class in transformers, or None, which is the default of our own flag.
+    fields: Mapping[str, tuple[str, Any]]
+    architectures: Mapping[str, Sequence[str]]  # the classes, the largest first, each with the heads that it has
+    scopes: Mapping[str, str]  # the names of the tensors, see `Names`
+    prefix: str  # what base models leave out at the beginning of names
+    tied_copies: Mapping[str, str]  # copies of other tensors, by name, that must be equal to them
+    kernel: Callable[[str, Variable], Link] = transposed
+    flags: Mapping[str, Any] = {}  # those that tell it from the other kinds of its family
+    fixed: Mapping[str, Any] = {"tie_word_embeddings": True}  # fields that this project has with one value only
+    answers: str = "classifier"  # name of the head for question_answering
+    gelu_tanh: str = "gelu_pytorch_tanh"  # name of the tanh approximation
+    # Tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
+    special_tokens: Mapping[str, str] = {}
+    # Maps a config.json, the values of `fields` in it and its path to more flags.
+    read: Callable[[Mapping[str, Any], Mapping[str, Any], str], dict[str, Any]] = lambda config, values, path: {}
+    # Maps a model and the values of `fields` to more fields.
+    write: Callable[[ModelConfig, Mapping[str, Any]], dict[str, Any]] = lambda model, values: {}
 
 
 _SIZES = (
@@ -21,100 +52,7 @@ def _sizes(*defaults: int | None, theirs: tuple[str, ...] = _SIZES):
     return dict(zip(_SIZES, zip(theirs, defaults, strict=True), strict=True))
 
 
-# For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
-# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config and ModernBertConfig
-# in transformers. None: the default of our own flag.
-_BERT = {
-    **_sizes(30522, 768, 12, 12, 3072, 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-    "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
-    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
-    "initializer_range": ("initializer_range", 0.02),
-    "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
-    "gelu_form": ("hidden_act", "gelu"),
-}
-_LLAMA = {
-    **_sizes(32000, 4096, 32, 32, 11008, 2048),
-    "attention_head_size": ("head_dim", None),
-    "num_key_value_heads": ("num_key_value_heads", None),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-    "initializer_range": ("initializer_range", 0.02),
-    "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
-    "tie_output": ("tie_word_embeddings", False),
-}
-_QWEN2 = {**_LLAMA, **_sizes(151936, 4096, 32, 32, 22016, 32768), "num_key_value_heads": ("num_key_value_heads", 32)}
-FIELDS = {
-    "bert": _BERT,
-    "megatron-bert": {**_BERT, **_sizes(29056, 1024, 24, 16, 4096, 512)},
-    "gpt2": {
-        **_sizes(50257, 768, 12, 12, None, 1024, theirs=_GPT_SIZES),
-        "hidden_dropout_prob": ("resid_pdrop", 0.1),
-        "attention_probs_dropout_prob": ("attn_pdrop", 0.1),
-        "initializer_range": ("initializer_range", 0.02),
-        "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
-        "gelu_form": ("activation_function", "gelu_new"),
-    },
-    "llama": _LLAMA,
-    "qwen2": _QWEN2,
-    "qwen3": {**_QWEN2, "attention_head_size": ("head_dim", 128)},
-    "modernbert": {
-        **_sizes(50368, 768, 22, 12, 1152, 8192),
-        "hidden_dropout_prob": ("embedding_dropout", 0.0),
-        "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-        "initializer_range": ("initializer_range", 0.02),
-        "layer_norm_epsilon": ("norm_eps", 1e-5),
-        "gelu_form": ("hidden_activation", "gelu"),
-        "local_attention": ("local_attention", 128),
-        "global_attn_every": ("global_attn_every_n_layers", 3),
-    },
-}
-# The flags that are the same in every model of a type.
-FLAGS = {
-    "bert": {"model_family": "bert", "norm_position": "post"},
-    "megatron-bert": {"model_family": "bert", "norm_position": "pre"},
-    "gpt2": {"model_family": "gpt", "norm_position": "pre"},
-    "llama": {"model_family": "llama", **FAMILIES["llama"].defaults},
-    "qwen2": {"model_family": "llama", **FAMILIES["llama"].defaults, "bias": "query_key_value"},
-    "qwen3": {"model_family": "llama", **FAMILIES["llama"].defaults, "query_key_norm": True},
-    "modernbert": {"model_family": "modernbert", **FAMILIES["modernbert"].defaults},
-}
-# The ends of the names of the classes for fine-tuned tasks.
-ENDINGS = {
-    "classification": "ForSequenceClassification",
-    "multi_label": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
-    "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering",
-    "embedding": "Model",
-}
-PROBLEM_TYPES = {
-    "classification": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}
-# Settings that this project has with one value only, which is transformers' default as well.
-FIXED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "chunk_size_feed_forward": 0,
-}
-_TIED = {"tie_word_embeddings": True}
-_SILU = {"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False}
-MODERN = {
-    **_TIED,
-    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
-    "decoder_bias": True,
-    "mlp_dropout": 0.0,
-}
-FIXED_OF_KIND = {
-    **dict.fromkeys(("bert", "megatron-bert", "gpt2"), _TIED),
-    **dict.fromkeys(("llama", "qwen2", "qwen3"), _SILU),
-    "modernbert": MODERN,
-}
-
+_QUERY_KEY_VALUE = ("attention/query", "attention/key", "attention/value")
 _HEADS = {
     "ForPreTraining": ("masked_lm", "pooler", "next_sentence"),
     "ForMaskedLM": ("masked_lm",),
@@ -123,20 +61,20 @@ _HEADS = {
     "ForTokenClassification": ("classifier",),
     "ForQuestionAnswering": ("classifier",),
 }
-ARCHITECTURES = {
-    "bert": {f"Bert{name}": heads for name, heads in _HEADS.items()},
-    "megatron-bert": {f"MegatronBert{name}": heads for name, heads in _HEADS.items()},
-    "gpt2": {"GPT2LMHeadModel": (), "GPT2Model": ()},
-    "llama": {"LlamaForCausalLM": ()},
-    "qwen2": {"Qwen2ForCausalLM": ()},
-    "qwen3": {"Qwen3ForCausalLM": ()},
-    "modernbert": {
-        "ModernBertForMaskedLM": ("masked_lm",),
-        "ModernBertModel": (),
-        **{f"ModernBert{name}": ("masked_lm", "classifier") for name in _HEADS if "classifier" in _HEADS[name]},
+_BERT = Kind(
+    model_type="bert",
+    family="bert",
+    flags={"norm_position": "post"},
+    fields={
+        **_sizes(30522, 768, 12, 12, 3072, 512),
+        "type_vocab_size": ("type_vocab_size", 2),
+        "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
+        "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+        "gelu_form": ("hidden_act", "gelu"),
     },
-}
-BERT_NAMES = Names(
+    architectures={f"Bert{name}": heads for name, heads in _HEADS.items()},
     scopes={
         "embeddings/word": "bert.embeddings.word_embeddings.weight",
         "embeddings/position": "bert.embeddings.position_embeddings.weight",
@@ -157,21 +95,44 @@ BERT_NAMES = Names(
         "next_sentence": "cls.seq_relationship",
         "classifier": "classifier",
     },
+    prefix="bert.",
+    tied_copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    answers="qa_outputs",
+    write=lambda model, values: {"pad_token_id": 0},
 )
-# The names of the embedding's norm, which such a model does not have, stay without harm.
-_MEGATRON_BERT_NAMES = BERT_NAMES._replace(
+_MEGATRON_BERT = _BERT._replace(
+    model_type="megatron-bert",
+    flags={"norm_position": "pre"},
+    fields={**_BERT.fields, **_sizes(29056, 1024, 24, 16, 4096, 512)},
+    architectures={f"MegatronBert{name}": heads for name, heads in _HEADS.items()},
+    # The names of the embedding's norm, which such a model does not have, stay without harm.
     scopes={
-        **BERT_NAMES.scopes,
+        **_BERT.scopes,
         "attention/norm": "bert.encoder.layer.{layer}.attention.ln",
         "feed_forward/norm": "bert.encoder.layer.{layer}.ln",
         "final_norm": "bert.encoder.ln",
-    }
+    },
 )
-_GPT_NAMES = Names(
+_GPT2 = Kind(
+    model_type="gpt2",
+    family="gpt",
+    flags={"norm_position": "pre"},
+    fields={
+        **_sizes(50257, 768, 12, 12, None, 1024, theirs=_GPT_SIZES),
+        "hidden_dropout_prob": ("resid_pdrop", 0.1),
+        "attention_probs_dropout_prob": ("attn_pdrop", 0.1),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+        "gelu_form": ("activation_function", "gelu_new"),
+    },
+    architectures={"GPT2LMHeadModel": (), "GPT2Model": ()},
     scopes={
         "embeddings/word": "transformer.wte.weight",
         "embeddings/position": "transformer.wpe.weight",
-        **dict.fromkeys(("attention/query", "attention/key", "attention/value"), "transformer.h.{layer}.attn.c_attn"),
+        **dict.fromkeys(_QUERY_KEY_VALUE, "transformer.h.{layer}.attn.c_attn"),
         "attention/output": "transformer.h.{layer}.attn.c_proj",
         "attention/norm": "transformer.h.{layer}.ln_1",
         "feed_forward/up": "transformer.h.{layer}.mlp.c_fc",
@@ -180,8 +141,25 @@ _GPT_NAMES = Names(
         "final_norm": "transformer.ln_f",
     },
     kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
+    prefix="transformer.",
+    tied_copies={"lm_head.weight": "transformer.wte.weight"},
+    gelu_tanh="gelu_new",
+    write=lambda model, values: {"embd_pdrop": model.hidden_dropout_prob},
 )
-_LLAMA_NAMES = Names(
+_LLAMA = Kind(
+    model_type="llama",
+    family="llama",
+    fields={
+        **_sizes(32000, 4096, 32, 32, 11008, 2048),
+        "attention_head_size": ("head_dim", None),
+        "num_key_value_heads": ("num_key_value_heads", None),
+        "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
+        "tie_output": ("tie_word_embeddings", False),
+    },
+    fixed={"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False},
+    architectures={"LlamaForCausalLM": ()},
     scopes={
         "embeddings/word": "model.embed_tokens.weight",
         "attention/query": "model.layers.{layer}.self_attn.q_proj",
@@ -198,12 +176,51 @@ _LLAMA_NAMES = Names(
         "final_norm": "model.norm",
         "output": "lm_head.weight",
     },
+    prefix="model.",
+    tied_copies={"lm_head.weight": "model.embed_tokens.weight"},
+    read=families.read_llama,
+    write=families.write_llama,
 )
-_MODERNBERT_NAMES = Names(
+_QWEN2 = _LLAMA._replace(
+    model_type="qwen2",
+    flags={"bias": "query_key_value"},
+    fields={
+        **_LLAMA.fields,
+        **_sizes(151936, 4096, 32, 32, 22016, 32768),
+        "num_key_value_heads": ("num_key_value_heads", 32),
+    },
+    architectures={"Qwen2ForCausalLM": ()},
+    write=families.write_qwen,
+)
+_QWEN3 = _QWEN2._replace(
+    model_type="qwen3",
+    flags={"query_key_norm": True},
+    fields={**_QWEN2.fields, "attention_head_size": ("head_dim", 128)},
+    architectures={"Qwen3ForCausalLM": ()},
+)
+_MODERNBERT = Kind(
+    model_type="modernbert",
+    family="modernbert",
+    fields={
+        **_sizes(50368, 768, 22, 12, 1152, 8192),
+        "hidden_dropout_prob": ("embedding_dropout", 0.0),
+        "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("norm_eps", 1e-5),
+        "gelu_form": ("hidden_activation", "gelu"),
+        "local_attention": ("local_attention", 128),
+        "global_attn_every": ("global_attn_every_n_layers", 3),
+    },
+    fixed=families.MODERNBERT,
+    architectures={
+        "ModernBertForMaskedLM": ("masked_lm",),
+        "ModernBertModel": (),
+        **{f"ModernBert{name}": ("masked_lm", "classifier") for name in _HEADS if "classifier" in _HEADS[name]},
+    },
     scopes={
         "embeddings/word": "model.embeddings.tok_embeddings.weight",
         "embeddings/norm": "model.embeddings.norm",
-        **dict.fromkeys(("attention/query", "attention/key", "attention/value"), "model.layers.{layer}.attn.Wqkv"),
+        **dict.fromkeys(_QUERY_KEY_VALUE, "model.layers.{layer}.attn.Wqkv"),
         "attention/output": "model.layers.{layer}.attn.Wo",
         "attention/norm": "model.layers.{layer}.attn_norm",
         "feed_forward/gate": "model.layers.{layer}.mlp.Wi",
@@ -216,44 +233,31 @@ _MODERNBERT_NAMES = Names(
         "masked_lm/bias": "decoder.bias",
         "classifier": "classifier",
     },
+    prefix="model.",
+    tied_copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    special_tokens={"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"},
+    read=families.read_modernbert,
+    write=families.write_modernbert,
 )
-BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
-_NAMES = {
-    "bert": BERT_NAMES,
-    "megatron-bert": _MEGATRON_BERT_NAMES,
-    "gpt2": _GPT_NAMES,
-    "llama": _LLAMA_NAMES,
-    "qwen2": _LLAMA_NAMES,
-    "qwen3": _LLAMA_NAMES,
-    "modernbert": _MODERNBERT_NAMES,
-}
-# What base models leave out at the beginning of names.
-PREFIXES = {"bert": "bert.", "gpt": "transformer.", "llama": "model.", "modernbert": "model."}
-WITHOUT_PREFIX = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "qa_outputs.")
-# Copies of other tensors, by name, that must be equal to them.
-TIED_COPIES = {
-    "bert": {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    "gpt": {"lm_head.weight": "transformer.wte.weight"},
-    "llama": {"lm_head.weight": "model.embed_tokens.weight"},
-    "modernbert": {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-}
+KINDS = {each.model_type: each for each in (_BERT, _MEGATRON_BERT, _GPT2, _LLAMA, _QWEN2, _QWEN3, _MODERNBERT)}
 
 
-def kind(model: ModelConfig) -> str:
-    """Returns transformers' model_type."""
-    if model.model_family == "bert":
-        return "megatron-bert" if model.is_pre_norm else "bert"
-    if model.model_family == "llama":
-        return "qwen3" if model.query_key_norm else "qwen2" if model.bias == "query_key_value" else "llama"
-    return {"gpt": "gpt2", "modernbert": "modernbert"}[model.model_family]
+def kind_of(model: ModelConfig) -> Kind:
+    """Returns the kind of a model: the last of its family with flags that are the model's.
+
+    Raises:
+        FormatError: there is none.
+    """
+    own = dataclasses.replace(model, norm_position="pre" if model.is_pre_norm else "post")
+    of_family = [each for each in KINDS.values() if each.family == model.model_family]
+    fitting = [each for each in of_family if all(getattr(own, name) == value for name, value in each.flags.items())]
+    if not fitting:
+        raise FormatError(f"--model_family={model.model_family}: transformers has no such model")
+    return fitting[-1]
 
 
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
-    names = _NAMES[kind(model)]
-    if model.task == "question_answering" and model.model_family == "bert":
-        names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
-    return names.links(describe(model).variables())
+    kind = kind_of(model)
+    classifier = {"classifier": kind.answers} if model.task == "question_answering" else {}
+    return Names({**kind.scopes, **classifier}, kernel=kind.kernel).links(describe(model).variables())

@@ -126,25 +126,23 @@ class WatchedWeights(DerivedWeights):
 
 
 class CompletedWeights(DerivedWeights):
-    """Weights and heads with initial values: kernels from a truncated normal, norms of ones, zeros for the rest.
-
-    They depend on the seed and on the variable's name alone.
-    """
+    """Weights and heads with initial values, which depend on the seed and on the variable's name alone."""
 
     def __init__(self, weights: Weights, heads: Collection[str], seed: int):
         parts = {"", *heads, *weights.parts}
         every = [each for each in describe(weights.model).variables() if part_of(each.name) in parts]
         super().__init__(weights, {each.name: each.shape for each in every})
-        self._seed, self.added = seed, [name for name in self.shapes if name not in weights.shapes]
+        self._seed, self._constants = seed, {each.name: each.initial for each in every}
+        self.added = [name for name in self.shapes if name not in weights.shapes]
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
         if name in self._weights.shapes:
             return super().read(name)
-        shape, leaf = self.shapes[name], name.rpartition("/")[2]
-        if leaf == "kernel":
+        shape, constant = self.shapes[name], self._constants[name]
+        if constant is None:
             return truncated_normal(shape, self.model.initializer_range, self._seed, name)
-        return np.full(shape, 1.0 if leaf == "gamma" else 0.0, np.float32)
+        return np.full(shape, constant, np.float32)
 
 
 def truncated_normal(shape: tuple[int, ...], stddev: float, seed: int, name: str) -> np.ndarray:

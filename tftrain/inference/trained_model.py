@@ -131,20 +131,21 @@ class TextEncoder:
         """Builds the tokenizer of a model that has one; see `Tokenizer.build`."""
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
-        self._is_decoder = model.config.is_decoder
         self._tokenize = tokenizer.build(with_special_tokens)
-        if not self._is_decoder:
+        if model.config.is_decoder:
+            self._parts, self._sample = lambda text: [text], self._prompt
+        else:
+            self._parts, self._sample = lambda text: text.split(MASK), self._sentence
             self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
 
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
         """Returns a sample for each text. In a text for an encoder, [MASK] is one token, in capitals as here."""
-        parts = [[text] if self._is_decoder else text.split(MASK) for text in texts]
+        parts = [self._parts(text) for text in texts]
         passages = [part for each in parts for part in each]
         if self._vocabulary.tokenizer_type != "bpe":
             passages = map(cut_spaceless, passages)
         tokens = iter(self._tokenize(list(passages)))
-        make = self._prompt if self._is_decoder else self._sentence
-        return [make([next(tokens) for _ in each]) for each in parts]
+        return [self._sample([next(tokens) for _ in each]) for each in parts]
 
     def _sentence(self, parts: list[np.ndarray]) -> Sample:
         with_masks = [ids for part in parts for ids in ([self._mask], part)][1:]

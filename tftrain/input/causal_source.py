@@ -9,6 +9,7 @@ another.
 
 import tensorflow as tf
 
+from tftrain.config.data_sizes import Sizes
 from tftrain.input.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.input.masking import random_block, stream_key
 from tftrain.input.records import RecordSet
@@ -19,9 +20,9 @@ _NAMES = ("input_ids", "labels")
 class CausalSource(RecordSource):
     """Sequences in TFRecord files. `end_id` is the end token, if the documents of a row do not see each other."""
 
-    def __init__(self, records: RecordSet, max_seq_length: int, id_limit: int, end_id: int | None = None):
+    def __init__(self, records: RecordSet, sizes: Sizes, end_id: int | None = None):
         names = (*_NAMES, *(() if end_id is None else ("sequence_ids", "position_ids")))
-        super().__init__(records, max_seq_length, dict.fromkeys(names, max_seq_length), id_limit)
+        super().__init__(records, sizes.max_seq_length, dict.fromkeys(names, sizes.max_seq_length), sizes.vocab_size)
         self._end_id = end_id
 
     def _features(self, serialized, where, first_sample):
@@ -41,9 +42,9 @@ class CausalSource(RecordSource):
 class SyntheticSequences(ExampleSource):
     """Random token ids."""
 
-    def __init__(self, split: str, max_seq_length: int, vocab_size: int, seed: int):
-        super().__init__(SYNTHETIC_EXAMPLES[split], max_seq_length, dict.fromkeys(_NAMES, max_seq_length))
-        self._vocab_size = vocab_size
+    def __init__(self, split: str, sizes: Sizes, seed: int):
+        self._vocab_size, length, _ = sizes
+        super().__init__(SYNTHETIC_EXAMPLES[split], length, dict.fromkeys(_NAMES, length))
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:

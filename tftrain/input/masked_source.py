@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data_sizes import predictions
+from tftrain.config.data_sizes import Sizes, predictions
 from tftrain.input.example import decode
 from tftrain.input.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.input.masking import Masking, random_block, stream_key
-from tftrain.input.preflight import TOKEN_TYPES
+from tftrain.input.objectives import TOKEN_TYPES
 from tftrain.input.records import RecordSet
 
 _WEIGHTS = ("masked_lm_weights",)
@@ -33,9 +33,9 @@ class PairRecords(RecordSource):
 
     weights = _WEIGHTS
 
-    def __init__(self, records: RecordSet, max_seq_length: int, max_predictions_per_seq: int, id_limit: int):
-        super().__init__(records, max_seq_length, widths(max_seq_length, max_predictions_per_seq), id_limit)
-        self.max_predictions_per_seq = max_predictions_per_seq
+    def __init__(self, records: RecordSet, sizes: Sizes):
+        id_limit, length, self.max_predictions_per_seq = sizes
+        super().__init__(records, length, widths(length, self.max_predictions_per_seq), id_limit)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Returns the tokens of examples; wrong features show when the batch is read."""
@@ -64,7 +64,7 @@ class DynamicSource(PairRecords):
     """Prepared, unmasked pairs. They are masked when a batch is read."""
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
-        super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
+        super().__init__(records, Sizes(id_limit, masking.max_seq_length, masking.max_predictions_per_seq))
         self._masking = masking
 
     def widths_at(self, length: int) -> dict[str, int | None]:
@@ -118,7 +118,7 @@ class PackedSource(PairRecords):
     weights = ("masked_lm_weights", "sequence_weights")
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int, most: int, examples: int):
-        super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
+        super().__init__(records, Sizes(id_limit, masking.max_seq_length, masking.max_predictions_per_seq))
         of_tokens = dict.fromkeys(("sequence_ids", "position_ids"), masking.max_seq_length)
         of_examples = dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), most)
         self.widths = {**self.widths, **of_tokens, **of_examples}
@@ -226,10 +226,9 @@ class SyntheticPairs(ExampleSource):
 
     weights = _WEIGHTS
 
-    def __init__(self, split: str, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, seed: int):
-        super().__init__(SYNTHETIC_EXAMPLES[split], max_seq_length, widths(max_seq_length, max_predictions_per_seq))
-        self.max_predictions_per_seq = max_predictions_per_seq
-        self._vocab_size = vocab_size
+    def __init__(self, split: str, sizes: Sizes, seed: int):
+        self._vocab_size, length, self.max_predictions_per_seq = sizes
+        super().__init__(SYNTHETIC_EXAMPLES[split], length, widths(length, self.max_predictions_per_seq))
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:

@@ -1,6 +1,6 @@
 """Opens the source of examples that the flags select: prepared data, other records, or synthetic data."""
 
-from tftrain.config.data_sizes import synthetic
+from tftrain.config.data_sizes import Sizes, synthetic
 from tftrain.config.train import DataConfig
 from tftrain.input.causal_source import CausalSource, SyntheticSequences
 from tftrain.input.errors import DataError
@@ -9,11 +9,16 @@ from tftrain.input.manifest import Manifest
 from tftrain.input.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
 from tftrain.input.masking import Masking, stream_key
 from tftrain.input.mixture import Mixture, read_prepared
-from tftrain.input.preflight import manifest_predictions, other_objective, record_sizes
+from tftrain.input.objectives import OBJECTIVES
+from tftrain.input.preflight import check_objective, record_sizes
 from tftrain.input.records import RecordSet, match_files
 from tftrain.input.vocabulary import read_vocabulary
 
 __all__ = ["Batch", "ExampleSource", "open_source"]
+
+# By objective, the sources of synthetic data, and of records that another program wrote.
+_SYNTHETIC = {"masked": SyntheticPairs, "causal": SyntheticSequences}
+_RECORDS = {"masked": StaticSource, "causal": CausalSource}
 
 
 def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str = "masked") -> ExampleSource:
@@ -29,10 +34,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
         DataError: files are missing or damaged, the split is empty, or the data has another objective.
     """
     if data.synthetic_data:
-        _, length, slots = synthetic(data, vocab_size, objective)
-        if objective == "causal":
-            return SyntheticSequences(split, length, vocab_size, seed)
-        return SyntheticPairs(split, length, slots, vocab_size, seed)
+        return _SYNTHETIC[objective](split, synthetic(data, vocab_size, objective), seed)
     if data.data_dir or data.mix:
         manifest = read_prepared(data)
         source = _open_prepared(manifest, data, split, vocab_size, seed, objective)
@@ -43,18 +45,14 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
     if pattern is None:
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
     paths = match_files(pattern, flag)
-    length, slots = record_sizes(paths, objective)
-    records = RecordSet(paths)
-    if objective == "causal":
-        return CausalSource(records, length, vocab_size)
-    return StaticSource(records, length, slots, vocab_size)
+    sizes = Sizes(vocab_size, *record_sizes(paths, objective))
+    return _RECORDS[objective](RecordSet(paths), sizes)
 
 
 def _open_prepared(
     manifest: Manifest, data: DataConfig, split: str, vocab_size: int, seed: int, objective: str
 ) -> ExampleSource:
-    if manifest.objective != objective:
-        raise DataError(f"{manifest.folder}: {other_objective(objective, manifest.objective)}")
+    check_objective(manifest, objective)
     shards = manifest.splits[split]
     records = RecordSet([manifest.path(shard.file) for shard in shards])
     for shard, count in zip(shards, records.counts, strict=True):
@@ -64,14 +62,14 @@ def _open_prepared(
     if not len(records):
         remedy = "prepare it from more text, or with a larger --eval_fraction"
         raise DataError(f"{manifest.folder}: its {split} split is empty; {remedy}")
-    length = manifest.max_seq_length
+    sizes = Sizes(vocab_size, manifest.max_seq_length, OBJECTIVES[objective].predictions(manifest, data))
     vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type)
     if objective == "causal":
-        return CausalSource(records, length, vocab_size, vocabulary.end_id if data.document_mask else None)
+        return CausalSource(records, sizes, vocabulary.end_id if data.document_mask else None)
     if manifest.masking == "static":
-        return StaticSource(records, length, manifest.max_predictions_per_seq, vocab_size)
-    slots, key = manifest_predictions(manifest, data), stream_key(seed, f"masking {split}")
-    masking = Masking(vocabulary, length, slots, data.masked_lm_prob, data.whole_word_masking, key)
+        return StaticSource(records, sizes)
+    key = stream_key(seed, f"masking {split}")
+    masking = Masking(vocabulary, *sizes[1:], data.masked_lm_prob, data.whole_word_masking, key)
     if manifest.max_sequences_per_pack:
         examples = manifest.packed_examples(split)
         return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack, examples)

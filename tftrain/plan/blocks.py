@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tftrain.architecture.flops import layers_of_heads
 from tftrain.plan.workload import Workload
 
 _TILE = 64  # keys
@@ -74,6 +75,15 @@ def query_key_value_bytes(work: Workload) -> tuple[float, float]:
     tokens, item = work.rows * work.seq, work.item
     attention = work.model.block.attention
     return tokens * attention.query.outputs * item / work.tp, tokens * attention.key.outputs * item / work.tp
+
+
+def products_of_heads(work: Workload) -> tuple[Product, ...]:
+    """Returns the products after the blocks on one tensor parallel rank and one micro-batch."""
+    batch, t = work.rows, work.tp
+    return tuple(
+        Product(name.replace("_", " "), batch * rows, layer.outputs // (t if layer.divided else 1), layer.inputs)
+        for name, rows, layer in layers_of_heads(work.model, work.seq, work.predictions)
+    )
 
 
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:

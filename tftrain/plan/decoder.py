@@ -6,7 +6,7 @@ u is a tensor of the residual stream (tokens x hidden), v what a rank has of it,
 keys, s the scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block, query_key_value_bytes
+from tftrain.plan.blocks import Kernel, Part, SavedTensor, products_of_block, products_of_heads, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
 # Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (copy
@@ -106,7 +106,6 @@ def head(work: Workload) -> Part:
     v = u / work.stream_ranks
     table, fused = work.model.word.size / work.tp, "cross_entropy" in work.fused
     moved = [passes * item * logits for passes in FUSED_LOGIT_PASSES] if fused else [n * logits for n in LOGIT_BYTES]
-    products = (Product("logits", tokens, work.model.vocab // work.tp, work.model.width),)
     kernels = (
         Kernel("last norm", 2 * v, 3 * v, (1, 2)),
         Kernel("cross-entropy", *moved, (1, 1) if fused else (25, 8)),
@@ -117,4 +116,4 @@ def head(work: Workload) -> Part:
     saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", per_logit * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
+    return Part(products_of_heads(work), kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))

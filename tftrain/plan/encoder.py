@@ -8,7 +8,7 @@ wide layer, k the keys.
 
 from typing import NamedTuple
 
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block, query_key_value_bytes
+from tftrain.plan.blocks import Kernel, Part, SavedTensor, products_of_block, products_of_heads, query_key_value_bytes
 from tftrain.plan.decoder import sums_of_block
 from tftrain.plan.workload import Workload
 
@@ -123,13 +123,10 @@ def embedding(work: Workload) -> Part:
 
 def head(work: Workload) -> Part:
     """Returns the inventory of the heads: logits of the masked positions, in fp32, and the pooler."""
-    rows, width, words = work.rows * work.predictions, work.model.width, work.model.vocab
-    logits, picked = rows * words / work.tp, rows * width * work.item
-    products = (
-        Product("transform", rows, width, width),
-        Product("logits", rows, words // work.tp, width),
-        *([Product("pooler", work.rows, width, width)] if work.model.head("pooler") else []),
-    )
+    rows = work.rows * work.predictions
+    logits, picked = rows * work.model.vocab / work.tp, rows * work.model.width * work.item
+    # That of the next sentence is in no published row, as when constants were fitted.
+    products = tuple(each for each in products_of_heads(work) if each.name != "next sentence")
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     saved = (
         SavedTensor("masked positions", 4 * picked),

@@ -11,7 +11,7 @@ of whole matrices. The output layer works in chunks of rows.
 from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import encoder
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, query_key_value_bytes
+from tftrain.plan.blocks import Kernel, Part, SavedTensor, products_of_heads, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
 PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
@@ -43,14 +43,12 @@ def _masked_head(work: Workload) -> Part:
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
-    pairs = [Product("next sentence", work.rows, 2, width)] if work.model.head("next_sentence") else []
-    return part._replace(products=(*part.products, *pairs), saved=tuple(saved))
+    return part._replace(products=products_of_heads(work), saved=tuple(saved))
 
 
 def _causal_head(work: Workload) -> Part:
     tokens, width, words = work.rows * work.seq, work.model.width, work.model.vocab / work.tp
     u, rows = tokens * width * work.item, rows_of_chunk(tokens, round(words), width)
-    products = (Product("logits", tokens, round(words), width),)
     kernels = (
         Kernel("cross-entropy", *(passes * tokens * words for passes in encoder.LOGIT_BYTES)),
         Kernel("launches", 0, 0, (10, 10)),
@@ -62,7 +60,7 @@ def _causal_head(work: Workload) -> Part:
         SavedTensor("sum of the table's gradient", 4.0 * words * width if rows < tokens else 0.0),
     )
     sums = ((4.0 * tokens,) * 4, (u,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
+    return Part(products_of_heads(work), kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
 
 
 def _accumulated(part: Part, work: Workload) -> Part:

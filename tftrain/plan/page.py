@@ -91,7 +91,7 @@ def write(
         *_levers(plan, levers),
         *_frontier(plan, config, layouts),
     ]
-    about = f"plan of {plan.work.model.family}, {report.sizes(plan.work)}"
+    about = f"plan of {plan.work.model.config.model_family}, {report.sizes(plan.work)}"
     path.write_text(document(f"{verdict} on {plan.cluster.name}", about, parts), encoding="utf-8")
 
 

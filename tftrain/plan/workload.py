@@ -171,14 +171,13 @@ def from_config(
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)
+    vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size, model.objective)
     if zero_stage is None:
         zero_stage = parallel.zero_stage
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
     jit = config.compiles(gpu)
     architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
-    predictions = seq if architecture.causal else predictions
     rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from tftrain.architecture.describe import configuration
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published.rows import Published
 from tftrain.bench.published.scale import LocalMachine, Scale, scaled
@@ -72,10 +71,10 @@ def _run_flags(work: Workload, levers: dict[str, str]) -> list[str]:
 
     `tftrain.plan.workload.from_config` returns the same workload from these flags.
     """
-    model = configuration(work.model)
     optimizer = levers.get("optimizer", DECODER_OPTIMIZER if work.model.causal else ENCODER_OPTIMIZER)
     values = {
-        **{name: getattr(model, name) for name in STRUCTURE},
+        **{name: getattr(work.model.config, name) for name in STRUCTURE},
+        "norm_position": "pre" if work.model.block.pre_norm else "post",
         "max_seq_length": work.seq,
         "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
         "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.architecture.describe import configuration, describe
+from tftrain.architecture.describe import describe
 from tftrain.bench import host
 from tftrain.host import hardware
 from tftrain.plan import memory, reported_flops
@@ -141,7 +141,7 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
     if chunks > 1:
         micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
     small = dataclasses.replace(
-        configuration(model),
+        model.config,
         num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
         hidden_size=hidden,
         num_attention_heads=heads,

@@ -1,4 +1,4 @@
-"""The functions of an exported model by name, on token ids and on texts: each is made by a builder of `BUILDERS`.
+"""The functions of an exported model by name, on token ids and on texts: `OF_DECODERS` and `OF_ENCODERS` make them.
 
 A builder takes a `Source` and returns a `Signature`, or None if the model lacks what it needs.
 """
@@ -51,9 +51,8 @@ class Source(NamedTuple):
 
     @property
     def has_masked_lm(self) -> bool:
-        """Whether the model predicts masked tokens."""
-        config = self.model.config
-        return not (config.is_decoder or config.is_fine_tuned or "masked_lm" in self.model.missing)
+        """Whether an encoder predicts masked tokens."""
+        return not (self.model.config.is_fine_tuned or "masked_lm" in self.model.missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +112,9 @@ def masked_lm(source: Source) -> Signature | None:
     return Signature(run, source.ids)
 
 
-def next_token(source: Source) -> Signature | None:
+def next_token(source: Source) -> Signature:
     """Token ids to the logits of the token after each place."""
     network = source.model.network
-    if not source.model.config.is_decoder:
-        return None
 
     def run(input_ids):
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
@@ -125,15 +122,13 @@ def next_token(source: Source) -> Signature | None:
     return Signature(run, source.ids)
 
 
-def generate(source: Source) -> Signature | None:
+def generate(source: Source) -> Signature:
     """Token ids to the tokens that follow, as `tftrain.predict --max_new_tokens` draws them but for the random numbers.
 
     input_ids are those of texts, each with any tokens after its first `lengths`; temperature 0 takes the most probable
     token. The outputs are output_ids, [n, max_new_tokens], and how many of them are before the end token.
     """
     network, model = source.model.network, source.model
-    if not model.config.is_decoder:
-        return None
     vocabulary = model.tokenizer.vocabulary if model.tokenizer else None
     words = len(vocabulary) if vocabulary else model.config.vocab_size
     end_id = vocabulary.id(model.tokenizer.named_tokens["eos_token"]) if vocabulary else -1
@@ -157,7 +152,7 @@ def generate(source: Source) -> Signature | None:
 def embeddings(source: Source) -> Signature | None:
     """Texts to vectors: of the first token, the mean over all tokens, and the pooled first token."""
     network, config, has_pooler = source.model.network, source.model.config, source.has_pooler
-    if source.text is None or config.is_decoder:
+    if source.text is None:
         return None
 
     def run(text):
@@ -194,7 +189,7 @@ def masked_tokens(source: Source) -> Signature | None:
 def next_tokens(source: Source) -> Signature | None:
     """Texts to the candidates of the token after each."""
     network = source.model.network
-    if source.text is None or not source.model.config.is_decoder:
+    if source.text is None:
         return None
 
     def run(text):
@@ -235,7 +230,7 @@ def _number(source: Source, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
 def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature | None:
     """Returns a signature on token ids if the model was fine-tuned for one of the tasks; CLASS is any custom one."""
     network, config = source.model.network, source.model.config
-    if (CLASS if config.is_custom and config.is_fine_tuned else config.task) not in tasks:
+    if (CLASS if config.is_custom else config.task) not in tasks:
         return None
 
     def run(input_ids, input_mask, token_type_ids=None):
@@ -267,14 +262,17 @@ def _answer_text(source: Source) -> Signature | None:
     return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
 
 
-BUILDERS: dict[str, Builder] = {
+OF_DECODERS: dict[str, Builder] = {
     "encode": encode,
-    "masked_lm": masked_lm,
     "next_token": next_token,
     "generate": generate,
+    "next_tokens": next_tokens,
+}
+OF_ENCODERS: dict[str, Builder] = {
+    "encode": encode,
+    "masked_lm": masked_lm,
     "embeddings": embeddings,
     "masked_tokens": masked_tokens,
-    "next_tokens": next_tokens,
     "classify": partial(_on_ids, _classes, _PROBABILITIES),
     "classify_text": partial(_on_text, _named, _PROBABILITIES, TEXT),
     "classify_pair": partial(_on_text, _named, _PROBABILITIES, PAIR),
@@ -295,5 +293,6 @@ BUILDERS: dict[str, Builder] = {
 
 def signatures(source: Source) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
-    built = {name: build(source) for name, build in BUILDERS.items()}
+    builders = OF_DECODERS if source.model.config.is_decoder else OF_ENCODERS
+    built = {name: build(source) for name, build in builders.items()}
     return {name: signature for name, signature in built.items() if signature is not None}

@@ -52,7 +52,8 @@ class TextGraph(tf.Module):
     def __init__(self, model: TrainedModel):
         super().__init__()
         tokenizer = model.tokenizer
-        self._vocabulary, self._is_decoder = tokenizer.vocabulary, model.config.is_decoder
+        self._vocabulary = tokenizer.vocabulary
+        self._ids = self._prompts if model.config.is_decoder else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
@@ -67,7 +68,7 @@ class TextGraph(tf.Module):
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
-        ids = self._prompts(texts) if self._is_decoder else self._sentences(texts)
+        ids = self._ids(texts)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
 
