@@ -35,7 +35,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         FormatError: it is not a model that this project has; the message names the field.
     """
     model_type = config.get("model_type")
-    if model_type not in KINDS:
+    if model_type not in list(KINDS):  # A file may have a value that is no key.
         raise FormatError(f"{path}: model_type is {model_type!r}; expected one of {', '.join(KINDS)}")
     kind = KINDS[model_type]
     for name, value in {**_FIXED, **kind.fixed}.items():
@@ -45,7 +45,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     for ours, (theirs, default) in kind.fields.items():
         value = config.get(theirs, default)
         if ours == "gelu_form":
-            if value not in _GELUS:
+            if value not in list(_GELUS):
                 raise FormatError(f"{path}: {theirs} is {value!r}; expected one of {', '.join(_GELUS)}")
             values[ours] = _GELUS[value]
         elif isinstance(getattr(ModelConfig, ours), bool):
@@ -78,7 +78,7 @@ def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
         return {"task": "token_classification", "labels": label_names}
     by_type = {name: task for task, name in _PROBLEM_TYPES.items()}
     default = "regression" if len(label_names) == 1 else "classification"  # as in transformers
-    task = by_type.get(config.get("problem_type"), default)
+    task = by_type.get(str(config.get("problem_type")), default)
     if task == "regression" and len(label_names) != 1:
         raise FormatError(f"{path}: a regression with {len(label_names)} outputs; this project has only one")
     return {"task": task, "labels": () if task == "regression" else label_names}
