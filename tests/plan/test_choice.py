@@ -55,6 +55,8 @@ def every_plan(asked):
         found["pipeline_schedule"], found["virtual_pipeline_size"] = found.pop("schedule")
         split = found.pop("split")
         found |= {name: name in split for name in SPLITS}
+        if given & set(SPLITS) and split != tuple(name for name in SPLITS if getattr(config.parallel, name)):
+            continue  # A ZeRO stage that flags give is kept, see docs/planner.md.
         if split == ("split_weights",) and found["pipeline_parallel_size"] > 1:
             continue
         kept = changed(config, {name: value for name, value in found.items() if name not in given})

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -11,6 +12,9 @@ import pytest
 
 from tests import corpora
 from tests.prepare.test_sources import DOCUMENTS
+from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.prepare import shards
+from tftrain.prepare.preparation import prepare
 
 # The address space of the process is limited to what it has after its imports, and so many megabytes.
 SCRIPT = """
@@ -76,11 +80,22 @@ def test_reading_takes_less_memory_than_the_file(tmp_path, kind):
     assert run(tmp_path / f"a.{kind}", tmp_path, 75) == documents
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_process_makes_one_tokenizer_for_all_its_shards(tmp_path, prepare_config, monkeypatch, kind):
+    """What the library of byte pairs takes for one, two megabytes and more, it never gives back."""
+    build, built = Tokenizer.build, []
+    monkeypatch.setattr(Tokenizer, "build", lambda self: built.append(self) or build(self))
+    (tmp_path / "a.txt").write_text(corpora.text(100))
+    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "a.txt"), tokenizer_type=kind, shard_mb=0.01,
+                            vocab_file=None, vocab_size=400, num_workers=1)  # fmt: skip
+    shards._built.cache_clear()
+    assert len(list(Path(prepare(config).folder).glob("train-*.tfrecord"))) > 2
+    assert len(built) == 1
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_two_gigabytes_are_prepared_in_one(tmp_path, prepare_config):
-    from tftrain.prepare.preparation import prepare
-
     (tmp_path / "a.txt").write_text(corpora.text(200))
     small = prepare_config(tmp_path / "small", input_files=str(tmp_path / "a.txt"), objective="causal",
                            tokenizer_type="bpe", vocab_file=None, vocab_size=400)  # fmt: skip

@@ -13,8 +13,8 @@ from tftrain.input.vocabulary import Vocabulary
 from tftrain.input.words import parts, word_splitter
 
 _BYTES_OF_A_CHARACTER = 4
-# Tokens of so many different words are kept in memory, some hundred MB.
-_CACHED_WORDS = 1_000_000
+# Tokens of so many different words are kept in memory, at most 100 MB.
+_CACHED_WORDS = 300_000
 
 
 def whole_text_tokenizer(vocabulary: Vocabulary, lower_case: bool, model: bytes | None) -> tf_text.Tokenizer:

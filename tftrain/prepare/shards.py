@@ -1,5 +1,6 @@
 """What a preparation worker does: count the words of a chunk, hash a held-out one, or write one as a shard."""
 
+import functools
 import os
 import re
 import uuid
@@ -38,7 +39,7 @@ def count_chunk(spool: Spool, chunk: Chunk, config: PrepareConfig) -> Counter:
 
 def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: Tokenizer) -> np.ndarray:
     """Returns the different hashes of the windows of a chunk, ascending."""
-    objective, tokenize = objective_of(config), tokenizer.build()
+    objective, tokenize = objective_of(config), _built(tokenizer)
     ids = [tokenize(objective.passages(document.paragraphs)) for document in spool.read(chunk)]
     windows = decontamination.window_hashes(TokenizedText.join(ids), config.heldout_window, len(tokenizer.vocabulary))
     return np.unique(windows[1])
@@ -102,11 +103,17 @@ def write_file(path: str, payloads: Iterable[bytes]) -> None:
         os.replace(unfinished + suffix, path + suffix)
 
 
+@functools.lru_cache(maxsize=1)
+def _built(tokenizer: Tokenizer) -> Tokenize:
+    """Returns `tokenizer.build()`, the same for all tasks of a process: the memory of a BPE is never given back."""
+    return tokenizer.build()
+
+
 def _tokenize(
     documents: list[SpooledDocument], objective: Objective, tokenizer: Tokenizer
 ) -> tuple[TokenizedText, Accounting]:
     """Returns the text of a chunk without its duplicates, and its tokens, but for those of examples."""
-    tokenize, unknown = tokenizer.build(), tokenizer.vocabulary.unknown_id
+    tokenize, unknown = _built(tokenizer), tokenizer.vocabulary.unknown_id
     kept = [objective.passages(document.paragraphs) for document in documents]
     passages = list(chain.from_iterable(kept))
     ids = tokenize(passages)
