@@ -105,6 +105,7 @@ def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path,
 def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
     started = []
     monkeypatch.setattr(table, "Worker", lambda module, settings, python: started.append((module, python)))
+    monkeypatch.setattr(table.host, "available_memory_gb", lambda: 24.0)
     for other in [row for row in table.rows() if row.name.startswith(task.TEXT) and row.name.endswith("fp32")]:
         table.start(other, BenchConfig(torch_python="/torch/python"))
     assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 3
