@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import time
+import zipfile
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -338,3 +339,9 @@ def test_faults_while_fetching_are_retried_and_leave_nothing_half(server, tmp_pa
         remote.fetch_run(ADDRESS, tmp_path / "half")
     assert raised.value.filename.startswith(ADDRESS)
     assert folder.find(tmp_path / "half") == []
+
+
+def test_an_address_of_an_archive_at_an_address_is_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("a.txt", "hello")
+    assert addresses.open_file(f"zip://a.txt::file://{tmp_path}/b.zip").read() == b"hello"

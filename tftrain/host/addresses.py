@@ -212,20 +212,21 @@ class _Remote(io.RawIOBase):
 def _system(address: str) -> tuple[Any, str]:
     """Returns fsspec's file system of an address, and the path in it."""
     protocol, _, place = address.partition("://")
-    system = _file_system(f"{protocol}://{place.partition('/')[0]}", os.getpid())
-    return system, system._strip_protocol(address)
+    is_chain = "::" in address  # of several file systems, such as zip://a.txt::s3://bucket/b.zip
+    system, path = _file_system(address if is_chain else f"{protocol}://{place.partition('/')[0]}", os.getpid())
+    return system, path if is_chain else system._strip_protocol(address)
 
 
-@functools.cache
-def _file_system(root: str, _pid: int) -> Any:
+@functools.lru_cache(maxsize=256)
+def _file_system(root: str, _pid: int) -> tuple[Any, str]:
     """Returns fsspec's file system of a server or a bucket; threads share it, where fsspec would make one for each."""
     import fsspec
 
-    system = fsspec.core.url_to_fs(root)[0]
+    system, path = fsspec.core.url_to_fs(root)
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
     if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
         system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
-    return system
+    return system, path
 
 
 def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
