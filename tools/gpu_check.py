@@ -1,4 +1,4 @@
-"""The first run on a GPU: what is right, what is fast, and a BERT-large step, in parts of 8 minutes with a page each.
+"""Checks on a GPU: what is right, what is fast, and a BERT-large step, in parts of 8 minutes with a page each.
 
     python tools/gpu_check.py                             # all parts, one after the other
     python tools/gpu_check.py --part=right                # one part
@@ -48,7 +48,10 @@ def run_part(part: str, arguments: argparse.Namespace) -> bool:
     if part == "step":
         import gpu_step
 
-        return not gpu_step.measure(page).failed
+        names = arguments.rows.split(";") if arguments.rows else list(gpu_step.ROWS)
+        if unknown := set(names) - set(gpu_step.ROWS):
+            raise PartError(f"--rows: expected some of {'; '.join(gpu_step.ROWS)}, given {'; '.join(sorted(unknown))}")
+        return not gpu_step.measure(page, names).failed
     try:
         import gpu_handlers
     except ImportError as error:
@@ -96,6 +99,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtypes", default="bfloat16,float32", help="dtypes to time; the checks use all dtypes")
     parser.add_argument("--without_torch", action="store_true", help="leave PyTorch out")
     parser.add_argument("--tensorflow_python", type=Path, default=ROOT / ".venv/bin/python", help="Python of part step")
+    parser.add_argument("--rows", help="rows of part step, separated by ';', in order; by default all")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="seed of the checks' inputs")
     arguments = parser.parse_args(argv)
     if arguments.minutes <= 0:

@@ -1,8 +1,9 @@
 """Part fast of tools/gpu_check.py: the time of every fused op, beside that of a copy and of PyTorch's counterpart.
 
-A time is the median difference between a long and a short run of calls, so that it excludes waiting for the device; the
-inputs are far larger than the L2 cache. The byte counts assume that a kernel reads each input once, a causal softmax
-half of it, and writes each output once. A copy is measured in the same way in the same run, PyTorch with CUDA events.
+A time is the median difference between a long and a short run of programs, so that it excludes waiting for the device.
+A program calls an op many times, so that it excludes the host. The inputs are far larger than the L2 cache. The byte
+counts assume that a kernel reads each input once, a causal softmax half of it, and writes each output once. A copy is
+measured in the same run, PyTorch with CUDA events.
 """
 
 import math

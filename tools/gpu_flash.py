@@ -12,7 +12,7 @@ import gpu_handlers
 import jax
 import jax.numpy as jnp
 from gpu_forms import FORMS, Form
-from gpu_handlers import fused, median_time, random_like
+from gpu_handlers import IN_PROGRAM, fused, random_like, time_in_program, time_program
 
 COLUMNS = ["pass", "dtype", "batch x length x heads x size", "masks", "tftrain us", "tftrain"]
 DETERMINISTIC = "backward, deterministic"  # 7 products instead of 5, and no atomic additions
@@ -57,14 +57,14 @@ def _tftrain(dtype, form, which):
     attributes |= {"sequence_id_lists": 0, "slope_lists": 0}
     sets = _inputs(dtype, form)
     tensors = [(array.shape, dtype) for array in sets[0][:3]]
-    forward = jax.jit(fused("TftrainFlashAttention", [tensors[0], numbers], attributes))
+    forward = fused("TftrainFlashAttention", [tensors[0], numbers], attributes)
     rest = [jnp.ones((form.batch, form.length), jnp.int32), jnp.array([3, 64], jnp.int64)]
     if which == "forward":
-        return median_time(lambda i: forward(*sets[i % 2][:3], *rest))
+        return time_in_program(forward, [[*each[:3], *rest] for each in sets])
     attributes["atomic"] = which == "backward" and dtype != "float32"
-    backward = jax.jit(fused("TftrainFlashAttentionGrad", tensors, attributes))
+    backward = fused("TftrainFlashAttentionGrad", tensors, attributes)
     gradients = [[dcontext, *qkv, *forward(*qkv, *rest), *rest] for *qkv, dcontext in sets]
-    return median_time(lambda i: backward(*gradients[i % 2]))
+    return time_in_program(backward, gradients)
 
 
 def _jax(dtype, form, which):
@@ -74,17 +74,21 @@ def _jax(dtype, form, which):
         options = {"is_causal": form.causal, "local_window_size": window, "implementation": "cudnn"}
         return jax.nn.dot_product_attention(query, key, value, **options)
 
-    def both(query, key, value, dcontext):
-        context, gradients = jax.vjp(attention, query, key, value)
-        return context, gradients(dcontext)
+    # Each call takes the last one's result, so that XLA leaves none out.
+    def forwards(query, key, value, _):
+        for _ in range(IN_PROGRAM):
+            query = attention(query, key, value)
+        return query
 
-    sets = _inputs(dtype, form)
+    def backwards(query, key, value, dcontext):
+        gradients = jax.vjp(attention, query, key, value)[1]
+        for _ in range(IN_PROGRAM):
+            dcontext, dkey, dvalue = gradients(dcontext)
+        return dcontext, dkey, dvalue
+
+    inputs = _inputs(dtype, form)[0]
     try:
-        forward, both = jax.jit(attention), jax.jit(both)
-        forward_time = median_time(lambda i: forward(*sets[i % 2][:3]))
-        if which == "forward":
-            return forward_time
-        # A backward pass alone cannot be called: this is the difference of both and forward.
-        return median_time(lambda i: both(*sets[i % 2])) - forward_time
+        forward_time = time_program(forwards, *inputs)
+        return forward_time if which == "forward" else time_program(backwards, *inputs) - forward_time / IN_PROGRAM
     except (RuntimeError, ValueError, NotImplementedError):  # no cuDNN, or one that does not take the form
         return None

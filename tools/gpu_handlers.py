@@ -101,6 +101,10 @@ def fused(op: str, outputs, attributes, aliases=None, has_side_effect=True):
     return run
 
 
+# Calls in one program: starting a program takes the host longer than a call takes the device.
+IN_PROGRAM = 16
+
+
 def median_time(run, few: int = 8, many: int = 40, repeats: int = 15) -> float:
     """Returns seconds of one call; `run(i)` dispatches a call and returns its results."""
 
@@ -127,5 +131,20 @@ def random_like(shape, dtype, key: int) -> jax.Array:
 def time_call(op: str, inputs, outputs, attributes) -> float:
     """Returns seconds of one call, on two sets of inputs in turn; `inputs` and `outputs` are (shape, dtype)."""
     sets = [[random_like(*spec, 10 * i + k) for k, spec in enumerate(inputs)] for i in range(2)]
-    call = jax.jit(fused(op, outputs, attributes))
-    return median_time(lambda i: call(*sets[i % 2]))
+    return time_in_program(fused(op, outputs, attributes), sets)
+
+
+def time_in_program(call, sets) -> float:
+    """Returns seconds of one call of a fused op, on sets of inputs in turn, within a program of IN_PROGRAM calls."""
+
+    def calls(sets):
+        results = [call(*sets[i % len(sets)])[0] for i in range(IN_PROGRAM)]
+        return results[-1].ravel()[:1]  # no call is left out: each has a side effect, as XLA is told
+
+    return time_program(calls, sets)
+
+
+def time_program(calls, *inputs) -> float:
+    """Returns the seconds of a function of `inputs`, divided by the IN_PROGRAM calls that it makes."""
+    calls = jax.jit(calls)
+    return median_time(lambda _: calls(*inputs), few=1, many=4, repeats=9) / IN_PROGRAM

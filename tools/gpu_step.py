@@ -1,8 +1,9 @@
 """Part step of tools/gpu_check.py: a training step of BERT large on one GPU, as `tftrain.run` takes it."""
 
+import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpu_page import PartError
@@ -26,8 +27,11 @@ WARM_UP, STEPS = 5, 20
 COLUMNS = ["row", "flags", "ms a step", "samples/s", "TFLOP/s", "MFU", "peak GB", "first loss", "last loss"]
 
 
-def measure(make_page: Callable):
-    """Trains for some steps with the flags of each row, and returns the page; see `Page` of tools/gpu_check.py."""
+def measure(make_page: Callable, names: Sequence[str] = tuple(ROWS)):
+    """Trains for some steps with the flags of each named row, and returns the page; see `Page` of tools/gpu_check.py.
+
+    A row's XLA flags come after those of the variable XLA_FLAGS.
+    """
     try:
         from tftrain.bench.training import run
         from tftrain.host import devices
@@ -42,7 +46,7 @@ def measure(make_page: Callable):
 
     def row(name):
         given = [*LARGE.split(), "--grad_accum_steps=1", *ROWS[name].split()]
-        environ = {"XLA_FLAGS": XLA_FLAGS[name]} if name in XLA_FLAGS else None
+        environ = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS.get(name, '')}".strip()}
         rows, _ = run.train(given, 1, WARM_UP + STEPS, page.left - 5, environ=environ)
         rows = [each for each in rows if "step_time_s" in each]
         seconds, samples, rate, share = (
@@ -54,5 +58,5 @@ def measure(make_page: Callable):
         given = f"{XLA_FLAGS.get(name, '')} {ROWS[name]}".strip()
         return [name, given, *numbers, f"{rows[-1]['peak_memory_gb']:.1f}", *losses]
 
-    page.fill((name, lambda name=name: row(name)) for name in ROWS)
+    page.fill((name, lambda name=name: row(name)) for name in names)
     return page

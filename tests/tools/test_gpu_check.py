@@ -101,6 +101,13 @@ def test_a_part_says_what_it_lacks(monkeypatch, capsys):
     assert "gpu_check: right: import of jax halted" in capsys.readouterr().err
 
 
+def test_an_unknown_row_of_the_step_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(signal, "alarm", lambda seconds: None)
+    assert gpu_check.main(["--part=step", "--rows=flash;fussed"]) == 1
+    assert "--rows: expected some of fused; flash; " in (error := capsys.readouterr().err)
+    assert error.endswith("given fussed\n")
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [-1, 0, 3, 12])
 def test_operations_are_those_of_the_pairs_that_the_masks_leave(causal, window):
