@@ -72,12 +72,17 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
     """Trains on prepared data for some steps and returns a record of the table."""
     ranks, manifest = config.np or RANKS, read_manifest(folder)
     share = manifest.examples("train") / manifest.packed_examples("train")
-    batch = max(1, round(ROWS * share / ranks))
+    batch = rows_of_rank(share, ranks)
     steps = run.WARM_UP + (config.steps or STEPS)
     data = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
     arguments = [*FLAGS, *row.settings["flags"], *data, *config.run_flags()]
     metrics, _ = run.train(arguments, ranks, steps, run.LIMIT_SECONDS + 60 * steps)
     return record(metrics, row.settings["packing"], row.settings["most"])
+
+
+def rows_of_rank(share: float, ranks: int) -> int:
+    """Returns the rows of a rank's batch, so that an update has about ROWS examples, each of `share` rows."""
+    return max(1, round(ROWS * share / ranks))
 
 
 def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
