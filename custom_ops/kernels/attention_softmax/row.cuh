@@ -81,7 +81,7 @@ struct DropMask {
     DrawPack(draws, element, draw);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      const bool kept = draw[i] >= static_cast<uint32_t>(drop_below);
+      const bool kept = draw[i] >= DropThreshold(drop_below);
       values[i] = kept ? values[i] * keep_scale : 0.0f;
       ((more[i] = kept ? more[i] * keep_scale : 0.0f), ...);
     }

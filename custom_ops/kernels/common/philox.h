@@ -29,6 +29,17 @@ struct PhiloxWords {
   uint32_t word[4];
 };
 
+// The halves of a * b.
+TFTRAIN_HOST_DEVICE inline void MultiplyWide(uint32_t a, uint32_t b, uint32_t* high, uint32_t* low) {
+#if defined(__CUDA_ARCH__)
+  asm("{.reg .b64 t; mul.wide.u32 t, %2, %3; mov.b64 {%1, %0}, t;}" : "=r"(*high), "=r"(*low) : "r"(a), "r"(b));
+#else
+  const uint64_t product = uint64_t{a} * b;
+  *high = static_cast<uint32_t>(product >> 32);
+  *low = static_cast<uint32_t>(product);
+#endif
+}
+
 TFTRAIN_HOST_DEVICE inline PhiloxWords Philox(uint64_t key, uint64_t low, uint64_t high) {
   uint32_t key0 = static_cast<uint32_t>(key);
   uint32_t key1 = static_cast<uint32_t>(key >> 32);
@@ -37,12 +48,13 @@ TFTRAIN_HOST_DEVICE inline PhiloxWords Philox(uint64_t key, uint64_t low, uint64
   uint32_t c2 = static_cast<uint32_t>(high);
   uint32_t c3 = static_cast<uint32_t>(high >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * c0;
-    const uint64_t product1 = uint64_t{kPhiloxMultiplier1} * c2;
-    c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
-    c1 = static_cast<uint32_t>(product1);
-    c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
-    c3 = static_cast<uint32_t>(product0);
+    uint32_t high0, low0, high1, low1;
+    MultiplyWide(kPhiloxMultiplier0, c0, &high0, &low0);
+    MultiplyWide(kPhiloxMultiplier1, c2, &high1, &low1);
+    c0 = high1 ^ c1 ^ key0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ key1;
+    c3 = low0;
     key0 += kPhiloxWeyl0;
     key1 += kPhiloxWeyl1;
   }

@@ -7,6 +7,9 @@
 
 namespace tftrain::cuda {
 
+// A draw is the upper half of a word, whatever the lower half is: below this threshold its element is dropped.
+__device__ __forceinline__ uint32_t DropThreshold(int64_t drop_below) { return static_cast<uint32_t>(drop_below) << 16; }
+
 // Draws for the kSize elements from `element` on, which must be a multiple of kSize. One counter value serves 8 elements; a
 // pack of 4 draws it whole and uses half.
 template <int kSize>
@@ -17,13 +20,13 @@ __device__ __forceinline__ void DrawPack(const SampleDraws& draws, int64_t eleme
   if constexpr (kSize == 1) {
     const uint32_t low = second_half ? words.word[2] : words.word[0];
     const uint32_t high = second_half ? words.word[3] : words.word[1];
-    draw[0] = ((element & 2 ? high : low) >> (element & 1 ? 16 : 0)) & 0xffff;
+    draw[0] = (element & 2 ? high : low) << (element & 1 ? 0 : 16);
   } else {
 #pragma unroll
     for (int i = 0; i < kSize / 2; ++i) {
       const uint32_t word = kSize == 4 && second_half ? words.word[i + 2] : words.word[i];
-      draw[2 * i] = word & 0xffff;
-      draw[2 * i + 1] = word >> 16;
+      draw[2 * i] = word << 16;
+      draw[2 * i + 1] = word;
     }
   }
 }

@@ -27,7 +27,7 @@ struct Mask {
     DrawPack(Position(dropout).DrawsOf(sample, elements), (first_row + row_of_sample) * hidden + column, draw);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      values[i] = draw[i] >= static_cast<uint32_t>(dropout.drop_below) ? values[i] * keep_scale : 0.0f;
+      values[i] = draw[i] >= DropThreshold(dropout.drop_below) ? values[i] * keep_scale : 0.0f;
     }
   }
 };

@@ -13,7 +13,7 @@ namespace tftrain::cuda {
 
 struct FlashDraws {
   SampleDraws draws;
-  uint32_t drop_below;
+  uint32_t threshold;  // see DropThreshold
 
   // Bit i is set if element 8 * count + i is kept.
   __device__ __forceinline__ uint32_t KeptOfCount(uint64_t count) const {
@@ -21,8 +21,8 @@ struct FlashDraws {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      bits |= ((words.word[i] & 0xffff) >= drop_below ? 1u : 0u) << (2 * i);
-      bits |= ((words.word[i] >> 16) >= drop_below ? 2u : 0u) << (2 * i);
+      bits |= (words.word[i] << 16 >= threshold ? 1u : 0u) << (2 * i);
+      bits |= (words.word[i] >= threshold ? 2u : 0u) << (2 * i);
     }
     return bits;
   }
@@ -31,9 +31,22 @@ struct FlashDraws {
   __device__ __forceinline__ uint32_t Kept8(int64_t element) const {
     const uint64_t count = static_cast<uint64_t>(element) >> 3;
     const int place = static_cast<int>(element & 7);
-    uint32_t bits = KeptOfCount(count);
-    if (place != 0) bits = (bits | KeptOfCount(count + 1) << 8) >> place & 0xff;
-    return bits;
+    return (KeptOfCount(count) | KeptOfCount(count + 1) << 8) >> place & 0xff;
+  }
+
+  // What this lane draws: the bits of kParts parts, of the 8 elements from `element_of(i)` on, in the bytes of a word. If all
+  // parts begin at multiples of 8, each is one count, and two at a time hide the latency of their rounds.
+  template <int kParts, typename ElementOf>
+  __device__ __forceinline__ uint32_t Own(bool is_aligned, const ElementOf& element_of) const {
+    uint32_t own = 0;
+    if (is_aligned) {
+#pragma unroll 2
+      for (int i = 0; i < kParts; ++i) own |= KeptOfCount(static_cast<uint64_t>(element_of(i)) >> 3) << (8 * i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kParts; ++i) own |= Kept8(element_of(i)) << (8 * i);
+    }
+    return own;
   }
 };
 
@@ -42,7 +55,7 @@ template <bool kDropout>
 __device__ __forceinline__ FlashDraws DrawsOf(const Dropout& dropout, int64_t sample, int64_t elements_per_sample) {
   const int64_t position[2] = {kDropout ? dropout.position[0] : 0, kDropout ? dropout.position[1] : 0};
   const Dropout at = {dropout.drop_below, dropout.seed, dropout.site, position};
-  return {SampleDraws(at, sample, elements_per_sample), static_cast<uint32_t>(dropout.drop_below)};
+  return {SampleDraws(at, sample, elements_per_sample), DropThreshold(dropout.drop_below)};
 }
 
 // Without dropout.
@@ -58,12 +71,9 @@ class KeptOfRows {
     static_assert(kColumns == 32 || kColumns == 64);
     // Part number p of the 2 * kParts parts of 8 elements, row g first, is drawn by lane p % 4 of the quad.
     const int lane = threadIdx.x % 4;
-    uint32_t own = 0;
-#pragma unroll 1
-    for (int i = 0; i < kParts / 2; ++i) {
-      const int part = 4 * i % kParts + lane;
-      own |= draws.Kept8((4 * i < kParts ? begin[0] : begin[1]) + 8 * part) << (8 * i);
-    }
+    const uint32_t own = draws.Own<kParts / 2>(((begin[0] | begin[1]) & 7) == 0, [&](int i) {
+      return (4 * i < kParts ? begin[0] : begin[1]) + 8 * (4 * i % kParts + lane);
+    });
     uint32_t of_lane[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) of_lane[i] = ShuffleFrom(own, threadIdx.x % kWarp / 4 * 4 + i);
@@ -100,14 +110,11 @@ class KeptOfColumns {
     // The 8 lanes with the same columns share parts of 8 keys: part number p, by which (p / kFragments) is first the
     // column and then the half of the rows, is drawn by lane group p % 8.
     const int group = LaneGroup(), column = LaneColumn();
-    uint32_t own = 0;
-#pragma unroll 1
-    for (int i = 0; i < kFragments / 2; ++i) {
+    const uint32_t own = draws.Own<kFragments / 2>(((begin | length) & 7) == 0, [&](int i) {
       const int part = 8 * i + group;
       const int fragment = part % kFragments, kind = part / kFragments;
-      const int query = 8 * fragment + column + kind / 2;
-      own |= draws.Kept8(begin + static_cast<int64_t>(query) * length + kind % 2 * 8) << (8 * i);
-    }
+      return begin + static_cast<int64_t>(8 * fragment + column + kind / 2) * length + kind % 2 * 8;
+    });
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // two lanes' bits in a word
       const uint32_t low = ShuffleFrom(own, 4 * i + threadIdx.x % 4);
