@@ -8,7 +8,9 @@
 namespace tftrain::cuda {
 
 // A draw is the upper half of a word, whatever the lower half is: below this threshold its element is dropped.
-__device__ __forceinline__ uint32_t DropThreshold(int64_t drop_below) { return static_cast<uint32_t>(drop_below) << 16; }
+__device__ __forceinline__ uint32_t DropThreshold(int64_t drop_below) {
+  return static_cast<uint32_t>(drop_below) << 16;
+}
 
 // Draws for the kSize elements from `element` on, which must be a multiple of kSize. One counter value serves 8 elements; a
 // pack of 4 draws it whole and uses half.

@@ -34,8 +34,8 @@ struct FlashDraws {
     return (KeptOfCount(count) | KeptOfCount(count + 1) << 8) >> place & 0xff;
   }
 
-  // What this lane draws: the bits of kParts parts, of the 8 elements from `element_of(i)` on, in the bytes of a word. If all
-  // parts begin at multiples of 8, each is one count, and two at a time hide the latency of their rounds.
+  // What this lane draws: the bits of kParts parts, of the 8 elements from `element_of(i)` on, in the bytes of a word. If
+  // all parts begin at multiples of 8, each is one count, and two at a time hide the latency of their rounds.
   template <int kParts, typename ElementOf>
   __device__ __forceinline__ uint32_t Own(bool is_aligned, const ElementOf& element_of) const {
     uint32_t own = 0;
