@@ -4,6 +4,7 @@ The names in `head` are the --labels of the model. So checkpoints, layouts and f
 """
 
 import abc
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
+from tftrain.input.tokenizer_model import Tokenize
 from tftrain.labelled import splits
 from tftrain.labelled.scorers import Scorer
 from tftrain.labelled.splits import MemorySource
@@ -95,7 +97,11 @@ class CustomTask(LabelledTask):
 
     def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of texts, int32 [n] each, without special tokens."""
-        return tokenizer_of(self.config).build()(texts)
+        return self._tokenize(texts)
+
+    @functools.cached_property
+    def _tokenize(self) -> Tokenize:
+        return tokenizer_of(self.config).build()
 
     @property
     def config(self) -> TrainConfig:
