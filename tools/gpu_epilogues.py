@@ -134,8 +134,8 @@ def counts(hlo: str) -> list[str]:
     return [", ".join(f"{number} {name}" for name, number in sorted(calls.items())), str(sums), str(merged)]
 
 
-def compiler(folder: str) -> Callable[[str, str], str]:
-    """Builds the compiler's library; returns a function of a program and of XLA's flags."""
+def compiler(folder: str) -> Callable[..., str]:
+    """Builds the compiler's library; returns a function of a program, XLA's flags and whether to compile all of it."""
     path, source = f"{folder}/liboptimized_hlo.so", Path(__file__).with_name("gpu_optimized_hlo.cc")
     tensorflow = Path(tf.__file__).parent
     libraries = [tensorflow / f"libtensorflow_{name}.so.2" for name in ("cc", "framework")]
@@ -144,8 +144,8 @@ def compiler(folder: str) -> Callable[[str, str], str]:
     function = ctypes.CDLL(path).optimized_hlo
     function.restype = ctypes.c_char_p
 
-    def compiled(hlo: str, flags: str) -> str:
-        optimized = function(hlo.encode(), H100.encode(), flags.encode()).decode()
+    def compiled(hlo: str, flags: str, to_the_end: bool = False) -> str:
+        optimized = function(hlo.encode(), H100.encode(), flags.encode(), to_the_end).decode()
         if optimized.startswith("error: "):
             raise RuntimeError(optimized)
         return optimized

@@ -1,5 +1,5 @@
-// The compiler of TensorFlow's XLA for NVIDIA GPUs on a machine without one, for tools/gpu_epilogues.py: it needs the sizes of a
-// GPU, not the GPU itself.
+// The compiler of TensorFlow's XLA for NVIDIA GPUs on a machine without one, for tools/gpu_epilogues.py and tools/gpu_memory.py:
+// it needs the sizes of a GPU, not the GPU itself.
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +15,8 @@
 
 namespace {
 
-absl::StatusOr<std::string> Optimized(const char* hlo, const char* gpu, const char* flags) {
+// With `to_the_end`, compiles the optimized program too, so that what flags ask for is dumped.
+absl::StatusOr<std::string> Optimized(const char* hlo, const char* gpu, const char* flags, bool to_the_end) {
   stream_executor::GpuTargetConfigProto target;
   xla::DebugOptions options = xla::GetDebugOptionsFromFlags();
   if (!tsl::protobuf::TextFormat::ParseFromString(gpu, &target)) return absl::InvalidArgumentError("the GPU is unreadable");
@@ -34,7 +35,11 @@ absl::StatusOr<std::string> Optimized(const char* hlo, const char* gpu, const ch
   compile_options.target_config.emplace(target);
   auto optimized = (*compiler)->RunHloPasses(*std::move(module), /*executor=*/nullptr, compile_options);
   if (!optimized.ok()) return optimized.status();
-  return (*optimized)->ToString();
+  std::string text = (*optimized)->ToString();
+  if (!to_the_end) return text;
+  auto executable = (*compiler)->RunBackend(*std::move(optimized), /*executor=*/nullptr, compile_options);
+  if (!executable.ok()) return executable.status();
+  return text;
 }
 
 }  // namespace
@@ -42,9 +47,9 @@ absl::StatusOr<std::string> Optimized(const char* hlo, const char* gpu, const ch
 // Returns the optimized program of an unoptimized one, or a message that begins with "error: ", up to the next call. `gpu` is a
 // GpuTargetConfigProto and `flags` are DebugOptions, both as text.
 extern "C" __attribute__((visibility("default"))) const char* optimized_hlo(const char* hlo, const char* gpu,
-                                                                            const char* flags) {
+                                                                            const char* flags, bool to_the_end) {
   static std::string result;
-  const auto optimized = Optimized(hlo, gpu, flags);
+  const auto optimized = Optimized(hlo, gpu, flags, to_the_end);
   result = optimized.ok() ? *optimized : "error: " + optimized.status().ToString();
   return result.c_str();
 }

@@ -8,6 +8,7 @@ from tftrain.config.families import FAMILIES
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import ModelConfig
 from tftrain.plan import own
+from tools import gpu_memory
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
 SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
@@ -55,6 +56,27 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
     assert 0 <= found - bytes_of(own.block(work)) <= rows
+
+
+# GB of a block in the programs that XLA compiles for a GPU, as tools/gpu_memory.py prints them.
+@pytest.mark.parametrize(
+    ("row", "gb"),
+    [
+        ("bert, plain", 1.242),
+        ("bert, fused", 0.805),
+        ("bert, flash", 0.537),
+        ("bert, plain, no dropout", 1.141),
+        ("gpt, plain", 1.242),
+        ("gpt, flash", 0.537),
+        ("llama, plain", 1.409),
+        ("llama, flash", 0.604),
+        ("modernbert, plain", 1.208),
+        ("modernbert, flash", 0.671),
+    ],
+)
+def test_equals_what_xla_keeps_on_a_gpu(row, gb):
+    small, large = (gpu_memory.planned_bytes(gpu_memory.flags_of(row, blocks)) for blocks in gpu_memory.BLOCKS)
+    assert (large - small) / 2 / 1e9 == pytest.approx(gb, rel=0.03)
 
 
 @pytest.mark.parametrize("dtype", ITEM)

@@ -6,6 +6,10 @@ precision: a norm saves its input (a LayerNorm centred) and the normed one, the 
 two factors, SiLU its input, and a gated layer both factors of its product too. Shared keys and values are saved once,
 except with `cudnn`, which needs as many as queries. A causal mask saves no products: scores and context are products
 of whole matrices. The output layer works in chunks of rows.
+
+In the programs that XLA compiles for GPUs, plain norms and GeLU save as little as fused ones: XLA computes the rest
+again in backward. Dropout masks have a byte for each element. What else differs was read from such programs, by
+`tools/gpu_memory.py`.
 """
 
 from tftrain.config.output_chunks import rows_of_chunk
@@ -14,6 +18,7 @@ from tftrain.plan import encoder
 from tftrain.plan.blocks import Kernel, Part, SavedTensor, products_of_heads, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
+MASK_BYTES = 1  # of a boolean
 PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
 CHUNK_COPIES = 4  # of a chunk's causal logits in fp32: logits, differences, exponentials, gradients
 
@@ -82,21 +87,28 @@ def _saved(work: Workload) -> list[SavedTensor]:
         SavedTensor("queries, keys and values", query + 2 * (query if "cudnn" in work.fused else key)),
         SavedTensor("context", query),
         SavedTensor("input of the wide layer", v),
-        SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),
+        SavedTensor("inputs of norms", 2 * v if _saves_input(work, "ln") else 4 * PLAIN_BYTES * numbers_of_rank),
         *_norms_within(work, query + key),
         *_attention(work, scores),
         *_feed_forward(work, wide),
     ]
+    if work.compiled and not (work.hidden_dropout or work.model.block.pre_norm or "dropout_add" in work.fused):
+        saved.append(SavedTensor("residual sums", 2 * v))
     if work.hidden_dropout and "dropout_add" not in work.fused:
-        saved.append(SavedTensor("dropout masks", 2 * v))
+        saved.append(SavedTensor("dropout masks", 2 * numbers_of_rank * (MASK_BYTES if work.compiled else item)))
     return saved
+
+
+def _saves_input(work: Workload, op: str) -> bool:
+    """Whether an op saves only its input: a fused one, and a plain one in XLA's programs for GPUs."""
+    return op in work.fused or work.compiled
 
 
 def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
     """Returns what the norms of queries and keys save; `size` has the bytes of both."""
     if not work.model.block.attention.head_norm:
         return []
-    saved = size if "ln" in work.fused else 2 * PLAIN_BYTES * size / work.item
+    saved = size if _saves_input(work, "ln") else 2 * PLAIN_BYTES * size / work.item
     return [SavedTensor("inputs of the norms of queries and keys", saved)]
 
 
@@ -106,16 +118,19 @@ def _attention(work: Workload, scores: float) -> list[SavedTensor]:
         return [SavedTensor("log-sum-exp of the scores", PLAIN_BYTES * scores / work.seq, core=True)]
     if "softmax" in work.fused:
         return [SavedTensor("attention probabilities", item * scores, core=True)]
-    saved = [SavedTensor("attention probabilities", PLAIN_BYTES * scores, core=True)]
+    saved = [SavedTensor("attention probabilities", (item if work.compiled else PLAIN_BYTES) * scores, core=True)]
     if work.attention_dropout:
-        saved.append(SavedTensor("attention dropout mask", item * scores, core=True))
-    if work.attention_dropout or item != PLAIN_BYTES:
+        mask = MASK_BYTES if work.compiled else item
+        saved.append(SavedTensor("attention dropout mask", mask * scores, core=True))
+    if work.compiled and work.model.block.attention.key_value_heads < work.model.attention_heads:
+        saved.append(SavedTensor("scores of shared keys", item * scores, core=True))
+    if work.attention_dropout or item != PLAIN_BYTES or work.compiled:
         saved.append(SavedTensor("probabilities that weigh the values", item * scores, core=True))
     return saved
 
 
 def _feed_forward(work: Workload, wide: float) -> list[SavedTensor]:
-    fused = "gelu" in work.fused
+    fused = _saves_input(work, "gelu")
     size = wide * (work.item if fused else PLAIN_BYTES)
     saved = [SavedTensor("input of gelu", size), SavedTensor("input of the narrow layer", wide * work.item)]
     gelu = work.model.block.feed_forward.activation != "swiglu"

@@ -1,0 +1,79 @@
+"""Memory of a block's activations on a GPU: what XLA assigns, beside what the planner says. It needs no GPU.
+
+    .venv/bin/python tools/gpu_memory.py                                      # all rows, a minute each
+    .venv/bin/python tools/gpu_memory.py --rows='bert, plain;gpt, plain'
+
+XLA compiles forward and backward with two and with four blocks, as tools/gpu_epilogues.py does, and assigns all tensors
+to one temporary buffer. The difference of its sizes is that of two blocks. It needs CUDA's ptxas, and for fused ops
+their library with CUDA kernels, as `make setup GPU=1` builds it.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gpu_epilogues import CUBLAS, FUSED, LARGE, PLAIN, compiler, training_step
+
+from tftrain.bench.config import run_config
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.forecast import of_run
+from tftrain.plan.system import of_trainer
+
+FLASH = f"{FUSED} --attn_impl=flash"
+NO_BIAS = FLASH.replace("--dropout_add_impl=fused", "")  # a residual add without bias has no fused op
+ROWS = {
+    "bert, plain": f"--model_family=bert {PLAIN}",
+    "bert, fused": f"--model_family=bert {FUSED}",
+    "bert, flash": f"--model_family=bert {FLASH}",
+    "bert, plain, no dropout": f"--model_family=bert {PLAIN} --hidden_dropout_prob=0 --attention_probs_dropout_prob=0",
+    "gpt, plain": f"--model_family=gpt {PLAIN}",
+    "gpt, flash": f"--model_family=gpt {FLASH}",
+    "llama, plain": f"--model_family=llama --num_key_value_heads=4 {PLAIN}",
+    "llama, flash": f"--model_family=llama --num_key_value_heads=4 {NO_BIAS}",
+    "modernbert, plain": f"--model_family=modernbert {PLAIN}",
+    "modernbert, flash": f"--model_family=modernbert {NO_BIAS}",
+}
+BLOCKS = (2, 4)
+GB = 1e9
+
+
+def flags_of(row: str, blocks: int) -> str:
+    """Returns flags of tftrain.run."""
+    return f"{LARGE} {ROWS[row]} --num_hidden_layers={blocks}"
+
+
+def temporary_bytes(compiled, flags: str) -> int:
+    """Returns the size of the temporary buffer of a step with flags of tftrain.run; `compiled` is of `compiler`."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled(training_step(flags), f'{CUBLAS} xla_dump_to: "{folder}"', True)
+        (report,) = Path(folder).glob("*buffer-assignment.txt")
+        return int(re.search(r"size (\d+), preallocated-temp", report.read_text())[1])
+
+
+def planned_bytes(flags: str) -> float:
+    """Returns the planner's activations of a step with flags of tftrain.run."""
+    return of_run(run_config(flags.split()), 1, CLUSTERS["h100"], of_trainer(gpu=True, card="h100")).memory.activations
+
+
+def main() -> None:
+    """Prints a row for each program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help='names of rows, separated by ";"; by default all')
+    names = (parser.parse_args().rows or ";".join(ROWS)).split(";")
+    print("| step | GB of a block, by XLA | planned | error |\n| --- | ---: | ---: | ---: |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = compiler(folder)
+        for name in names:
+            few, many = (flags_of(name, blocks) for blocks in BLOCKS)
+            by_xla, planned = (
+                (size(many) - size(few)) / (BLOCKS[1] - BLOCKS[0]) / GB
+                for size in (lambda each: temporary_bytes(compiled, each), planned_bytes)
+            )
+            print(f"| {name} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
