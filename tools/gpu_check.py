@@ -106,6 +106,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--minutes={arguments.minutes}: expected minutes above 0")
     if unknown := set(arguments.dtypes.split(",")) - set(DTYPES):
         parser.error(f"--dtypes: expected some of {', '.join(DTYPES)}, given {', '.join(sorted(unknown))}")
+    if arguments.rows and arguments.part not in (None, "step"):
+        parser.error(f"--rows: expected --part=step, given --part={arguments.part}")
     if arguments.library and not arguments.library.exists():
         parser.error(f"--library={arguments.library}: no such file")
     if arguments.platform == "cpu" and arguments.part not in ("build", "right"):

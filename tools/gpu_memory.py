@@ -63,6 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help='names of rows, separated by ";"; by default all')
     names = (parser.parse_args().rows or ";".join(ROWS)).split(";")
+    if unknown := set(names) - set(ROWS):
+        parser.error(f"--rows: expected some of {'; '.join(ROWS)}, given {'; '.join(sorted(unknown))}")
     print("| step | GB of a block, by XLA | planned | error |\n| --- | ---: | ---: | ---: |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         compiled = compiler(folder)

@@ -20,6 +20,7 @@ from tools.gpu_check import Page
         (["--library=nowhere.so"], "--library=nowhere.so: no such file"),
         (["--platform=cpu", "--part=fast"], "--platform=cpu: expected --part=build or --part=right"),
         (["--part=slow"], "--part"),
+        (["--part=right", "--rows=flash"], "--rows: expected --part=step, given --part=right"),
     ],
 )
 def test_wrong_flags_are_named(flags, expected, capsys):
