@@ -12,12 +12,14 @@ import argparse
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gpu_epilogues import CUBLAS, FUSED, LARGE, PLAIN, compiler, training_step
 
 from tftrain.bench.config import run_config
+from tftrain.host.units import GB
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import of_trainer
@@ -37,12 +39,12 @@ ROWS = {
     "modernbert, flash": f"--model_family=modernbert {NO_BIAS}",
 }
 BLOCKS = (2, 4)
-GB = 1e9
 
 
-def flags_of(row: str, blocks: int) -> str:
-    """Returns flags of tftrain.run."""
-    return f"{LARGE} {ROWS[row]} --num_hidden_layers={blocks}"
+def block_gb(size: Callable[[str], float], row: str) -> float:
+    """Returns the GB of a block of a row; `size` returns the bytes of a step with flags of tftrain.run."""
+    few, many = (size(f"{LARGE} {ROWS[row]} --num_hidden_layers={blocks}") for blocks in BLOCKS)
+    return (many - few) / (BLOCKS[1] - BLOCKS[0]) / GB
 
 
 def temporary_bytes(compiled, flags: str) -> int:
@@ -69,11 +71,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         compiled = compiler(folder)
         for name in names:
-            few, many = (flags_of(name, blocks) for blocks in BLOCKS)
-            by_xla, planned = (
-                (size(many) - size(few)) / (BLOCKS[1] - BLOCKS[0]) / GB
-                for size in (lambda each: temporary_bytes(compiled, each), planned_bytes)
-            )
+            by_xla = block_gb(lambda flags: temporary_bytes(compiled, flags), name)
+            planned = block_gb(planned_bytes, name)
             print(f"| {name} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
 
 

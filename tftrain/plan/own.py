@@ -95,13 +95,18 @@ def _saved(work: Workload) -> list[SavedTensor]:
     if work.compiled and not (work.hidden_dropout or work.model.block.pre_norm or "dropout_add" in work.fused):
         saved.append(SavedTensor("residual sums", 2 * v))
     if work.hidden_dropout and "dropout_add" not in work.fused:
-        saved.append(SavedTensor("dropout masks", 2 * numbers_of_rank * (MASK_BYTES if work.compiled else item)))
+        saved.append(SavedTensor("dropout masks", 2 * numbers_of_rank * _mask_bytes(work)))
     return saved
 
 
 def _saves_input(work: Workload, op: str) -> bool:
     """Whether an op saves only its input: a fused one, and a plain one in XLA's programs for GPUs."""
     return op in work.fused or work.compiled
+
+
+def _mask_bytes(work: Workload) -> int:
+    """Returns the bytes of an element of a dropout mask."""
+    return MASK_BYTES if work.compiled else work.item
 
 
 def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
@@ -120,8 +125,7 @@ def _attention(work: Workload, scores: float) -> list[SavedTensor]:
         return [SavedTensor("attention probabilities", item * scores, core=True)]
     saved = [SavedTensor("attention probabilities", (item if work.compiled else PLAIN_BYTES) * scores, core=True)]
     if work.attention_dropout:
-        mask = MASK_BYTES if work.compiled else item
-        saved.append(SavedTensor("attention dropout mask", mask * scores, core=True))
+        saved.append(SavedTensor("attention dropout mask", _mask_bytes(work) * scores, core=True))
     if work.compiled and work.model.block.attention.key_value_heads < work.model.attention_heads:
         saved.append(SavedTensor("scores of shared keys", item * scores, core=True))
     if work.attention_dropout or item != PLAIN_BYTES or work.compiled:

@@ -15,23 +15,20 @@ struct FlashDraws {
   SampleDraws draws;
   uint32_t threshold;  // see DropThreshold
 
-  // Bit i is set if element 8 * count + i is kept.
-  __device__ __forceinline__ uint32_t KeptOfCount(uint64_t count) const {
-    const PhiloxWords words = Philox(draws.key, draws.low + count, draws.high);
+  // Bit i is set if element + i is kept, for i < 8; `element` is a multiple of 8.
+  __device__ __forceinline__ uint32_t KeptOfCount(int64_t element) const {
+    uint32_t draw[kElementsPerCount];
+    DrawPack(draws, element, draw);
     uint32_t bits = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      bits |= (words.word[i] << 16 >= threshold ? 1u : 0u) << (2 * i);
-      bits |= (words.word[i] >= threshold ? 2u : 0u) << (2 * i);
-    }
+    for (int i = 0; i < kElementsPerCount; ++i) bits |= (draw[i] >= threshold ? 1u : 0u) << i;
     return bits;
   }
 
-  // Bit i is set if element + i is kept, for i < 8. Two counts have these elements if the length is no multiple of 8.
+  // The same for any element: two counts have these elements if it is no multiple of 8.
   __device__ __forceinline__ uint32_t Kept8(int64_t element) const {
-    const uint64_t count = static_cast<uint64_t>(element) >> 3;
     const int place = static_cast<int>(element & 7);
-    return (KeptOfCount(count) | KeptOfCount(count + 1) << 8) >> place & 0xff;
+    return (KeptOfCount(element - place) | KeptOfCount(element - place + 8) << 8) >> place & 0xff;
   }
 
   // What this lane draws: the bits of kParts parts, of the 8 elements from `element_of(i)` on, in the bytes of a word. If
@@ -41,7 +38,7 @@ struct FlashDraws {
     uint32_t own = 0;
     if (is_aligned) {
 #pragma unroll 2
-      for (int i = 0; i < kParts; ++i) own |= KeptOfCount(static_cast<uint64_t>(element_of(i)) >> 3) << (8 * i);
+      for (int i = 0; i < kParts; ++i) own |= KeptOfCount(element_of(i)) << (8 * i);
     } else {
 #pragma unroll 1
       for (int i = 0; i < kParts; ++i) own |= Kept8(element_of(i)) << (8 * i);
