@@ -14,6 +14,7 @@ from tests.labelled import files
 from tests.tf_models import tf_models
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
+from tftrain.checkpoint.scores import best_step
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
 from tftrain.formats import own
@@ -198,6 +199,19 @@ def test_scores_of_answers_are_those_of_the_official_script(data, alone):
     (row,) = [row for row in rows(folder) if row["step"] == step and "eval_f1" in row]
     assert row["eval_f1"] == pytest.approx(theirs["f1"])
     assert row["eval_exact_match"] == pytest.approx(theirs["exact"])
+
+
+def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, tmp_path):
+    given = (*data["classification"], *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
+    assert loop.train(configured(given), Mesh()) == 0
+    evaluations = [{"step": 4, "value": 2.0}, {"step": 8, "value": 3.0}]
+    (tmp_path / "best.json").write_text(json.dumps({"metric": "accuracy", "evaluations": evaluations}))
+    (early,) = [path for path in checkpoints.find(tmp_path) if checkpoints.order(path)[0] == 4]
+    assert (tmp_path / "predictions.jsonl").exists()
+    # None of this run's scores is as good as that of step 4, so that nothing is written in their place.
+    assert loop.train(configured((*given, f"--resume={early}")), Mesh()) == 0
+    assert best_step(tmp_path) == 4
+    assert not [name for name in ("predictions.jsonl", "confusion_matrix.png") if (tmp_path / name).exists()]
 
 
 def rows(folder):

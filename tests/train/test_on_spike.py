@@ -177,7 +177,8 @@ def test_scores_after_the_checkpoint_are_forgotten(tmp_path):
     best = Best(str(tmp_path), "accuracy", 2, Mesh(), 0)
     found = [best.observe(step, value) for step, value in ((10, 0.5), (20, 0.9), (30, 0.8), (40, 0.7))]
     assert (found, best.step, best.is_exhausted) == ([True, True, False, False], 20, True)
-    best.go_back(15)
+    assert not best.go_back(30), "the best one stays"
+    assert best.go_back(15)
     assert (best.step, best.is_exhausted) == (10, False)
     assert scores.read(tmp_path).best.step == 10, "as other programs read them"
 

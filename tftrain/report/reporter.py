@@ -175,6 +175,11 @@ class Reporter:
         if self._writer:
             predictions.write(self._run.config.run.folder, scorer, result.outputs)
 
+    def forget_predictions(self) -> None:
+        """Removes what the model predicted after a step that the run has gone back from."""
+        if self._writer:
+            predictions.remove(self._run.config.run.folder)
+
     def spike(self, row: SpikeRow) -> None:
         """Writes a loss spike."""
         if self._writer:

@@ -17,16 +17,17 @@ class Best:
     """The scores of a run's evaluations by one metric, of which higher is better; the same on all ranks."""
 
     def __init__(self, output_dir: str, metric: str, patience: int, mesh: Mesh, done: int):
-        """Reads the scores of evaluations within the updates `done` so far; every rank must call it.
+        """Reads the scores of earlier evaluations, and forgets those after the updates `done`; every rank must call it.
 
         The patience is the number of evaluations in a row without a better score that ends a run; 0: none does.
         """
         self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
         text = ""
         if mesh.is_chief and (stored := scores.read(output_dir)) and stored.metric == metric:
-            text = json.dumps([[each.step, each.value] for each in stored.evaluations if each.step <= done])
+            text = json.dumps([[each.step, each.value] for each in stored.evaluations])
         text = collectives.gather_texts(mesh.world, text, "best.before")[0]
         self._scores = Scores(metric, [Score(*each) for each in json.loads(text or "[]")])
+        self.has_lost_best = self.go_back(done)
 
     def observe(self, step: int, value: float) -> bool:
         """Records the score of an evaluation; returns whether it is the best so far. Every rank must call it."""
@@ -34,10 +35,13 @@ class Best:
         self._write()
         return self.step == step
 
-    def go_back(self, step: int) -> None:
-        """Forgets the scores of evaluations after a step."""
+    def go_back(self, step: int) -> bool:
+        """Forgets the scores of evaluations after a step; returns whether the best one was among them."""
+        before, count = self.step, len(self._scores.evaluations)
         self._scores.evaluations = [each for each in self._scores.evaluations if each.step <= step]
-        self._write()
+        if len(self._scores.evaluations) < count:
+            self._write()
+        return self.step != before
 
     def _write(self) -> None:
         if self._mesh.is_chief:

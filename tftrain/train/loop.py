@@ -80,6 +80,8 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
         held_out = phases.held_out
         best = best_of(config, held_out, run.task.scored, mesh, done)
+        if best and best.has_lost_best:
+            reporter.forget_predictions()
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
             return ExitCode.DONE

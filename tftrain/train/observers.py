@@ -131,9 +131,9 @@ class Evaluate(Observer):
             self.health.observe_evaluation(number, result)
 
     def go_back(self, step: int) -> None:
-        """Forgets later scores."""
-        if self.best:
-            self.best.go_back(step)
+        """Forgets later scores, and the predictions of a later evaluation."""
+        if self.best and self.best.go_back(step):
+            self.reporter.forget_predictions()
 
 
 @dataclass
