@@ -30,6 +30,7 @@ SECONDS = 240
 PAIR = "node1:1,node2:1"
 # Without it, horovodrun does not learn that a host no longer answers: see docs/elastic.md.
 KEEPALIVE = "  ServerAliveInterval 10\n  ServerAliveCountMax 3"
+HYBRID = (*TRAINING, "--split_weights", "--split_group=host")
 STEPS = 4
 SHORT = (*FLAGS, f"--max_steps={STEPS}", "--checkpoint_every=0")
 
@@ -125,13 +126,15 @@ def test_a_fault_ends_all_ranks_with_a_line_and_the_next_start_continues(tmp_pat
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_bit_for_bit(tmp_path):
-    expected = undisturbed((*FLAGS, "--checkpoint_every=0"), tmp_path / "undisturbed")
-    flags = (*FLAGS, "--checkpoint_every=0", "--memory_checkpoint_steps=3", f"--output_dir={tmp_path / 'run'}")
+@pytest.mark.parametrize("given", [FLAGS, HYBRID], ids=["tensor parallel", "weights sharded within a host"])
+def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_bit_for_bit(tmp_path, given):
+    alone = (*given, "--checkpoint_every=0", f"--output_dir={tmp_path / 'alone'}")
+    flags = (*given, "--checkpoint_every=0", "--memory_checkpoint_steps=3", f"--output_dir={tmp_path / 'run'}")
     (tmp_path / "network").mkdir()
     with network(tmp_path / "network", "node1", "node2") as hosts:
         for host in hosts.values():
             host.run("mount", "-t", "tmpfs", "none", "/dev/shm")
+        whole = Job(hosts, "node1", training.launch(*alone), tmp_path / "alone.log").outcome(SECONDS)
         job = Job(hosts, "node1", training.launch(*flags), tmp_path / "first.log")
         job.wait_for("20/60", SECONDS)
         job.fault(lambda: FAULTS["processes"].act(job))
@@ -140,10 +143,10 @@ def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_
         again = Job(hosts, "node1", training.launch(*flags), tmp_path / "second.log").outcome(SECONDS)
         for host in hosts.values():
             host.run("sh", "-c", "! ls -d /dev/shm/tftrain_*")
-    assert again.code == 0, again.output
+    assert (whole.code, again.code) == (0, 0), again.output
     step = int(re.search(r"step_(\d+) was in memory", again.output)[1])
     assert step >= 15, again.output
-    assert not differences(final(tmp_path / "run"), expected)
+    assert not differences(final(tmp_path / "run"), final(tmp_path / "alone"))
 
 
 # tests/launching/test_agent.py has what an agent does then, without the minute.

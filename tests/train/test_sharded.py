@@ -20,7 +20,7 @@ def check(ranks, names, seconds=500):
 
 @pytest.mark.multirank
 def test_two_ranks_with_sharded_weights_train_as_with_whole_ones():
-    check(2, ["bert"])
+    check(2, ["bert", "host-of-one"])
 
 
 @pytest.mark.multirank

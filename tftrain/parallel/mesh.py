@@ -154,8 +154,8 @@ class Mesh:
 
     @property
     def replicas(self) -> Group:
-        """The data parallel ranks that hold the same shards of a state."""
-        return self.group("replica") if self.split_size else Group("replica", (self.rank,))
+        """The data parallel ranks that hold the same shards of a state; only this rank where none is partitioned."""
+        return self.group("replica") if (self.split_size or 1) > 1 else Group("replica", (self.rank,))
 
     @property
     def tensor(self) -> Group:
