@@ -32,6 +32,7 @@ def run_ranks(
     environ: Mapping[str, str] | None = None,
     fresh: bool = False,
     horovodrun: bool = False,
+    hosts: int = 1,
 ) -> str:
     """Runs `python ARGS` on several ranks, or as one plain process if `ranks` is 1.
 
@@ -43,6 +44,7 @@ def run_ranks(
         environ: further environment variables.
         fresh: whether each rank needs an interpreter of its own, e.g. to import other modules.
         horovodrun: whether that program starts the ranks.
+        hosts: how many hosts the ranks believe that they are on, as many on each.
 
     Returns:
         The output of all ranks, one after the other; of horovodrun, its own.
@@ -55,7 +57,7 @@ def run_ranks(
     if horovodrun:
         command = ["horovodrun", "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
         expected_code = int(expected_code != 0)
-    with places(1 if horovodrun else ranks) as environs, _started(command, given, environs, fresh) as started:
+    with places(1 if horovodrun else ranks, hosts) as environs, _started(command, given, environs, fresh) as started:
         code = _first_code(started, seconds)
         output = started.output()
     assert code is not None, f"{' '.join(command)}\nwas killed after {seconds} s. Its output:\n{output}"
@@ -140,14 +142,15 @@ def settings(environ: Mapping[str, str] | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def places(ranks: int) -> Iterator[list[dict[str, str]]]:
+def places(ranks: int, hosts: int = 1) -> Iterator[list[dict[str, str]]]:
     """Starts a rendezvous server if there are several ranks, and yields each rank's place as environment variables."""
     if ranks == 1:
         yield [{}]
         return
     server = RendezvousServer(0)
     port = server.start()
-    assigned = get_host_assignments(parse_hosts(f"localhost:{ranks}"), ranks)
+    names = ["localhost", *(f"host{number}" for number in range(1, hosts))]
+    assigned = get_host_assignments(parse_hosts(",".join(f"{name}:{ranks // hosts}" for name in names)), ranks)
     server.init(assigned)
     try:
         yield [

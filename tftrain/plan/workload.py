@@ -180,6 +180,8 @@ def from_config(
     architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
+    of_host = per_node if parallel.split_group == "host" else 0
+    partition = of_host // parallel.tensor_parallel_size if of_host else dp
     return Workload(
         trainer=trainer,
         model=architecture,
@@ -196,8 +198,8 @@ def from_config(
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
         division=_division(config, pp, head_in_layers(architecture, seq, predictions)),
-        zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
-        split_devices=per_node if parallel.split_group == "host" else 0,
+        zero_stage=zero_stage if min(dp, partition) > 1 else 0,  # One rank partitions nothing.
+        split_devices=of_host,
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
