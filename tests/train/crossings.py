@@ -223,7 +223,7 @@ def problems_of(case: Crossing, folder: Path) -> list[str]:
     evaluate = ["-m", "tftrain.run", "--mode=evaluate", f"--output_dir={folder / 'two'}"]
     alone = as_flags({**PLAIN, "eval_examples": COMMON["eval_examples"]})
     output = run_ranks(1, [*evaluate, *alone], seconds=SECONDS)
-    loss = next(value for (step, name), value in found.items() if step == STEPS and name.endswith("lm_loss"))
+    (loss,) = (found[key] for key in ((STEPS, "eval_lm_loss"), (STEPS, "eval_mlm_loss")) if key in found)
     if f"{loss:.4f}" not in output:
         problems.append(f"evaluate: {loss:.4f} is not in\n{output}")
     return problems

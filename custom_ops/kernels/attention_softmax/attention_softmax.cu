@@ -1,7 +1,7 @@
-// Attention softmax on the GPU; see attention_softmax.h. A row of keys lies in the registers of a warp, or of a block where
-// it is longer than 512 keys. Each of these teams runs down rows that lie one after the other: a warp loads the next while
-// it works on one, and the mask of a sample's keys is read once for all of them and kept as one bit for each key. For rows
-// that do not fit there is long.cuh.
+// Attention softmax on the GPU; see attention_softmax.h. A row of keys lies in the registers of a half warp, if a load of 16
+// bytes by each lane is enough, or of a warp, or of a block where it is longer than 512 keys. Each of these teams runs down
+// rows that lie one after the other: lanes load the next while they work on one, and the mask of a sample's keys is read
+// once for all of them and kept as one bit for each key. For rows that do not fit there is long.cuh.
 #include <algorithm>
 
 #include "custom_ops/kernels/attention_softmax/attention_softmax.h"
@@ -14,17 +14,17 @@ namespace {
 
 using namespace tftrain::cuda;
 
-constexpr int kBlockThreads = 128;  // where a team is a warp
+constexpr int kBlockThreads = 128;  // where a team is a warp or a half of one
 constexpr int kMostThreads = 512;
 constexpr int kMostKeys = 16;  // of a thread; with more, its registers run out
 constexpr int kRun = 8;        // rows
 
-template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
+template <bool kCausal, bool kDropout, int kLanes, typename T, int kSize, int kPacks>
+__global__ void __launch_bounds__(kLanes ? kBlockThreads : kMostThreads)
     SoftmaxKernel(AttentionSoftmaxForward args, float keep_scale) {
-  using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
+  using Part = RowPart<kLanes, T, kSize, kPacks>;
   __shared__ float scratch[2][kMostThreads / kWarp];
-  const Team<kWarpTeam> team;
+  const Team<kLanes> team;
   const int keys = static_cast<int>(args.shape.keys);
   const int64_t rows = args.shape.rows();
   const float factor = args.scale * kLog2E;  // powers of 2 from here on
@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
   for (int64_t begin = team.number() * kRun; begin < rows; begin += team.teams() * kRun) {
     const int64_t end = begin + kRun < rows ? begin + kRun : rows;
     RowCursor cursor(args.shape, begin);
-    uint32_t bits = OwnKeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
+    uint32_t bits = OwnKeyBits<kLanes, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
     Part next = {};
-    if (kWarpTeam) next.Load(args.scores, begin, keys, KeyEnd<kCausal>(args.shape, cursor.query));
+    if (kLanes) next.Load(args.scores, begin, keys, KeyEnd<kCausal>(args.shape, cursor.query));
     for (int64_t row = begin; row < end; ++row) {
       const int key_end = static_cast<int>(KeyEnd<kCausal>(args.shape, cursor.query));
       const auto is_before = [key_end](int p) { return !kCausal || Part::KeyOf(p) < key_end; };
@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
         const uint32_t pack_bits = bits >> (p * kSize);
         return kCausal ? pack_bits & BitsBefore<kSize>(key_end, Part::KeyOf(p)) : pack_bits;
       };
-      if (!kWarpTeam) next.Load(args.scores, row, keys, key_end);
+      if (!kLanes) next.Load(args.scores, row, keys, key_end);
       const Part part = next;
-      if (kWarpTeam && row + 1 < end) {
+      if (kLanes && row + 1 < end) {
         next.Load(args.scores, row + 1, keys, KeyEnd<kCausal>(args.shape, cursor.NextQuery()));
       }
       float value[kPacks][kSize] = {};
@@ -86,18 +86,18 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
         }
       }
       if (row + 1 < end && cursor.Next()) {
-        bits = OwnKeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
+        bits = OwnKeyBits<kLanes, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
       }
     }
   }
 }
 
-template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
-__global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
+template <bool kCausal, bool kDropout, int kLanes, typename T, int kSize, int kPacks>
+__global__ void __launch_bounds__(kLanes ? kBlockThreads : kMostThreads)
     SoftmaxGradientKernel(AttentionSoftmaxBackward args, float keep_scale) {
-  using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
+  using Part = RowPart<kLanes, T, kSize, kPacks>;
   __shared__ float scratch[2][kMostThreads / kWarp];
-  const Team<kWarpTeam> team;
+  const Team<kLanes> team;
   const int keys = static_cast<int>(args.shape.keys);
   const int64_t rows = args.shape.rows();
   const Position position(args.dropout);
@@ -110,14 +110,14 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
       next_gradient.Load(args.ddropped, row, keys, KeyEnd<kCausal>(args.shape, query));
       next_probabilities.Load(args.probabilities, row, keys, KeyEnd<kCausal>(args.shape, query));
     };
-    if (kWarpTeam) load(begin, cursor.query);
+    if (kLanes) load(begin, cursor.query);
     for (int64_t row = begin; row < end; ++row) {
       const int key_end = static_cast<int>(KeyEnd<kCausal>(args.shape, cursor.query));
       const auto is_before = [key_end](int p) { return !kCausal || Part::KeyOf(p) < key_end; };
-      if (!kWarpTeam) load(row, cursor.query);
+      if (!kLanes) load(row, cursor.query);
       const Part gradient = next_gradient;
       const Part probabilities = next_probabilities;
-      if (kWarpTeam && row + 1 < end) load(row + 1, cursor.NextQuery());
+      if (kLanes && row + 1 < end) load(row + 1, cursor.NextQuery());
       const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
                              keep_scale};
       const int64_t element = cursor.Element(args.shape);
@@ -161,19 +161,26 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
   }
 }
 
-// Calls run(whether a team is a warp, pack size, packs of each thread, threads of a block); false if the row is too long.
+// Calls run(lanes of a team or 0 for a block, pack size, packs of each thread, threads of a block); false if the row is too
+// long.
 template <int kSize, int kPacks, typename Run>
 bool WithPacks(int64_t keys, const Run& run) {
   const int64_t packs = keys / kSize;
+  if constexpr (kPacks == 1 && kSize > 1) {
+    if (packs <= kWarp / 2) {
+      run(Number<kWarp / 2>(), Number<kSize>(), Number<kPacks>(), kBlockThreads);
+      return true;
+    }
+  }
   if (packs <= kPacks * kWarp) {
-    run(std::true_type(), Number<kSize>(), Number<kPacks>(), kBlockThreads);
+    run(Number<kWarp>(), Number<kSize>(), Number<kPacks>(), kBlockThreads);
     return true;
   }
   if constexpr (kSize * kPacks < kMostKeys) {
     return WithPacks<kSize, kPacks * (kSize == 1 ? 4 : 2)>(keys, run);
   } else {
     if (packs > kPacks * kMostThreads) return false;
-    run(std::false_type(), Number<kSize>(), Number<kPacks>(), DivideUp(DivideUp(packs, kPacks), kWarp) * kWarp);
+    run(Number<0>(), Number<kSize>(), Number<kPacks>(), DivideUp(DivideUp(packs, kPacks), kWarp) * kWarp);
     return true;
   }
 }
@@ -183,11 +190,10 @@ template <typename Direction, bool kCausal, bool kDropout, typename T, int kSize
 void Run(const Args& args, const CudaStream& stream) {
   const int64_t rows = args.shape.rows();
   const float keep_scale = KeepScale(args.dropout);
-  const auto launch = [&](auto warp_team, auto size, auto packs, int threads) {
-    constexpr bool kWarpTeam = decltype(warp_team)::value;
-    const auto kernel = Direction::template Short<kCausal, kDropout, kWarpTeam, T, size, packs>();
+  const auto launch = [&](auto lanes, auto size, auto packs, int threads) {
+    const auto kernel = Direction::template Short<kCausal, kDropout, lanes, T, size, packs>();
     const int teams = DivideUp(rows, kRun);
-    const int blocks = kWarpTeam ? DivideUp(teams, kBlockThreads / kWarp) : teams;
+    const int blocks = lanes ? DivideUp(teams, kBlockThreads / lanes) : teams;
     LaunchKernel(kernel, {std::min(blocks, BlocksThatFit(kernel, threads))}, threads, stream.handle, args, keep_scale);
   };
   if (WithPacks<kSize, 1>(args.shape.keys, launch)) return;
@@ -215,9 +221,9 @@ CudaError Run(const Args& args, bool aligned, const CudaStream& stream) {
 }
 
 struct Forward {
-  template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  template <bool kCausal, bool kDropout, int kLanes, typename T, int kSize, int kPacks>
   static auto Short() {
-    return SoftmaxKernel<kCausal, kDropout, kWarpTeam, T, kSize, kPacks>;
+    return SoftmaxKernel<kCausal, kDropout, kLanes, T, kSize, kPacks>;
   }
   template <bool kCausal, bool kDropout, typename T, int kSize>
   static auto Long() {
@@ -226,9 +232,9 @@ struct Forward {
 };
 
 struct Backward {
-  template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  template <bool kCausal, bool kDropout, int kLanes, typename T, int kSize, int kPacks>
   static auto Short() {
-    return SoftmaxGradientKernel<kCausal, kDropout, kWarpTeam, T, kSize, kPacks>;
+    return SoftmaxGradientKernel<kCausal, kDropout, kLanes, T, kSize, kPacks>;
   }
   template <bool kCausal, bool kDropout, typename T, int kSize>
   static auto Long() {

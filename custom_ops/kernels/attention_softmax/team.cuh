@@ -1,5 +1,5 @@
-// How the attention softmax of short rows is divided: a warp or a block is a team, which has a row in its registers and runs
-// down rows that lie one after the other.
+// How the attention softmax of short rows is divided: a half warp, a warp or a block is a team, which has a row in its
+// registers and runs down rows that lie one after the other.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ATTENTION_SOFTMAX_TEAM_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_ATTENTION_SOFTMAX_TEAM_CUH_
 
@@ -7,21 +7,28 @@
 
 namespace tftrain::cuda {
 
-// The threads that share a row.
-template <bool kWarpTeam>
+// The threads that share a row: so many lanes of a warp, or a block.
+template <int kLanes>
 struct Team {
-  __device__ int size() const { return kWarpTeam ? kWarp : blockDim.x; }
-  __device__ int thread() const { return kWarpTeam ? threadIdx.x % kWarp : threadIdx.x; }
-  __device__ int64_t number() const {
-    return kWarpTeam ? int64_t{blockIdx.x} * (blockDim.x / kWarp) + threadIdx.x / kWarp : blockIdx.x;
+  __device__ static int size() { return kLanes ? kLanes : blockDim.x; }
+  __device__ static int thread() {
+    if constexpr (kLanes > 0) return threadIdx.x % kLanes;
+    return threadIdx.x;
   }
-  __device__ int64_t teams() const { return kWarpTeam ? int64_t{gridDim.x} * (blockDim.x / kWarp) : gridDim.x; }
+  __device__ static int64_t number() {
+    if constexpr (kLanes > 0) return blockIdx.x * int64_t{blockDim.x / kLanes} + threadIdx.x / kLanes;
+    return blockIdx.x;
+  }
+  __device__ static int64_t teams() {
+    if constexpr (kLanes > 0) return gridDim.x * int64_t{blockDim.x / kLanes};
+    return gridDim.x;
+  }
 
   template <typename How>
   __device__ float Reduce(float value, float* scratch) const {
     float values[1] = {value};
-    if (kWarpTeam) {
-      ReduceWarp<How>(values);
+    if constexpr (kLanes > 0) {
+      ReduceWarp<How, kLanes>(values);
     } else {
       ReduceBlock<How>(values, scratch);
     }
@@ -30,11 +37,11 @@ struct Team {
 };
 
 // A thread's part of a row.
-template <bool kWarpTeam, typename T, int kSize, int kPacks>
+template <int kLanes, typename T, int kSize, int kPacks>
 struct RowPart {
   Pack<T, kSize> pack[kPacks];
 
-  __device__ static int KeyOf(int p) { return (p * Team<kWarpTeam>().size() + Team<kWarpTeam>().thread()) * kSize; }
+  __device__ static int KeyOf(int p) { return (p * Team<kLanes>::size() + Team<kLanes>::thread()) * kSize; }
 
   // The packs with keys before `end`; the others stay as they are.
   __device__ void Load(const void* from, int64_t row, int64_t keys, int64_t end) {
@@ -86,9 +93,9 @@ struct RowCursor {
   int64_t query;
 };
 
-template <bool kWarpTeam, typename T, int kSize, int kPacks>
+template <int kLanes, typename T, int kSize, int kPacks>
 __device__ __forceinline__ uint32_t OwnKeyBits(const int32_t* key_mask, int64_t sample, int keys) {
-  using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
+  using Part = RowPart<kLanes, T, kSize, kPacks>;
   uint32_t bits = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {

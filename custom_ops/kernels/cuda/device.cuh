@@ -102,14 +102,17 @@ struct Larger {
   __device__ static float Join(float a, float b) { return a > b ? a : b; }
 };
 
-// Over the lanes of a warp, for each value, in all lanes.
-template <typename How, int kValues>
+// Over the lanes of a warp, or of each group of kLanes of them, for each value, in all lanes. Groups need not come here
+// together.
+template <typename How, int kLanes = kWarp, int kValues>
 __device__ inline void ReduceWarp(float (&values)[kValues]) {
+  uint32_t lanes = 0xffffffff;
+  if (kLanes < kWarp) lanes = ((1u << kLanes % kWarp) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
 #pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      values[i] = How::Join(values[i], __shfl_xor_sync(0xffffffff, values[i], distance));
+      values[i] = How::Join(values[i], __shfl_xor_sync(lanes, values[i], distance));
     }
   }
 }

@@ -195,7 +195,7 @@ TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuIfItIsCausal) {
         ExpectSameAttentionSoftmax(dtype, {1, 1, 20, keys, 1, 5, true}, drop_below);
       }
     }
-    for (int64_t keys : {129, 512, 520}) ExpectSameAttentionSoftmax(dtype, {1, 1, keys, keys, 1, 5, true}, 6554);
+    for (int64_t keys : {64, 128, 129, 512, 520}) ExpectSameAttentionSoftmax(dtype, {1, 1, keys, keys, 1, 5, true}, 6554);
   }
 }
 
