@@ -20,11 +20,14 @@ __device__ __forceinline__ uint32_t KeyBits(const int32_t* key_mask, int64_t key
   return bits;
 }
 
+template <int kSize>
+constexpr uint32_t kAllBits = (1u << kSize) - 1;
+
 // The bits, of the kSize keys from `key` on, that come before `end`.
 template <int kSize>
 __device__ __forceinline__ uint32_t BitsBefore(int64_t end, int64_t key) {
   const int64_t left = end - key;
-  if (left >= kSize) return (1u << kSize) - 1;
+  if (left >= kSize) return kAllBits<kSize>;
   return left > 0 ? (1u << left) - 1 : 0;
 }
 
@@ -45,12 +48,17 @@ __device__ __forceinline__ int64_t KeyEnd(const AttentionShape& shape, int64_t q
   return kCausal ? shape.KeyEnd(query) : shape.keys;
 }
 
-// The largest of the scores, as powers of 2, whose bits are set, and of `largest`.
+// The largest of the scores, as powers of 2, whose bits are set, and of `largest`. Most often all are.
 template <int kSize>
 __device__ __forceinline__ float LargestOf(const float (&scores)[kSize], uint32_t bits, float factor, float largest) {
+  if (bits == kAllBits<kSize>) {
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    if (bits >> i & 1) largest = Larger::Join(scores[i] * factor, largest);
+    for (int i = 0; i < kSize; ++i) largest = Larger::Join(scores[i] * factor, largest);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      if (bits >> i & 1) largest = Larger::Join(scores[i] * factor, largest);
+    }
   }
   return largest;
 }
@@ -58,11 +66,16 @@ __device__ __forceinline__ float LargestOf(const float (&scores)[kSize], uint32_
 // Puts the numerators of the softmax in place of the scores.
 template <int kSize>
 __device__ __forceinline__ void Powers(uint32_t bits, float factor, float largest, float (&values)[kSize]) {
+  const float shift = largest > -INFINITY ? largest : INFINITY;  // Without keys, all are zero.
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
     // In one rounding, so that the row's common part of the error is exactly common.
-    const float power = Exp2Approx(fmaf(values[i], factor, -largest));
-    values[i] = bits >> i & 1 && largest > -INFINITY ? power : 0.0f;
+    values[i] = Exp2Approx(fmaf(values[i], factor, -shift));
+  }
+  if (bits == kAllBits<kSize>) return;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    if (!(bits >> i & 1)) values[i] = 0.0f;
   }
 }
 

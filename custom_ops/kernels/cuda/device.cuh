@@ -99,7 +99,7 @@ struct Add {
 };
 
 struct Larger {
-  __device__ static float Join(float a, float b) { return a > b ? a : b; }
+  __device__ static float Join(float a, float b) { return fmaxf(a, b); }
 };
 
 // Over the lanes of a warp, or of each group of kLanes of them, for each value, in all lanes. Groups need not come here
