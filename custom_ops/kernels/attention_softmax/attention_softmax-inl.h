@@ -119,8 +119,10 @@ void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end
     const T* scores = static_cast<const T*>(args.scores) + row * keys;
     const float largest = ScaleRow(scores, args.scale * kLog2E, bias.Of(row), key_end, values);
     float factor = 0;
-    if (largest == -INFINITY) {
-      std::fill(scratch.values.begin(), scratch.values.end(), 0.0f);
+    if (largest == -INFINITY) {  // nothing is left, or nothing is a number
+      const bool is_number = std::none_of(values, values + key_end, [](float value) { return std::isnan(value); });
+      std::fill(scratch.values.begin(), scratch.values.end(), is_number ? 0.0f : NAN);
+      factor = 1;
     } else {
       factor = 1.0f / ExponentialRow(largest, key_end, values);
     }

@@ -190,6 +190,28 @@ TEST(AttentionSoftmax, KeepsTheRateWithinFourSigma) {
   }
 }
 
+TEST(AttentionSoftmax, KeepsWhatIsNotANumber) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t keys : {1, 33, 64}) {
+      const AttentionShape shape{1, 1, 3, keys, 0, 1};
+      std::vector<double> values(3 * keys, 0.5);
+      std::fill_n(values.begin() + keys, keys, NAN);
+      Buffer scores(dtype, values);
+      const std::vector<int32_t> mask(keys, 1);
+      for (Target target : Targets()) {
+        Buffer probabilities(dtype, 3 * keys);
+        Launch(AttentionSoftmaxForward{shape, kScale, {}, dtype, scores.data(), mask.data(), probabilities.data(),
+                                       nullptr},
+               SerialFor, target);
+        const std::vector<double> found = probabilities.values();
+        for (int64_t i = 0; i < 3 * keys; ++i) {
+          ASSERT_EQ(std::isnan(found[i]), i / keys == 1) << Name(target) << " " << Name(dtype) << " element " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionSoftmax, LeavesItsInputsAlone) {
   std::mt19937 random(4);
   const Case c{BestTarget(), DType::kBFloat16, {1, 2, 33, 33, 0, 2}, 0.1};

@@ -40,6 +40,7 @@ uint16_t EncodeBits(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   uint16_t low = 0;
   uint16_t high = std::is_same_v<T, Half> ? 0x7c00 : 0x7f80;
+  if (std::isnan(value)) return high | high >> 1;
   while (high - low > 1) {
     const uint16_t middle = (low + high) / 2;
     (DecodeBits(middle, T()) <= std::fabs(value) ? low : high) = middle;

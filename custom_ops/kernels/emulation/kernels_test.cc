@@ -149,7 +149,7 @@ void ExpectSameAttentionSoftmax(DType dtype, const AttentionShape& shape, int64_
   const Dropout dropout{drop_below, 1234567890123, 77, position};
   Data data(2);
   std::vector<int32_t> mask(shape.batch * keys, 0);  // of the second sample, nothing is left
-  for (int64_t i = 0; i < keys; ++i) mask[i] = i % 5 != 3;
+  for (int64_t i = 0; i < keys; ++i) mask[i] = i / 16 % 2 == 1 || i % 5 != 3;  // some packs are whole
   const auto p = data.Out(dtype, count), dropped = data.Out(dtype, count), again = data.Out(dtype, count);
   const auto dscores = data.Out(dtype, count);
   AttentionSoftmaxForward args{shape, 0.3, dropout, dtype, data.In(dtype, count, 0, 3), mask.data(),
@@ -182,6 +182,23 @@ TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuWithTheSameMasks) {
       for (int64_t drop_below : {0, 6554}) {
         ExpectSameAttentionSoftmax(dtype, {2, 3, keys < 100 ? keys : keys > 8192 ? 1 : 4, keys, 1, 5}, drop_below);
       }
+    }
+  }
+}
+
+TEST(CudaAttentionSoftmax, KeepsWhatIsNotANumber) {
+  const int64_t position[2] = {};
+  for (int64_t keys : {17, 64, 512, 2048, 8200}) {
+    const AttentionShape shape{1, 1, 3, keys, 0, 1};
+    std::vector<float> scores(3 * keys, 0.5f), probabilities(3 * keys);
+    std::fill_n(scores.begin() + keys, keys, NAN);
+    std::vector<int32_t> mask(keys, 1);
+    mask[keys - 1] = 0;
+    LaunchEmulated(AttentionSoftmaxForward{shape, 0.3, {0, 1, 0, position}, DType::kFloat32, scores.data(), mask.data(),
+                                           probabilities.data(), nullptr});
+    for (int64_t i = 0; i < 3 * keys; ++i) {
+      if (i % keys == keys - 1) continue;
+      ASSERT_EQ(std::isnan(probabilities[i]), i / keys == 1) << keys << " keys, element " << i;
     }
   }
 }
