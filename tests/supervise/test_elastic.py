@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from horovod.runner.http.http_server import RendezvousServer
 from tftrain.config.fields import Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.membership import Membership
+from tftrain.parallel.rendezvous import Store
 from tftrain.supervise import elastic
 
 # Says in FOLDER/starts which rank of how many it is, and ends with the number that FOLDER/end_HOST or FOLDER/end holds.
@@ -50,8 +52,10 @@ class Hosts(HostDiscovery):
 class Job:
     """An elastic job whose hosts are names, with a supervisor in a thread for each."""
 
-    def __init__(self, folder, names, fewest=1, problems=lambda ranks: []):
+    def __init__(self, folder, names, fewest=1, problems=lambda ranks: [], cut=()):
+        """The driver loses a supervisor on a host of `cut`, which lives on, when the host's event is set."""
         self.folder, self.hosts, self.codes = folder, Hosts(names), {}
+        self.cut = {name: threading.Event() for name in cut}
         self._problems = problems
         (folder / "stop").write_text(str(int(ExitCode.STOPPED)))
         self.server = RendezvousServer(0)
@@ -71,9 +75,18 @@ class Job:
         }
         command = [sys.executable, "-c", CHILD, str(self.folder)]
         membership = Membership(environ)
-        code = elastic.Supervisor(membership, environ, command, str(self.folder), self._problems, 30).run()
+        supervisor = elastic.Supervisor(membership, environ, command, str(self.folder), self._problems, 30)
+        if slot.hostname in self.cut:
+            threading.Thread(target=lambda: self.codes.setdefault(slot.hostname, supervisor.run())).start()
+            self.cut[slot.hostname].wait()
+            return 255, time.time()
+        code = supervisor.run()
         self.codes.setdefault(slot.hostname, code)
         return code, time.time()
+
+    def notes(self):
+        """Returns the store, where the supervisors leave notes."""
+        return Store(f"127.0.0.1:{self._port}")
 
     def starts(self):
         """Returns rank, size and further arguments of all children so far."""
@@ -190,6 +203,21 @@ def test_a_host_that_is_taken_away_leaves_and_the_others_go_on(tmp_path):
     job.end_all()
     assert job.finish() == {"a": 0}
     assert job.codes == {"a": 0, "b": 0}
+
+
+def test_a_supervisor_that_the_driver_has_given_up_disturbs_no_one(tmp_path):
+    job = Job(tmp_path, ["a", "b"], cut=["b"])
+    job.await_starts(("0", "2"), ("1", "2"))
+    job.cut["b"].set()
+    job.end("a", ExitCode.PEER_ENDED)
+    job.await_starts(("0", "1"))
+    job.end("b", ExitCode.PEER_ENDED)
+    until(lambda: "b" in job.codes)
+    assert job.codes["b"] == ExitCode.DONE
+    assert job.notes().get(elastic.RANK_FAILED) is None
+    job.end_all()
+    assert job.finish()["a"] == 0
+    assert job.starts() == [*job.starts()[:2], ("0", "1")]
 
 
 def test_a_number_of_ranks_that_can_not_share_the_work_waits_for_other_hosts(tmp_path):

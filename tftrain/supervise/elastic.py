@@ -9,6 +9,8 @@ supervisors ask the driver for their new ranks, and new children resume from the
 - A child failed, or ended because another child failed: its supervisor leaves a note in the launcher's store. Children
   that have not ended a little later are killed, even if they hang. The steps since the last checkpoint are repeated.
   If the supervisor of the failed rank is alive, it starts the rank again; otherwise the driver gives up the host.
+- A host could not be reached for a while: the driver has given up its supervisors, and may have started others there.
+  They live on, and find that the store has been emptied without them: they leave no note, ask for no rank, and end.
 - A child ended for a reason that would recur, such as wrong flags, bad data or too many non-finite steps: a note ends
   all other children.
 
@@ -23,6 +25,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -87,6 +90,7 @@ class Supervisor:
         self._child: subprocess.Popen | None = None
         self._has_restarted = self._is_stopping = False
         self._failures, self._newest_at_failure = 0, None
+        self._token = secrets.token_hex(8)
 
     def run(self) -> int:
         """Returns the exit code of the run, which is the last child's."""
@@ -115,7 +119,7 @@ class Supervisor:
     def _rejoin(self) -> bool:
         """Asks for this process's new rank; returns False if it has none."""
         before = self._launch
-        if (assignment := self._membership.next_assignment()) is None:
+        if not self._is_member() or (assignment := self._membership.next_assignment()) is None:
             logger.warning("elastic: this rank left: its host or slot is no longer part of the job")
             return False
         self._environ.update(assignment)
@@ -129,6 +133,7 @@ class Supervisor:
 
     def _run_child(self) -> int | None:
         """Runs one child to its end; returns the run's exit code, or None if the run continues."""
+        self._membership.store.put(self._member, self._token)
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
         # After the first start, the run's own checkpoints are newer than what --resume names.
@@ -138,7 +143,7 @@ class Supervisor:
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
             return exit_code
-        if code in STOPS and self._membership.store.get(HOSTS_CHANGED):
+        if not self._is_member() or (code in STOPS and self._membership.store.get(HOSTS_CHANGED)):
             return None
         if would_recur(code) or self._is_final():
             return exit_code
@@ -147,6 +152,14 @@ class Supervisor:
             logger.warning(f"elastic: {reason}; all ranks start again")
             self._membership.store.put(RANK_FAILED, reason)
         return self._count_failure()
+
+    @property
+    def _member(self) -> str:
+        return f"supervisor_{self._launch.rank}"
+
+    def _is_member(self) -> bool:
+        """Returns whether the driver has not gone on without this process, which empties the store."""
+        return self._membership.store.get(self._member) == self._token
 
     def _watch(self, child: subprocess.Popen) -> int:
         """Waits for a child and returns its exit code; kills it if another child failed and it does not end."""
