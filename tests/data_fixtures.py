@@ -10,14 +10,34 @@ import pytest
 from tftrain.config.prepare import PrepareConfig
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
+def write_corpus(folder):
+    """Writes three files of text and a vocabulary."""
     from tests import corpora
 
-    folder = tmp_path_factory.mktemp("corpus")
+    folder.mkdir(parents=True, exist_ok=True)
     for number in range(3):
         (folder / f"part{number}.txt").write_text(corpora.text(40, seed=number), encoding="utf-8")
     corpora.vocab_file(folder / "vocab.vocab")
+
+
+def config_of(corpus, output_dir, **changes):
+    """Returns a configuration for a folder of `write_corpus`."""
+    config = PrepareConfig(
+        input_files=(str(corpus / "*.txt"),),
+        output_dir=str(output_dir),
+        max_seq_length=32,
+        vocab_file=str(corpus / "vocab.vocab"),
+        eval_fraction=0.1,
+        num_workers=1,
+        shard_mb=0.01,
+    )
+    return dataclasses.replace(config, **changes)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
     return folder
 
 
@@ -28,16 +48,7 @@ def prepare_config(corpus):
     def make(output_dir, **changes):
         if isinstance(changes.get("input_files"), str):
             changes["input_files"] = (changes["input_files"],)
-        config = PrepareConfig(
-            input_files=(str(corpus / "*.txt"),),
-            output_dir=str(output_dir),
-            max_seq_length=32,
-            vocab_file=str(corpus / "vocab.vocab"),
-            eval_fraction=0.1,
-            num_workers=1,
-            shard_mb=0.01,
-        )
-        return dataclasses.replace(config, **changes)
+        return config_of(corpus, output_dir, **changes)
 
     return make
 

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import corpora
+from tests.data_fixtures import config_of, write_corpus
 from tests.distributed import run_ranks
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError
-from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 from tftrain.prepare.preparation import prepare
 
@@ -158,24 +157,10 @@ def drawn_layout(rng: random.Random, given: Mapping[str, object]) -> Layout:
 def write_data(folder: Path) -> None:
     """Prepares text for each kind of family, and writes files of phases."""
     corpus = folder / "corpus"
-    corpus.mkdir(parents=True)
-    for number in range(3):
-        (corpus / f"part{number}.txt").write_text(corpora.text(40, seed=number), encoding="utf-8")
-    corpora.vocab_file(corpus / "vocab.vocab")
+    write_corpus(corpus)
     of_kinds = {"masked": {}, "packed": {"packing": "greedy", "short_seq_prob": 0.9}, "causal": {"objective": "causal"}}
     for name, changes in of_kinds.items():
-        prepare(
-            PrepareConfig(
-                input_files=(str(corpus / "*.txt"),),
-                output_dir=str(folder / name),
-                max_seq_length=32,
-                vocab_file=str(corpus / "vocab.vocab"),
-                eval_fraction=0.1,
-                num_workers=1,
-                shard_mb=0.01,
-                **changes,
-            )
-        )
+        prepare(config_of(corpus, folder / name, **changes))
     (folder / "masked.phases").write_text("until_samples=64\nmasked_lm_prob=0.3\n")
     (folder / "causal.phases").write_text("until_samples=64\ndocument_mask=true\n")
 

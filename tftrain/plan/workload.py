@@ -65,7 +65,7 @@ class Workload(NamedTuple):
         """Number of the data parallel ranks that partition a state; 1 if none do."""
         if not self.zero_stage:
             return 1
-        return min(self.dp, max(1, self.split_devices // self.tp)) if self.split_devices else self.dp
+        return _partition(self.dp, self.tp, self.split_devices)
 
     @property
     def core(self) -> str:
@@ -181,7 +181,7 @@ def from_config(
     rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
     of_host = per_node if parallel.split_group == "host" else 0
-    partition = of_host // parallel.tensor_parallel_size if of_host else dp
+    owners = _partition(dp, parallel.tensor_parallel_size, of_host)
     return Workload(
         trainer=trainer,
         model=architecture,
@@ -198,7 +198,7 @@ def from_config(
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
         division=_division(config, pp, head_in_layers(architecture, seq, predictions)),
-        zero_stage=zero_stage if min(dp, partition) > 1 else 0,  # One rank partitions nothing.
+        zero_stage=zero_stage if owners > 1 else 0,  # One rank partitions nothing.
         split_devices=of_host,
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
@@ -215,6 +215,11 @@ def from_config(
         checkpoint_copies=0 if gpu else config.checkpoint.copies(config.run.max_steps),
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
+
+
+def _partition(dp: int, tp: int, split_devices: int) -> int:
+    """Returns how many data parallel ranks would partition a state: all, or those of a host with so many devices."""
+    return min(dp, max(1, split_devices // tp)) if split_devices else dp
 
 
 def _moments(rule: str, model: Architecture) -> float:

@@ -79,9 +79,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
         held_out = phases.held_out
-        best = best_of(config, held_out, run.task.scored, mesh, done)
-        if best and best.has_lost_best:
-            reporter.forget_predictions()
+        best = best_of(run, held_out, done, reporter)
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
             return ExitCode.DONE
@@ -189,13 +187,16 @@ def take_steps(
     return outcome
 
 
-def best_of(config: TrainConfig, held_out: HeldOut | None, scores: Sequence[str], mesh: Mesh, done: int) -> Best | None:
-    """Returns the record of the best evaluation of a run with these scores, if any; every rank must call it."""
+def best_of(run: Run, held_out: HeldOut | None, done: int, reporter: Reporter) -> Best | None:
+    """Returns the record of a run's best evaluation so far, if the task has scores; every rank must call it."""
     if held_out is None or held_out.scorer is None:
         return None
-    settings = config.fine_tuning
-    metric = settings.best_metric or scores[0]
-    return Best(config.run.folder, metric, settings.early_stopping, mesh, done)
+    settings = run.config.fine_tuning
+    metric = settings.best_metric or run.task.scored[0]
+    best = Best(run.config.run.folder, metric, settings.early_stopping, run.mesh, done)
+    if best.has_lost_best:
+        reporter.forget_predictions()
+    return best
 
 
 def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
