@@ -23,6 +23,7 @@ MACHINE = Cluster("this_machine", 12.0, 0.1, 0.2, 20.0, 0, 1, 0, 2.0, curve=((64
 CPU, GPU = systems()["tftrain_cpu"], systems()["encoder"]
 MODEL = ("--num_hidden_layers=4", "--hidden_size=256", "--num_attention_heads=4", "--vocab_size=1000")
 BATCH = "--global_batch_size=16"
+EXAMPLES = ("--train_file=a.tsv", "--eval_file=b.tsv", "--tokenizer_dir=c")
 
 
 def request(*args, ranks=4, cluster=MACHINE, constants=CPU, memory_gb=None):
@@ -181,6 +182,11 @@ def test_a_limit_that_nothing_fits_names_what_would_fit():
         ),
         ([BATCH, "--micro_batch_size=5"], 4, "--global_batch_size=16: expected a multiple of --micro_batch_size=5"),
         ([BATCH, "--split_opt_state"], 1, "--layout=auto: no layout of 1 ranks has the flags that are given"),
+        (
+            [BATCH, "--synthetic_data=false", "--task=embedding", *EXAMPLES],
+            2,
+            "--micro_batch_size: expected a size, as the pairs of a micro-batch are",
+        ),
     ],
 )
 def test_flags_that_no_layout_has_are_refused_with_the_reason(args, ranks, line):

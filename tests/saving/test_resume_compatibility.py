@@ -83,6 +83,18 @@ def test_what_matters_is_refused_or_told(name, kind):
         assert f"it permits no change of {name}" in str(problem)
 
 
+@pytest.mark.parametrize(("fits", "way"), [(False, "leave out micro_batch_size"), (True, "resume on as many ranks")])
+def test_the_micro_batch_of_embeddings_is_part_of_their_loss(fits, way):
+    embeddings = with_flag("task", "embedding")
+    now = with_flag("fit_micro_batch", fits, with_flag("micro_batch_size", 4, embeddings))
+    with pytest.raises(CheckpointError, match="--micro_batch_size=4, saved with None") as caught:
+        changes(now, saved=embeddings)
+    assert f"{way} to go on as before, or add --change_on_resume=micro_batch_size" in str(caught.value)
+    permitted = with_flag("change_on_resume", "micro_batch_size", now)
+    assert resume_compatibility.flag_problems(permitted) == []
+    assert len(changes(permitted, saved=embeddings)) == 1
+
+
 def test_all_differences_are_listed_at_once():
     now = with_flag("seed", 2, with_flag("decay_power", 2.0, with_flag("hidden_size", 12)))
     with pytest.raises(CheckpointError) as caught:

@@ -29,6 +29,14 @@ def send(number, seconds=0.2):
     time.sleep(seconds)
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """A shell starts what it leaves in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_the_first_signal_is_a_request(number, capfd):
     before = signal.getsignal(number)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.bad_inputs import programs
 from tests.formats.models import DATA
+from tests.labelled.files import write_completions
 from tftrain import run
 from tftrain.config import flags
 from tftrain.config.fine_tuning import FineTuningConfig
@@ -27,24 +28,12 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}<|endoftext|>\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-WORDS = ["the", "model", "of", "the", "weights", "of", "words"]
-
-
-def table(path, count, seed):
-    draw = np.random.default_rng(seed)
-    rows = []
-    for _ in range(count):
-        words = draw.choice(WORDS, int(draw.integers(1, 6))).tolist()
-        rows.append({"prompt": " ".join(words) + " ->", "completion": " " + " ".join(reversed(words))})
-    rows[1]["prompt"] = ""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("completions")
-    return table(folder / "train.jsonl", 60, 1), table(folder / "eval.jsonl", 23, 2)
+    return write_completions(folder / "train.jsonl", 60, 1), write_completions(folder / "eval.jsonl", 23, 2)
 
 
 def arguments(files, *more):

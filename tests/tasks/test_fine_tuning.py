@@ -20,7 +20,6 @@ from tftrain.config.train import TrainConfig
 from tftrain.formats import own
 from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
-from tftrain.prepare import builtin_corpus
 from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
 
@@ -42,59 +41,13 @@ OUTPUT_SHAPES = {  # of 16 tokens
     "question_answering": (16, 2),
     "embedding": (2, 32),
 }
-TAGS = {"good": "B-A", "bad": "B-B", "name": "I-A"}
-
-
-def questions(draw, count):
-    """Returns questions about paragraphs of the built-in corpus: which word stands there?"""
-    paths = builtin_corpus.list_files(("absl-py",))
-    paragraphs = [
-        text for found in builtin_corpus.extract_all(paths) for text in found if len(text.split()) in (4, 5, 6)
-    ]
-    for number in range(count):
-        text = paragraphs[int(draw.integers(len(paragraphs)))]
-        yield text, f"q{number}", str(draw.choice(files.WORDS)), [str(draw.choice(text.split()))]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The flags of each task, with small files; the held-out split does not divide into whole batches."""
-    folder = tmp_path_factory.mktemp("labelled")
-    vocabulary = files.write_vocabulary(folder / "vocabulary")
-    draw = np.random.default_rng(5)
-
-    def table(name, count, row):
-        lines = [json.dumps(row(int(draw.integers(1 << 30)))) + "\n" for _ in range(count)]
-        (folder / name).write_text("".join(lines))
-
-    def words(seed):
-        return np.random.default_rng(seed).choice(files.WORDS, 6).tolist()
-
-    def conll(name, count):
-        sentences = [words(int(draw.integers(1 << 30))) for _ in range(count)]
-        text = "\n".join("".join(f"{word} {TAGS.get(word, 'O')}\n" for word in each) for each in sentences)
-        (folder / name).write_text(text)
-
-    for split, count in (("train", 48), ("eval", 19)):
-        files.write_classes(folder / f"{split}.tsv", count, seed=count)
-        table(f"{split}_multi.jsonl", count, lambda seed: {"text": " ".join(words(seed)), "label": words(seed)[:2]})
-        table(f"{split}_number.jsonl", count, lambda seed: {"text": " ".join(words(seed)), "label": seed % 7 / 3})
-        table(f"{split}_pairs.jsonl", count, lambda seed: {"text": words(seed)[0], "text_pair": " ".join(words(seed))})
-        conll(f"{split}.conll", count)
-        files.write_squad(folder / f"{split}.json", questions(draw, count))
-
-    def task(name, pattern, *more):
-        sources = (f"--train_file={folder / pattern.format('train')}", f"--eval_file={folder / pattern.format('eval')}")
-        return (*SMALL, f"--task={name}", *sources, f"--tokenizer_dir={vocabulary}", "--max_seq_length=16", *more)
-
-    return {
-        "classification": task("classification", "{}.tsv"),
-        "multi_label": task("multi_label", "{}_multi.jsonl"),
-        "regression": task("regression", "{}_number.jsonl"),
-        "token_classification": task("token_classification", "{}.conll"),
-        "question_answering": task("question_answering", "{}.json", "--doc_stride=6", "--max_query_length=3"),
-        "embedding": task("embedding", "{}_pairs.jsonl", "--micro_batch_size=2"),
-    }
+    given = files.write_tasks(tmp_path_factory.mktemp("labelled"))
+    return {name: (*SMALL, *of_task) for name, of_task in given.items()}
 
 
 def configured(args, *more):

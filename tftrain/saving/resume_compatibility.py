@@ -16,8 +16,13 @@ VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
 def kinds(config: TrainConfig) -> dict[str, str]:
-    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind.
+
+    The pairs of a micro-batch are what an embedding is compared with, so there its size is one of a loss.
+    """
     every = {name: kind for section in sections(config) for name, kind in on_resume(section).items()}
+    if config.model.task == "embedding":
+        every["micro_batch_size"] = "named"
     return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
 
@@ -78,7 +83,9 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     advice = [f"give {' '.join(refused.values())} or choose another checkpoint with --resume"] if refused else []
     if named:
         names = ",".join(named)
-        advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
+        follows = set(named) == {"micro_batch_size"} and config.batch.fit_micro_batch
+        way = "resume on as many ranks" if follows else f"leave out {names}"
+        advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
     if advice:
         reasons = "; ".join([*refused, *named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
