@@ -461,6 +461,11 @@ def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path
     assert "the model's gelu_form is erf, BERT for TensorFlow has only tanh" in text
 
 
+def test_norms_that_the_family_of_a_library_lacks_are_refused():
+    with pytest.raises(FormatError, match="norm_position is post, the gpt of transformers has only pre"):
+        hugging_face_config.require(ModelConfig(model_family="gpt", norm_position="post"), "transformers", ("pre",))
+
+
 def test_outputs_stay_through_every_format(capsys, tmp_path):
     source = DATA / "hf_bert_masked_lm"
     expected = np.load(source / "expected.npz")
