@@ -1,5 +1,6 @@
 """Conversions there and back keep every bit, and what can't be converted is refused in a line."""
 
+import dataclasses
 import json
 import shutil
 import tracemalloc
@@ -278,6 +279,16 @@ def test_a_pretrained_model_says_how_its_classifier_will_pool():
     assert (found.task, found.classifier_pooling) == ("pretraining", "mean")
     with pytest.raises(FormatError, match="classifier_pooling is 'max'; expected 'cls' or 'mean'"):
         hugging_face_config.model_config(config | {"classifier_pooling": "max"}, "config.json")
+
+
+def test_a_modernbert_without_local_layers_has_only_global_ones_in_transformers():
+    sizes = {"vocab_size": 40, "num_hidden_layers": 4, "hidden_size": 24, "num_attention_heads": 2}
+    model = ModelConfig(model_family="modernbert", **sizes).with_family_defaults(())
+    model = dataclasses.replace(model, local_attention=0)
+    config = hugging_face_config.config_json(model, "ModernBertForMaskedLM")
+    assert config["layer_types"] == ["full_attention"] * 4
+    assert (config["global_attn_every_n_layers"], config["local_attention"]) == (1, 128)
+    assert hugging_face_config.model_config(config, "config.json").local_attention == 0
 
 
 def damaged(folder, how):
