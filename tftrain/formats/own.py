@@ -195,7 +195,11 @@ def write(path: Path, weights: Weights) -> Iterable[str]:
         values = (weights.read(piece.name.partition("/")[2]).reshape(-1) for piece in group)
         name = save.file_name(0, number)
         files[name] = shard.write(path / name, group, values)
-    run = {"config": {"model": dataclasses.asdict(weights.model)}, "packages": versions()}
+    config = {"model": dataclasses.asdict(weights.model)}
+    if weights.fine_tuning:  # What `_fine_tuning` reads.
+        sizes = {"max_seq_length": weights.max_seq_length or 0}
+        config |= {"fine_tuning": dataclasses.asdict(weights.fine_tuning), "data": sizes}
+    run = {"config": config, "packages": versions()}
     placement = Placement.of(files)
     durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))
     return weights.shapes
