@@ -499,7 +499,7 @@ def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, forma
 def test_the_newest_checkpoints_of_a_run_have_a_mean(capsys, tmp_path):
     sizes = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --vocab_size=60 --max_seq_length=16"
     options = f"--synthetic_data {sizes} --micro_batch_size=2 --max_steps=4 --checkpoint_every=1 --eval_every=-1"
-    options += " --ema_decay=0.5 --warmup_steps=0"
+    options += " --ema_decay=0.5 --weights=averaged --warmup_steps=0"
     code, lines = programs.outcome("started", f"{options} --keep_last=9 --output_dir={tmp_path / 'run'}", 0, {})
     assert code == 0, lines
     found = []
@@ -513,7 +513,9 @@ def test_the_newest_checkpoints_of_a_run_have_a_mean(capsys, tmp_path):
         expected = np.mean([each[name].astype(np.float64) for each in found], axis=0).astype(np.float32)
         np.testing.assert_array_equal(value, expected, err_msg=name)
     assert any(not np.array_equal(value, found[-1][name]) for name, value in mean.items())
-    converted(capsys, f"tftrain:{tmp_path / 'run'}", f"tftrain:{tmp_path / 'moving'}", "--weights=averaged")
+    assert "the run evaluated their average, which --weights=averaged takes" in text
+    text = converted(capsys, f"tftrain:{tmp_path / 'run'}", f"tftrain:{tmp_path / 'moving'}", "--weights=averaged")
+    assert "the run evaluated their average" not in text
     moving, last = (states.stored(path) for path in (tmp_path / "moving", folder.find(tmp_path / "run")[-1]))
     for name, value in moving.items():
         np.testing.assert_array_equal(value, last[name.replace("master/", "ema/")], err_msg=name)
