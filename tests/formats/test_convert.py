@@ -112,6 +112,16 @@ def test_a_tokenizer_keeps_whether_it_strips_accents(capsys, tmp_path, strips):
     assert (settings["do_lower_case"], settings["strip_accents"]) == (True, strips)
 
 
+def test_a_normalization_that_other_libraries_lack_is_said(capsys, tmp_path):
+    shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    settings = {"tokenizer_type": "wordpiece", "lower_case": True, "normalization": "nfkc"}
+    (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
+    said = "no tokenizer with this normalization (nfkc)"
+    assert said in converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'again'}")
+    assert said not in converted(capsys, f"hf:{tmp_path / 'model'}", f"tftrain:{tmp_path / 'own'}")
+    assert said not in converted(capsys, f"hf:{DATA / 'hf_bert'}", f"hf:{tmp_path / 'bert'}")
+
+
 def test_the_original_bert_in_between_keeps_the_bits_and_the_tokenizer(capsys, tmp_path):
     source = DATA / "hf_bert_masked_lm"
     converted(capsys, f"hf:{source}", f"tf1:{tmp_path / 'tf1'}")
