@@ -135,6 +135,22 @@ def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, var
     assert 0 < error.max() < 0.1 * scale
 
 
+@pytest.mark.parametrize(("name", "tables"), [("hf_gpt2", 1), ("hf_llama", 2)], ids=["tied", "untied"])
+def test_the_output_layer_of_a_decoder_is_in_8_bits_too(name, tables):
+    from tftrain.inference.serving.quantized import quantize
+
+    model = load(f"hf:{DATA / name}")
+    expected = signatures.next_token(Source(model, None, 5)).function(tf.constant([[5, 6, 7]]))["logits"]
+    quantize(model.network)
+    traced = signatures.next_token(Source(model, None, 5)).traced
+    of_words = [
+        each.dtype for each in traced.variables if each.shape[0] == model.config.vocab_size and each.shape[1] > 1
+    ]
+    assert of_words == [tf.int8] * tables
+    found = traced(input_ids=tf.constant([[5, 6, 7]]))["logits"]
+    assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+
+
 def test_weights_in_8_bits_err_by_half_a_step_of_their_channel():
     from tftrain.inference.serving.quantized import QuantizedTable
 

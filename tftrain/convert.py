@@ -61,6 +61,10 @@ def convert(config: ConvertConfig) -> None:
         logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")
     if weights.tokenizer is None:
         logger.info("no tokenizer is beside the weights, so none was written; name one with --tokenizer_dir")
+    elif weights.tokenizer.normalization == "nfkc" and target.format != "tftrain":
+        logger.info(
+            f"{target.format} has no tokenizer with this normalization (nfkc): only tftrain reads it as written"
+        )
     logger.info(f"{config.to}: {len(weights.shapes) - len(left_out)} tensors written")
 
 

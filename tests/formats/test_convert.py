@@ -1,5 +1,6 @@
 """Conversions there and back keep every bit, and what can't be converted is refused in a line."""
 
+import dataclasses
 import json
 import shutil
 import tracemalloc
@@ -109,6 +110,16 @@ def test_a_tokenizer_keeps_whether_it_strips_accents(capsys, tmp_path, strips):
     converted(capsys, f"tftrain:{tmp_path / 'own'}", f"hf:{tmp_path / 'back'}")
     settings = json.loads((tmp_path / "back/tokenizer_config.json").read_text())
     assert (settings["do_lower_case"], settings["strip_accents"]) == (True, strips)
+
+
+def test_a_normalization_that_other_libraries_lack_is_said(capsys, tmp_path):
+    shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    settings = {"tokenizer_type": "wordpiece", "lower_case": True, "normalization": "nfkc"}
+    (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
+    said = "no tokenizer with this normalization (nfkc)"
+    assert said in converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'again'}")
+    assert said not in converted(capsys, f"hf:{tmp_path / 'model'}", f"tftrain:{tmp_path / 'own'}")
+    assert said not in converted(capsys, f"hf:{DATA / 'hf_bert'}", f"hf:{tmp_path / 'bert'}")
 
 
 def test_the_original_bert_in_between_keeps_the_bits_and_the_tokenizer(capsys, tmp_path):
@@ -278,6 +289,16 @@ def test_a_pretrained_model_says_how_its_classifier_will_pool():
     assert (found.task, found.classifier_pooling) == ("pretraining", "mean")
     with pytest.raises(FormatError, match="classifier_pooling is 'max'; expected 'cls' or 'mean'"):
         hugging_face_config.model_config(config | {"classifier_pooling": "max"}, "config.json")
+
+
+def test_a_modernbert_without_local_layers_has_only_global_ones_in_transformers():
+    sizes = {"vocab_size": 40, "num_hidden_layers": 4, "hidden_size": 24, "num_attention_heads": 2}
+    model = ModelConfig(model_family="modernbert", **sizes).with_family_defaults(())
+    model = dataclasses.replace(model, local_attention=0)
+    config = hugging_face_config.config_json(model, "ModernBertForMaskedLM")
+    assert config["layer_types"] == ["full_attention"] * 4
+    assert (config["global_attn_every_n_layers"], config["local_attention"]) == (1, 128)
+    assert hugging_face_config.model_config(config, "config.json").local_attention == 0
 
 
 def damaged(folder, how):
@@ -493,7 +514,7 @@ def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, forma
 def test_the_newest_checkpoints_of_a_run_have_a_mean(capsys, tmp_path):
     sizes = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --vocab_size=60 --max_seq_length=16"
     options = f"--synthetic_data {sizes} --micro_batch_size=2 --max_steps=4 --checkpoint_every=1 --eval_every=-1"
-    options += " --ema_decay=0.5 --warmup_steps=0"
+    options += " --ema_decay=0.5 --weights=averaged --warmup_steps=0"
     code, lines = programs.outcome("started", f"{options} --keep_last=9 --output_dir={tmp_path / 'run'}", 0, {})
     assert code == 0, lines
     found = []
@@ -507,7 +528,9 @@ def test_the_newest_checkpoints_of_a_run_have_a_mean(capsys, tmp_path):
         expected = np.mean([each[name].astype(np.float64) for each in found], axis=0).astype(np.float32)
         np.testing.assert_array_equal(value, expected, err_msg=name)
     assert any(not np.array_equal(value, found[-1][name]) for name, value in mean.items())
-    converted(capsys, f"tftrain:{tmp_path / 'run'}", f"tftrain:{tmp_path / 'moving'}", "--weights=averaged")
+    assert "the run evaluated their average, which --weights=averaged takes" in text
+    text = converted(capsys, f"tftrain:{tmp_path / 'run'}", f"tftrain:{tmp_path / 'moving'}", "--weights=averaged")
+    assert "the run evaluated their average" not in text
     moving, last = (states.stored(path) for path in (tmp_path / "moving", folder.find(tmp_path / "run")[-1]))
     for name, value in moving.items():
         np.testing.assert_array_equal(value, last[name.replace("master/", "ema/")], err_msg=name)

@@ -10,6 +10,7 @@ from tests.formats.models import DATA
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.formats.hugging_face_config import special_ids
 from tftrain.inference import generation, trained_model
 from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
 from tftrain.inference.serving import saved_model, signatures
@@ -108,12 +109,10 @@ def test_a_continuation_ends_before_a_stop_string_and_its_pieces_are_the_whole(g
 
 def test_a_piece_waits_for_what_may_be_a_stop_string():
     class Letters:
-        end_id = 0
-
         def decode(self, ids):
             return "".join(map(chr, ids))
 
-    found = generation._Continuation(Letters(), ("abc",))
+    found = generation._Continuation(Letters(), ("abc",), ())
     pieces = []
     for letter in "xababcab":
         found.add(ord(letter))
@@ -151,3 +150,29 @@ def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
     drawn_tokens = [generated(2.0, seed=seed)[0].tolist() for seed in (1, 1, 2)]
     assert drawn_tokens[0] == drawn_tokens[1] != drawn_tokens[2]
     assert generated(0.7, top_p=1e-6)[0].tolist() == tokens.tolist()
+
+
+def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
+    """The one that --task=completion teaches after each completion, and the tokenizer's own eos_token."""
+    model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_llama'}"))
+    text, vocabulary = [np.array([5, 9, 100], np.int32)], model.tokenizer.vocabulary
+
+    def generated(tokenizer):
+        ends = model._replace(tokenizer=tokenizer)
+        _, (found,) = Generator(ends, 6, GREEDY)(text)
+        function = signatures.generate(Source(ends, None, 5)).function
+        tokens = function(tf.constant(text), tf.constant([3]), 6, tf.constant(0.0), tf.constant(1.0), tf.constant(0))
+        ids, length = tokens["output_ids"].numpy()[0], int(tokens["lengths"][0])
+        assert vocabulary.decode(ids[:length]) == found
+        return ids, length
+
+    greedy, _ = generated(model.tokenizer)
+    eos = model.tokenizer._replace(special=(("eos_token", vocabulary.tokens[greedy[2]]),))
+    assert generated(eos)[1] == 2
+    tokens = list(vocabulary.tokens)
+    tokens[vocabulary.end_id], tokens[greedy[1]] = tokens[greedy[1]], tokens[vocabulary.end_id]
+    both = eos._replace(vocabulary=dataclasses.replace(vocabulary, tokens=tuple(tokens)))
+    assert generated(both)[1] == 1
+    config = dataclasses.replace(model.config, task="completion")
+    assert special_ids(config, both)["eos_token_id"] == [greedy[1], greedy[2]]
+    assert special_ids(config, model.tokenizer)["eos_token_id"] == vocabulary.end_id

@@ -141,6 +141,15 @@ def test_other_data_brings_its_own_sizes(output_dir):
     assert config.model.hidden_size == 48
 
 
+def test_an_evaluation_is_of_the_weights_that_the_run_has_evaluated(tmp_path):
+    averaging = ("--ema_decay=0.9", "--weights=averaged", f"--output_dir={tmp_path}")
+    config = flags.parse(TrainConfig, ["run", *FIRST, *averaging]).resolve(2)
+    saved = json.loads(json.dumps(dataclasses.asdict(config)))
+    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    assert continued(tmp_path, "--mode=evaluate").evaluation.weights == "averaged"
+    assert continued(tmp_path, "--mode=evaluate", "--weights=trained").evaluation.weights == "trained"
+
+
 def test_an_evaluation_takes_the_model_but_not_the_ranks(output_dir):
     config = continued(output_dir, "--mode=evaluate")
     assert run.all_problems(config, [], Launch(0, 1, 0, 1)) == []

@@ -43,6 +43,20 @@ def test_flags_that_say_how_to_train_stay():
     assert (config.model.hidden_dropout_prob, config.model.ln_impl) == (0.3, "reference")
 
 
+def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
+    task = ("--task=classification", "--classifier_pooling=mean")
+    config, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_modernbert'}", *task)
+    assert (problems, config.model.classifier_pooling) == ([], "mean")
+    _, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_modernbert_classes'}", *task)
+    assert [problem.flag for problem in problems] == ["classifier_pooling"]
+
+
+def test_weights_go_on_without_the_next_sentence():
+    config, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_bert_masked_lm'}", "--next_sentence=false")
+    assert (problems, config.model.next_sentence) == ([], False)
+    assert "masked_lm" in initial_weights.open_for(config).parts
+
+
 @pytest.mark.parametrize("flag", ["--hidden_size=48", "--gelu_form=tanh", "--vocab_size=64", "--model_family=gpt"])
 def test_a_flag_that_contradicts_the_weights_is_named(flag):
     _, problems = completed(f"--init_checkpoint={BERT}", flag)

@@ -19,8 +19,8 @@ class ExportFlags:
     format: str = flag("saved_model", choices=("saved_model", "onnx"))
     """saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids."""
     variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
-    """Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits with a
-    scale for each channel, and the model computes in fp32."""
+    """Format of the weights. bf16: the model computes in it too; int8: kernels, the token embedding and a decoder's
+    output layer in 8 bits with a scale for each channel, and the model computes in fp32."""
     text_file: str | None = flag(None)
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)

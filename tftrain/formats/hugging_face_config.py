@@ -117,14 +117,17 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         raise FormatError(f"--to: the model's bias is {model.bias}, those of {library} with query_key_norm have none")
 
 
-def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
-    """Returns the ids of a decoder's first and end token, and those for which transformers has no right default."""
+def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | list[int] | None]:
+    """Returns the ids of a decoder's first and end tokens, and those for which transformers has no right default."""
     vocabulary = tokenizer and tokenizer.vocabulary
     if model.is_decoder:
         named = tokenizer.named_tokens if tokenizer else {}
-        return {
+        ids = {
             f"{name}_id": vocabulary.id(token) for name, token in named.items() if name in ("bos_token", "eos_token")
         }
+        if vocabulary and model.task == "completion" and len(set(tokenizer.end_ids)) > 1:
+            ids["eos_token_id"] = list(tokenizer.end_ids)  # It has learned the first one after completions.
+        return ids
     tokens = kind_of(model).special_tokens
     return {f"{name}_token_id": vocabulary.id(token) if vocabulary else None for name, token in tokens.items()}
 

@@ -64,6 +64,7 @@ def read_modernbert(config: Mapping[str, Any], values: Mapping[str, Any], path: 
             )
     return {
         "global_attn_every": every,
+        **({"local_attention": 0} if every == 1 else {}),
         "classifier_pooling": pooling,
         **hugging_face_rope.local_and_global(config, path),
     }
@@ -72,11 +73,16 @@ def read_modernbert(config: Mapping[str, Any], values: Mapping[str, Any], path: 
 def write_modernbert(model: ModelConfig, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a ModernBERT's classifier, and of its local and global layers."""
     bases = dict(zip(_ATTENTION, (model.rope_theta, model.local_rope_theta), strict=True))
+    every, window = model.global_attn_every, model.local_attention
+    if not window:  # A window of 0 tokens there is one that hides all other tokens.
+        every, window = 1, model.family.defaults["local_attention"]
     return {
+        "global_attn_every_n_layers": every,
+        "local_attention": window,
         "classifier_activation": values["hidden_activation"],
         "classifier_pooling": model.classifier_pooling,
         **MODERNBERT,
-        "layer_types": [_ATTENTION[layer % model.global_attn_every > 0] for layer in range(model.num_hidden_layers)],
+        "layer_types": [_ATTENTION[layer % every > 0] for layer in range(model.num_hidden_layers)],
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
         "global_rope_theta": model.rope_theta,
         "local_rope_theta": model.local_rope_theta,

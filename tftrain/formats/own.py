@@ -29,6 +29,7 @@ from tftrain.input.manifest import read_manifest
 from tftrain.input.mirror import DEFAULT, local_folder
 from tftrain.input.vocabulary import read_vocabulary
 
+OTHERS_EVALUATED = "these are the trained weights, and the run evaluated their average, which --weights=averaged takes"
 NO_AVERAGE = "it has no averaged weights; expected trained, or a run with --ema_decay"
 TOKENIZER_FOLDER = "tokenizer"  # in the output folder of a run
 
@@ -49,6 +50,9 @@ class OwnWeights(Weights):
         self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path, run)
         if self.model.is_fine_tuned:
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
+        evaluation = run["config"].get("evaluation")
+        if isinstance(evaluation, dict) and evaluation.get("weights") == "averaged" and not averaged:
+            self.notes = (OTHERS_EVALUATED,)
         every = {each.name: each.shape for each in describe(self.model).variables()}
         masters = ((name.partition("/"), each[1]) for name, each in self._reader.tensors.items())
         self._kind = AVERAGE if averaged else MASTER
@@ -75,7 +79,7 @@ class AveragedWeights(OwnWeights):
             raise FormatError(f"{output_dir}: it has {len(paths)} checkpoints; expected {count} (--average_last)")
         super().__init__(paths[-1], averaged)
         self._others = [OwnWeights(path, averaged) for path in paths[:-1]]
-        self.notes = (f"the mean of the checkpoints {', '.join(path.name for path in paths)}",)
+        self.notes = (f"the mean of the checkpoints {', '.join(path.name for path in paths)}", *self.notes)
         for other in self._others:
             if (other.model, other.shapes) != (self.model, self.shapes):
                 raise FormatError(f"{other.path}: another model than that of {self.path}, so they have no mean")
@@ -195,7 +199,11 @@ def write(path: Path, weights: Weights) -> Iterable[str]:
         values = (weights.read(piece.name.partition("/")[2]).reshape(-1) for piece in group)
         name = save.file_name(0, number)
         files[name] = shard.write(path / name, group, values)
-    run = {"config": {"model": dataclasses.asdict(weights.model)}, "packages": versions()}
+    config = {"model": dataclasses.asdict(weights.model)}
+    if weights.fine_tuning:  # What `_fine_tuning` reads.
+        sizes = {"max_seq_length": weights.max_seq_length or 0}
+        config |= {"fine_tuning": dataclasses.asdict(weights.fine_tuning), "data": sizes}
+    run = {"config": config, "packages": versions()}
     placement = Placement.of(files)
     durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))
     return weights.shapes

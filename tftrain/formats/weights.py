@@ -100,6 +100,7 @@ class DerivedWeights(Weights):
     def __init__(self, weights: Weights, shapes: Mapping[str, tuple[int, ...]]):
         self.path, self.model = weights.path, weights.model
         self.tokenizer, self.notes = weights.tokenizer, weights.notes
+        self.fine_tuning, self.max_seq_length = weights.fine_tuning, weights.max_seq_length
         self.shapes, self._weights = shapes, weights
 
     def read(self, name: str) -> np.ndarray:

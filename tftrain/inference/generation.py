@@ -43,10 +43,11 @@ def drawn(
 
 
 class Generator:
-    """Appends tokens to texts with a decoder: `most` of them, fewer if the end token or a stop string comes."""
+    """Appends tokens to texts with a decoder: `most` of them, fewer if an end token or a stop string comes."""
 
     def __init__(self, model: TrainedModel, most: int, sampling: Sampling):
         self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
+        self._end_ids = model.tokenizer.end_ids
         self._longest, self._most, self._sampling, self._texts = model.longest, most, sampling, 0
         self._tokens, self._capacity = len(self._vocabulary), 0
         temperature, top_k, top_p = sampling[:3]
@@ -73,7 +74,7 @@ class Generator:
         logits = first = self._read(texts)
         draws = [np.random.default_rng([self._sampling.seed, self._texts + number]) for number in range(len(texts))]
         self._texts += len(texts)
-        continuations = [_Continuation(self._vocabulary, self._sampling.stop) for _ in texts]
+        continuations = [_Continuation(self._vocabulary, self._sampling.stop, self._end_ids) for _ in texts]
         for step in range(self._most):
             if step:
                 logits = self._read_more(texts)
@@ -104,14 +105,15 @@ class Generator:
 
 
 class _Continuation:
-    """The new tokens of a text, up to the end token or a stop string."""
+    """The new tokens of a text, up to an end token or a stop string."""
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str]):
-        self._vocabulary, self._stop, self._ids, self._shown, self.ended = vocabulary, stop, [], 0, False
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str], end_ids: Sequence[int]):
+        self._vocabulary, self._stop, self._end_ids = vocabulary, stop, end_ids
+        self._ids, self._shown, self.ended = [], 0, False
 
     def add(self, token: int) -> None:
         """Adds a token, unless the continuation has ended."""
-        if token == self._vocabulary.end_id:
+        if token in self._end_ids:
             self.ended = True
         if not self.ended:
             self._ids.append(token)

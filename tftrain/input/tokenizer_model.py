@@ -36,6 +36,11 @@ class Tokenizer(NamedTuple):
         end = self.vocabulary.tokens[self.vocabulary.end_id]
         return dict.fromkeys(("bos_token", "eos_token", "unk_token"), end) | dict(self.special)
 
+    @property
+    def end_ids(self) -> tuple[int, int]:
+        """Ids of both tokens that end a decoder's text: the one after a document or a completion, and the eos_token."""
+        return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])
+
     def build(self, with_special_tokens: bool = False) -> Tokenize:
         """Loads the library, and returns what turns texts into ids.
 

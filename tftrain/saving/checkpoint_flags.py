@@ -7,8 +7,8 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 - `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - what a phase may have, if the command line names the phases;
-- if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
-  may run on other ranks.
+- if a checkpoint is evaluated: all but the model, the data, the precision, the micro-batch and which weights the run
+  evaluated, because the evaluation may run on other ranks.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
 from tftrain.config.train import TrainConfig
 
-_TO_EVALUATE = {"precision", "micro_batch_size"}
+_TO_EVALUATE = {"precision", "micro_batch_size", "weights"}
 
 
 class Completed(NamedTuple):

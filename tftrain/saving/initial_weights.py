@@ -45,6 +45,9 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
     has_task = config.model.is_fine_tuned or "task" in named
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
+    # A new classifier may read either, and a head of the next sentence may be left out, or be new with --init_missing.
+    of_heads = {"next_sentence"} if model.predicts_samples else {"next_sentence", "classifier_pooling"}
+    values = {name: value for name, value in values.items() if name not in of_heads.intersection(named)}
     # A flag that structure leaves out, such as dropout, has the default of the weights' family.
     if "model_family" not in named:
         of_family = dataclasses.replace(config.model, model_family=model.model_family).with_family_defaults(named)

@@ -1,13 +1,15 @@
 """Weights in 8 bits with one scale for each channel; the model multiplies them by it and computes in fp32.
 
 A weight w becomes round(w / s), where s is the largest magnitude of its channel divided by 127. The channels of a
-kernel are its outputs, those of the token embedding its tokens. Biases, norms and small tables stay fp32.
+kernel are its outputs, those of the token embedding and of a decoder's output layer its tokens. Biases, norms and small
+tables stay fp32.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from tftrain.model.decoder import Decoder
 from tftrain.model.layers import Dense
 from tftrain.model.transformer import Transformer
 
@@ -41,10 +43,14 @@ class QuantizedTable(tf.Module):
 
 
 def quantize(network: Transformer) -> None:
-    """Replaces all kernels and the token embedding of a model in fp32; it can't be trained any more."""
+    """Replaces all kernels, the token embedding and the output layer of a model in fp32; it can't be trained more."""
     for layer in [layer for layer in network.submodules if isinstance(layer, Dense)]:
         layer.kernel = QuantizedTable(layer.kernel, axis=0)
-    network.token_embedding.table = QuantizedTable(network.token_embedding.table, axis=1)
+    table = network.token_embedding.table
+    network.token_embedding.table = QuantizedTable(table, axis=1)
+    if isinstance(network, Decoder):
+        is_tied = network.output_table is table
+        network.output_table = network.token_embedding.table if is_tied else QuantizedTable(network.output_table, 1)
 
 
 VARIANTS: dict[str, tuple[str, Callable[[Transformer], None] | None]] = {

@@ -126,22 +126,24 @@ def generate(source: Source) -> Signature:
     """Token ids to the tokens that follow, as `tftrain.predict --max_new_tokens` draws them but for the random numbers.
 
     input_ids are those of texts, each with any tokens after its first `lengths`; temperature 0 takes the most probable
-    token. The outputs are output_ids, [n, max_new_tokens], and how many of them are before the end token.
+    token. The outputs are output_ids, [n, max_new_tokens], and how many of them are before the end token; the first of
+    both end tokens that comes is written as the last of `Tokenizer.end_ids`.
     """
     network, model = source.model.network, source.model
     vocabulary = model.tokenizer.vocabulary if model.tokenizer else None
     words = len(vocabulary) if vocabulary else model.config.vocab_size
-    end_id = vocabulary.id(model.tokenizer.named_tokens["eos_token"]) if vocabulary else -1
+    other_end_id, end_id = model.tokenizer.end_ids if vocabulary else (-1, -1)
 
     def run(input_ids, lengths, max_new_tokens, temperature, top_p, seed):
         def choose(logits, step):
             logits = logits[:, :words]
             uniform = tf.random.stateless_uniform([tf.shape(logits)[0]], tf.stack([seed, step]))
-            return tf.cond(
+            chosen = tf.cond(
                 temperature > 0,
                 lambda: drawn(logits, uniform, temperature, top_p=top_p),
                 lambda: tf.argmax(logits, axis=1, output_type=tf.int32),
             )
+            return tf.where(chosen == other_end_id, end_id, chosen)
 
         generated = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
         return {"output_ids": generated, "lengths": tf.reduce_sum(tf.cast(generated != end_id, tf.int32), axis=1)}
