@@ -141,6 +141,18 @@ def test_every_form_has_the_documents_of_the_text(tmp_path, form):
     assert found == expected
 
 
+@pytest.mark.parametrize("inside", ["", "*/*", "b", "b/*.parquet"])
+def test_addresses_may_be_of_files_in_an_archive(tmp_path, inside):
+    write(tmp_path, {"a.zip": zipped({"b/a.parquet": parquet(DOCUMENTS, rows=7)})})
+    (address,) = list_files([f"zip://{inside}::file://{tmp_path}/a.zip"])[0]
+    assert address == f"zip://b/a.parquet::file://{tmp_path}/a.zip"
+    parts = list(sources.parts([address]))
+    assert len(parts) == 5
+    assert [each.paragraphs for each in sources.read(parts, PrepareConfig())] == [
+        text.split("\n") for text in DOCUMENTS
+    ]
+
+
 def contents(folder):
     return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
 

@@ -344,4 +344,6 @@ def test_faults_while_fetching_are_retried_and_leave_nothing_half(server, tmp_pa
 def test_an_address_of_an_archive_at_an_address_is_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("a.txt", "hello")
-    assert addresses.open_file(f"zip://a.txt::file://{tmp_path}/b.zip").read() == b"hello"
+    folder = f"zip://::file://{tmp_path}/b.zip"
+    assert addresses.open_file(addresses.join(folder, "a.txt")).read() == b"hello"
+    assert addresses.join(f"zip://a/::file://{tmp_path}/b.zip", "b", "c") == f"zip://a/b/c::file://{tmp_path}/b.zip"

@@ -58,9 +58,16 @@ def absolute(name: str) -> str:
     return name if is_address(name) else os.path.abspath(name)
 
 
+def file_name(name: str) -> str:
+    """Returns the name whose ending says what a file is: of zip://a.txt::s3://bucket/b.zip that is zip://a.txt."""
+    return name.partition("::")[0] if is_address(name) else name
+
+
 def join(address: str, *names: str) -> str:
     """Returns the address of a file in a folder at an address."""
-    return "/".join((address.rstrip("/"), *names))
+    place, *inside_of = address.split("::", 1)
+    root = place if place.endswith("://") else place.rstrip("/") + "/"
+    return "::".join((root + "/".join(names), *inside_of))
 
 
 def local_name(address: str, *contents: str | bytes) -> str:
@@ -242,6 +249,8 @@ def _list_files(address: str) -> list[str]:
         names = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
     else:
         names = [system.info(path)["name"]]
+    if "::" in address:
+        return [join(f"{address.partition('://')[0]}://::{address.partition('::')[2]}", name) for name in names]
     return names if "file" in system.protocol else [system.unstrip_protocol(name) for name in names]
 
 

@@ -50,7 +50,8 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
     """Yields the parts of files, in order; raises DataError if a file can't be read."""
     for path in paths:
         with _errors_named(path):
-            if path.endswith(".parquet"):
+            name = addresses.file_name(path)
+            if name.endswith(".parquet"):
                 import pyarrow.parquet
 
                 with addresses.open_file(path) as file:
@@ -58,7 +59,7 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
                 for group in range(metadata.num_row_groups):
                     yield Part(path, metadata.row_group(group).total_byte_size, group)
             else:
-                compressed = path.endswith((*_COMPRESSIONS, ".tgz", ".zip"))
+                compressed = name.endswith((*_COMPRESSIONS, ".tgz", ".zip"))
                 yield Part(path, addresses.size(path) * (3 if compressed else 1))
 
 
@@ -77,7 +78,8 @@ def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
 
 
 def _documents(stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None) -> Iterator[Document]:
-    columns, content, uncompressed = Columns(config.text_column, config.id_column), _decompressed(stream), name.lower()
+    columns, content = Columns(config.text_column, config.id_column), _decompressed(stream)
+    uncompressed = addresses.file_name(name).lower()
     while uncompressed.endswith(_COMPRESSIONS):
         uncompressed = os.path.splitext(uncompressed)[0]
     ending = os.path.splitext(uncompressed)[1]
