@@ -29,7 +29,7 @@ def convert(config: ConvertConfig) -> None:
     from tqdm import tqdm
 
     from tftrain.formats import registry
-    from tftrain.formats.own import AveragedWeights, tokenizer_of
+    from tftrain.formats.own import AveragedWeights, take_tokenizer
     from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
 
     target = parse_place(config.to)
@@ -39,8 +39,7 @@ def convert(config: ConvertConfig) -> None:
         weights = AveragedWeights(Path(source.path), config.average_last, config.weights == "averaged")
     else:
         weights = registry.open_weights(source, config.allow_pickle, config.weights)
-    if config.tokenizer_dir:
-        weights.tokenizer = tokenizer_of(config.tokenizer_dir)
+    take_tokenizer(weights, config.tokenizer_dir, f"--from={config.from_}")
     logger.info(f"{config.from_}: {described(weights)}")
     for note in weights.notes:
         logger.info(note)

@@ -8,7 +8,7 @@ from tftrain.config import fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.families import listed, taking
 from tftrain.config.fields import ConfigError, Problem, not_installed, superfluous
 from tftrain.config.layer_split import split_layers
-from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
+from tftrain.config.model import HEAD_SIZES, TASKS, WITH_CLASSES, ModelConfig
 from tftrain.config.parallel import schedule_problems
 from tftrain.config.rope import parse
 from tftrain.config.run import TRACKERS
@@ -124,6 +124,10 @@ def _of_data(config) -> Iterator[Problem]:
     model, data, sources = config.model, config.data, config.data.sources
     if model.task in TASKS or model.is_custom:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
+    if model.labels and model.task in TASKS and model.task not in WITH_CLASSES:
+        yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
+    elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
+        yield Problem("labels", twice, "expected each class once")
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         given = [*sources, *(["phases"] if data.phases else [])]

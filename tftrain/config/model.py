@@ -19,6 +19,7 @@ TASKS = (
     "embedding",
     "completion",
 )
+WITH_CLASSES = ("classification", "multi_label", "token_classification")
 IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
 # from compute capability 8.0 on takes.

@@ -176,6 +176,22 @@ def tokenizer_of(path: str) -> Tokenizer | None:
     return of_data(path) if is_data else tokenizer.read(Path(path))
 
 
+def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
+    """Gives weights the tokenizer of the folder that `--tokenizer_dir` names, if it does.
+
+    Raises:
+        FormatError: there is none, or it is damaged or of a larger model; `shown` is the flag that names the weights.
+    """
+    if folder:
+        weights.tokenizer = tokenizer_of(folder)
+        if weights.tokenizer is None:
+            raise FormatError(f"--tokenizer_dir={folder}: no vocab.txt, tokenizer.json or prepared data")
+    if weights.tokenizer and len(weights.tokenizer.vocabulary) > weights.model.vocab_size:
+        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
+        fault = f"the tokenizer has {tokens} tokens, the model {rows}"
+        raise FormatError(f"{shown}: {fault}; name its own with --tokenizer_dir")
+
+
 def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
     """Returns the tokenizer of prepared data in a folder or at an address, of which a copy may be in the cache.
 

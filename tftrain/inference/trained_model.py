@@ -17,7 +17,7 @@ from tftrain.config.model_source import ModelSource
 from tftrain.config.train import ModelConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
-from tftrain.formats.own import tokenizer_of
+from tftrain.formats.own import take_tokenizer
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.input.normalization import cut_spaceless
@@ -57,14 +57,7 @@ def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> T
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
-    if source.tokenizer_dir:
-        weights.tokenizer = tokenizer_of(source.tokenizer_dir)
-        if weights.tokenizer is None:
-            raise FormatError(f"--tokenizer_dir={source.tokenizer_dir}: no vocab.txt, tokenizer.json or prepared data")
-    if weights.tokenizer and len(weights.tokenizer.vocabulary) > weights.model.vocab_size:
-        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
-        fault = f"the tokenizer has {tokens} tokens, the model {rows}"
-        raise FormatError(f"{source.shown}: {fault}; name its own with --tokenizer_dir")
+    take_tokenizer(weights, source.tokenizer_dir, source.shown)
     if embeds and not weights.model.is_decoder:
         weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
     return with_weights(weights, dtype)

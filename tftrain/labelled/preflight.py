@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
+from tftrain.config.model import WITH_CLASSES
 from tftrain.config.train import TrainConfig
 from tftrain.host.files import listed
 from tftrain.host.user_code import file_of
@@ -19,7 +20,6 @@ from tftrain.labelled.tokenizers import tokenizer_of
 
 DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}
 DEFAULT_LENGTH = 128
-WITH_CLASSES = ("classification", "multi_label", "token_classification")
 
 
 def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None) -> list:
