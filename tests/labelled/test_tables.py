@@ -78,6 +78,7 @@ def test_labels_of_several_classes_are_lists_or_separated(tmp_path):
     labels = [each.label for each in found]
     assert labels == [("x", "y"), ("y", "z"), (), ("x", "z"), ("0",), (), ("0", "true")]
     assert examples.labels_of(found, "multi_label") == ("0", "true", "x", "y", "z")
+    assert read(tmp_path, rows[1:2], "multi_label", label_separator="")[0].label == ("y|z",)
 
 
 def test_numbers_are_sorted_by_value(tmp_path):

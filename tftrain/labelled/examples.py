@@ -73,7 +73,8 @@ def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
     value = row.values.get(column)
     if task == "multi_label":
         if isinstance(value, str):
-            value = [label.strip() for label in value.split(settings.label_separator)]
+            separator = settings.label_separator
+            value = [label.strip() for label in (value.split(separator) if separator else [value])]
         labels = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(_class(each, row, column) for each in labels if each != "")
     if task in ("regression", "embedding"):
