@@ -76,6 +76,16 @@ def test_conll_files(tmp_path):
     assert found[1].place == f"{path}, line 7"
 
 
+def test_only_tabs_and_spaces_end_a_word_of_conll(tmp_path):
+    path = tmp_path / "x.conll"
+    path.write_bytes("10\u00a0000 X B-A\r\n\u3000 O\r\n\t\r\nNew York \tX\tB-A\n".encode())
+    found = conll.read_sentences(str(path))
+    assert [(each.words, each.tags) for each in found] == [
+        (("10\u00a0000", "\u3000"), ("B-A", "O")),
+        (("New York",), ("B-A",)),
+    ]
+
+
 @pytest.mark.parametrize(("text", "message"), [("\n", "no examples"), ("EU B-ORG\nalone\n", "line 2: 'alone'")])
 def test_damaged_conll_files(tmp_path, text, message):
     path = tmp_path / "x.conll"

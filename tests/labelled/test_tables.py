@@ -73,9 +73,12 @@ def read(tmp_path, rows, task, **settings):
 
 def test_labels_of_several_classes_are_lists_or_separated(tmp_path):
     rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": "y|z"}, {"text": "c", "label": ""}]
+    rows += [{"text": "d", "label": label} for label in ("x | z", 0, None, [0, True])]
     found = read(tmp_path, rows, "multi_label")
-    assert [each.label for each in found] == [("x", "y"), ("y", "z"), ()]
-    assert examples.labels_of(found, "multi_label") == ("x", "y", "z")
+    labels = [each.label for each in found]
+    assert labels == [("x", "y"), ("y", "z"), (), ("x", "z"), ("0",), (), ("0", "true")]
+    assert examples.labels_of(found, "multi_label") == ("0", "true", "x", "y", "z")
+    assert read(tmp_path, rows[1:2], "multi_label", label_separator="")[0].label == ("y|z",)
 
 
 def test_numbers_are_sorted_by_value(tmp_path):
@@ -83,11 +86,25 @@ def test_numbers_are_sorted_by_value(tmp_path):
     assert examples.labels_of(found, "classification") == ("-1", "2", "9", "10")
 
 
+def test_equal_numbers_have_an_order(tmp_path):
+    """A set of texts has another order in each process."""
+    labels = [f"{'0' * zeros}1" for zeros in range(9, -1, -1)]
+    found = read(tmp_path, [{"text": "a", "label": label} for label in labels], "classification")
+    assert examples.labels_of(found, "classification") == tuple(labels)
+
+
 @pytest.mark.parametrize(
     ("row", "task", "message"),
     [
         ({"text": 5, "label": "a"}, "classification", "text is 5; expected a text"),
         ({"text": "a", "label": None}, "classification", "label is None; expected a label"),
+        ({"text": "a", "label": {"x": 1}}, "multi_label", "label is {'x': 1}; expected a label"),
+        ({"text": "a", "label": ["x", None]}, "multi_label", "label is None; expected a label"),
+        (
+            {"sentence1": "a", "sentence2": "b", "label": "c"},
+            "classification",
+            "a column sentence2, but no --text_pair_column; give it, or --text_column=sentence1 to leave",
+        ),
         ({"text": "a", "label": "high"}, "regression", "label is 'high'; expected a number"),
         ({"text": "a", "label": "nan"}, "regression", "label is 'nan'; expected a number"),
         ({"body": "a", "label": "b"}, "classification", "--text_column is not given; expected one of its columns"),

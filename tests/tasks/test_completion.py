@@ -166,6 +166,37 @@ def test_a_chat_that_gives_no_text_is_refused(tmp_path, messages, template, mess
 
 
 @pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"instruction": "a", "input": "b", "output": "c"},
+            "line 1: input would not be read, only instruction and output",
+        ),
+        (
+            {"instruction": "a", "context": "b", "response": "c"},
+            "line 1: context would not be read.*text_column=instruc",
+        ),
+        ({"messages": [say("user", "a"), say("assistant", "b")], "tools": [{}]}, "line 1: tools would not be read"),
+    ],
+    ids=str,
+)
+def test_a_text_beside_the_prompt_is_refused_instead_of_ignored(tmp_path, row, message):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(row))
+    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    with pytest.raises(DataError, match=message):
+        completions.read_examples(str(path), FineTuningConfig(), own)
+
+
+def test_the_text_beside_a_named_prompt_is_left_out(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"instruction": "a", "input": "b", "output": "c"}))
+    settings = FineTuningConfig(text_column="instruction")
+    (example,) = completions.read_examples(str(path), settings, tokenizer.read(LLAMA))
+    assert (example.prompt, example.completion) == ("a", "c")
+
+
+@pytest.mark.parametrize(
     ("after", "end"),
     [("{{ eos_token }}\n", "<|endoftext|>"), ("<T></T>{{ m.content }}<E>\n", "<E>"), ("\n", "\n"), ("", "")],
 )

@@ -116,6 +116,16 @@ def test_losses_are_those_of_the_formulas(data, name, tmp_path):
     assert sums["outputs"].shape[1:] == OUTPUT_SHAPES[name]
 
 
+def test_each_of_two_texts_that_is_cut_counts(data, tmp_path, caplog):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"text": "key " * 7, "text_pair": "list " * 7}) + "\n")
+    more = (f"--output_dir={tmp_path}", f"--eval_file={path}", "--max_seq_length=8")
+    config = configured(data["embedding"], *more)
+    with caplog.at_level("INFO"):
+        make_task(config, Mesh()).open_source(config.data, "eval", 1)
+    assert "eval: 2 of 2 texts are longer than --max_seq_length=8" in caplog.text
+
+
 def encoded(task, batch):
     """Returns what the classifier reads, and the pooled token."""
     texts = {key: tf.reshape(batch[key], [-1, 16]) for key in ("input_ids", "input_mask", "segment_ids")}

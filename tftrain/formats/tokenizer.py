@@ -13,6 +13,12 @@ from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, chec
 
 VOCAB = "vocab.txt"
 CHAT_TEMPLATE = "chat_template.jinja"
+# How BERT's words are made, in the settings of transformers and of the library `tokenizers`.
+_WORDS_OF_BERT = {
+    **dict.fromkeys(("clean_text", "handle_chinese_chars", "tokenize_chinese_chars", "do_basic_tokenize"), True),
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+}
 
 
 def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
@@ -70,6 +76,8 @@ def read(folder: Path) -> Tokenizer | None:
     except DataError as error:
         raise FormatError(str(error)) from error
     settings = _bert_normalizer(folder / "tokenizer.json") | settings
+    if kind == "wordpiece":
+        _check_words(folder, settings)
     lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
         # The special tokens have upper-case letters in every vocabulary.
@@ -114,6 +122,21 @@ def _kind(folder: Path) -> str | None:
         return None
     kind = _model_of(folder / "tokenizer.json").get("type")
     return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
+
+
+def _check_words(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab."""
+    given = {name: settings.get(name) for name in _WORDS_OF_BERT}
+    different = {name: value for name, value in given.items() if value not in (_WORDS_OF_BERT[name], None)}
+    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
+    for name, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
+        step = content.get(name, {"type": kind})
+        if not isinstance(step, dict) or step.get("type") != kind:
+            different[name] = step.get("type") if isinstance(step, dict) else step
+    if different:
+        name, value = next(iter(different.items()))
+        expected = "expected words as BERT has them; name the folder of another tokenizer"
+        raise FormatError(f"{folder}: the tokenizer has {name} {strict_json.shown(value)}; {expected}")
 
 
 def _bert_normalizer(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tftrain.labelled.tables import column_of, read_table, text_of
 from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
+_BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
@@ -72,6 +73,9 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -
         return [Example(number, row.place, _turns(row, compiled), True) for number, row in enumerate(rows)]
     prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
     completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
+    if not settings.text_column and (beside := [name for name in _BESIDE_PROMPT if name in rows[0].values]):
+        remedy = f"write its text into {prompt}, or give --text_column={prompt} to leave it out"
+        raise DataError(f"{rows[0].place}: {beside[0]} would not be read, only {prompt} and {completion}; {remedy}")
     return [
         Example(number, row.place, ((text_of(row, prompt), False), (text_of(row, completion), True)), False)
         for number, row in enumerate(rows)
@@ -125,6 +129,8 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
     messages = row.values.get(_MESSAGES)
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise DataError(f"{row.place}: messages is not a list of objects with the strings role and content")
+    if row.values.get("tools"):
+        raise DataError(f"{row.place}: tools would not be read; write them into a message of the system")
     parts, written = [], ""
     try:
         for end, message in enumerate(messages, start=1):

@@ -10,6 +10,7 @@ from tftrain.labelled.encoding import Encoded, Encoder
 from tftrain.labelled.tables import read_text
 
 DOCUMENT_START = "-DOCSTART-"
+_SPACES = " \t\r"
 
 
 class Sentence(NamedTuple):
@@ -23,7 +24,9 @@ class Sentence(NamedTuple):
 
 
 def read_sentences(path: str) -> list[Sentence]:
-    """Reads the sentences of a file; its columns are separated by spaces or tabs.
+    """Reads the sentences of a file. Tabs separate the columns of a line that has one, else spaces do.
+
+    Other white space, such as a no-break space, belongs to its word.
 
     Raises:
         DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
@@ -32,14 +35,15 @@ def read_sentences(path: str) -> list[Sentence]:
     words: list[tuple[str, str]] = []
     begin = 1
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
-        columns = line.split()
+        line = line.strip(_SPACES)
+        columns = [part for column in line.split("\t" if "\t" in line else " ") if (part := column.strip(_SPACES))]
         if not columns or columns[0] == DOCUMENT_START:
             if words:
                 sentences.append(Sentence(f"{path}, line {begin}", len(sentences), *zip(*words, strict=True)))
                 words.clear()
             continue
         if len(columns) < 2:
-            raise DataError(f"{path}, line {number}: {line.strip()[:50]!r}; expected a word and its class")
+            raise DataError(f"{path}, line {number}: {line[:50]!r}; expected a word and its class")
         begin = begin if words else number
         words.append((columns[0], columns[-1]))
     if not sentences:

@@ -51,6 +51,9 @@ def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str]
     columns = [column_of(row, settings.text_column, TEXT_COLUMNS, "text_column")]
     if settings.text_pair_column or task == "embedding":
         columns.append(column_of(row, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
+    elif not settings.text_column and (pairs := [column for column in PAIR_COLUMNS if column in row.values]):
+        remedy = f"give it, or --text_column={columns[0]} to leave the other text out"
+        raise DataError(f"{row.place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
     if task == "embedding" and not settings.label_column:
         return columns, None
     return columns, column_of(row, settings.label_column, LABEL_COLUMNS, "label_column")
@@ -69,10 +72,17 @@ def path_of(settings: FineTuningConfig, split: str) -> str:
 def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
     value = row.values.get(column)
     if task == "multi_label":
-        labels = value if isinstance(value, list) else str(value or "").split(settings.label_separator)
-        return tuple(str(each) for each in labels if each != "")
+        if isinstance(value, str):
+            separator = settings.label_separator
+            value = [label.strip() for label in (value.split(separator) if separator else [value])]
+        labels = value if isinstance(value, list) else [] if value is None else [value]
+        return tuple(_class(each, row, column) for each in labels if each != "")
     if task in ("regression", "embedding"):
         return number(value, f"{row.place}: {column}")
+    return _class(value, row, column)
+
+
+def _class(value: Any, row: Row, column: str) -> str:
     if value is None or value == "" or isinstance(value, list | dict):
         raise DataError(f"{row.place}: {column} is {value!r}; expected a label")
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -108,4 +118,4 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
         file = examples[0].place.rpartition(", line")[0]
         raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
     are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in labels)
-    return tuple(sorted(labels, key=int) if are_whole else sorted(labels))
+    return tuple(sorted(labels, key=lambda label: (int(label), label)) if are_whole else sorted(labels))

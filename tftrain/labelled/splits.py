@@ -71,8 +71,8 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     else:
         source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
-        words = f"{encoder.cut} of {len(examples)} examples"
-        logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
+        words = f"{2 * len(examples)} texts" if task == "embedding" else f"{len(examples)} examples"
+        logger.info(f"{split}: {encoder.cut} of {words} are longer than --max_seq_length={length} and were cut")
     return source
 
 
