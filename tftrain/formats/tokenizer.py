@@ -36,6 +36,7 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     elif kind == "bpe":
         settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
+        settings |= {"add_bos_token": True} if tokenizer.begins_with_bos else {}
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
@@ -68,7 +69,7 @@ def read(folder: Path) -> Tokenizer | None:
             file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
             vocabulary, model = read_byte_pairs(str(file))
             own = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
-            return own if vocabulary.is_for_encoders else own._replace(special=_special(own, settings))
+            return own if vocabulary.is_for_encoders else _of_decoder(own, settings, file)
         if (folder / VOCAB).is_file():
             vocabulary = read_vocabulary(str(folder / VOCAB), kind)
         else:
@@ -100,6 +101,24 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     if isinstance(template, list):  # of names with templates
         template = next((each.get("template") for each in template if each.get("name") == "default"), None)
     return template if isinstance(template, str) else None
+
+
+def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> Tokenizer:
+    """Returns a decoder's tokenizer with its special tokens, which puts bos_token before a text as transformers does.
+
+    add_bos_token of the settings decides, or else the file; settings that tftrain wrote without it mean no token.
+    """
+    from tftrain.input.byte_pairs import beginning, with_beginning
+
+    ids, begins = beginning(tokenizer.model), settings.get("add_bos_token")
+    if begins is None and ids and "tokenizer_type" not in settings:
+        if len(ids) > 1 or ids[0] >= len(tokenizer.vocabulary):
+            raise FormatError(f"{file}: it puts the tokens {ids} before a text; expected one of the vocabulary at most")
+        settings, begins = settings | {"bos_token": tokenizer.vocabulary.tokens[ids[0]]}, True
+    own = tokenizer._replace(special=_special(tokenizer, settings), begins_with_bos=begins is True)
+    if ids == own.begin_ids.tolist():
+        return own
+    return own._replace(model=with_beginning(own.model, own.named_tokens["bos_token"] if own.begins_with_bos else None))
 
 
 def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -118,13 +118,17 @@ class Sample(NamedTuple):
 
 
 class TextEncoder:
-    """Turns texts into samples: [CLS] text [SEP] for an encoder, the text alone for a decoder."""
+    """Turns texts into samples: [CLS] text [SEP] for an encoder; for a decoder the text after its `begin_ids`."""
 
     def __init__(self, model: TrainedModel, with_special_tokens: bool = False):
-        """Builds the tokenizer of a model that has one; see `Tokenizer.build`."""
+        """Builds the tokenizer of a model that has one; see `Tokenizer.build`.
+
+        With special tokens, as in chats, a text spells the token that it begins with.
+        """
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._tokenize = tokenizer.build(with_special_tokens)
+        self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
         if model.config.is_decoder:
             self._parts, self._sample = lambda text: [text], self._prompt
         else:
@@ -150,9 +154,10 @@ class TextEncoder:
 
     def _prompt(self, parts: list[np.ndarray]) -> Sample:
         (whole,) = parts
-        ids = whole if len(whole) else np.array([self._vocabulary.end_id], np.int32)
-        cut = int(max(len(ids) - self._longest, 0))
-        return Sample(ids[cut:], np.zeros(0, np.int64), cut, 0, count_unknown(ids[cut:], self._vocabulary))
+        begin = self._begin if len(self._begin) + len(whole) else np.array([self._vocabulary.end_id], np.int32)
+        cut = int(max(len(begin) + len(whole) - self._longest, 0))
+        ids = np.concatenate([begin, whole[cut:]])
+        return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
 
 
 def count_unknown(ids: np.ndarray, vocabulary: Vocabulary) -> int:

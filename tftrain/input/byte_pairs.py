@@ -89,6 +89,21 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     return vocabulary, tokenizer.to_str().encode()
 
 
+def beginning(model: bytes) -> list[int]:
+    """Returns the ids that the library puts before a text, given the tokenizer in its format."""
+    encoding = _prepared(Tokenizer.from_buffer(model)).encode("a")
+    return encoding.ids[: encoding.special_tokens_mask.index(0)]
+
+
+def with_beginning(model: bytes, token: str | None) -> bytes:
+    """Returns the tokenizer in the library's format so that the library puts a token before a text, or nothing."""
+    tokenizer, begin = Tokenizer.from_buffer(model), [token] if token else []
+    ids = [(each, tokenizer.token_to_id(each)) for each in begin]
+    pieces = {"single": [*begin, "$A"], "pair": [*begin, "$A", "$B:1"]}
+    tokenizer.post_processor = processors.TemplateProcessing(**pieces, special_tokens=ids)
+    return tokenizer.to_str().encode()
+
+
 _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
 
 

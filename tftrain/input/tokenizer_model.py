@@ -29,12 +29,19 @@ class Tokenizer(NamedTuple):
     strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
     chat_template: str | None = None  # a Jinja template that makes a text of messages
     special: tuple[tuple[str, str], ...] = ()  # "bos_token", "eos_token" ... of a decoder, if not the end token
+    begins_with_bos: bool = False  # whether a decoder reads bos_token before a text; a chat template writes its own
 
     @property
     def named_tokens(self) -> dict[str, str]:
         """The special tokens of a decoder by the names that transformers and chat templates have for them."""
         end = self.vocabulary.tokens[self.vocabulary.end_id]
         return dict.fromkeys(("bos_token", "eos_token", "unk_token"), end) | dict(self.special)
+
+    @property
+    def begin_ids(self) -> np.ndarray:
+        """Ids of the tokens before a text for a decoder, int32: one, or none."""
+        tokens = [self.named_tokens["bos_token"]] if self.begins_with_bos else []
+        return np.array([self.vocabulary.id(token) for token in tokens], np.int32)
 
     @property
     def end_ids(self) -> tuple[int, int]:

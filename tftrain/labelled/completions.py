@@ -157,16 +157,20 @@ def _is_message(value: Any) -> bool:
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
-    """Returns the tokens of examples; an end token, which is learned, follows a completion."""
+    """Returns the tokens of examples; an end token, which is learned, follows a completion.
+
+    The tokenizer's `begin_ids` are before a prompt, and not learned.
+    """
     tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
     pieces = iter(tokenize([text for example in examples for text, _ in example.parts]))
     end, encoded = np.array([tokenizer.vocabulary.end_id], np.int32), []
     for example in examples:
         parts = [(next(pieces), is_learned) for _, is_learned in example.parts]
         if not example.is_chat:
-            parts.append((end, True))
-            if not len(parts[0][0]):  # A prompt without tokens begins as a document does.
-                parts[0] = (end, False)
+            begin = tokenizer.begin_ids
+            if not len(begin) + len(parts[0][0]):  # A prompt without tokens begins as a document does.
+                begin = end
+            parts = [(begin, False), *parts, (end, True)]
         ids = np.concatenate([part for part, _ in parts])
         encoded.append(Encoded(ids, np.repeat([learned for _, learned in parts], [len(part) for part, _ in parts])))
     return encoded

@@ -162,6 +162,8 @@ def identity(config: TrainConfig) -> dict[str, str]:
     identity = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
     if config.model.task == "completion" and tokenizer.chat_template:
         identity["the chat template"] = f"SHA-256 {hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:16]}"
+    if config.model.task == "completion" and tokenizer.begins_with_bos:
+        identity["the token before a text"] = tokenizer.named_tokens["bos_token"]
     if config.model.is_custom and (path := file_of(config.model.task)):
         identity["the file of --task"] = f"SHA-256 {hashlib.sha256(read_bytes(path)).hexdigest()[:16]}"
     for split in ("train", "eval"):

@@ -4,6 +4,7 @@ import itertools
 import logging
 from pathlib import Path
 
+from tftrain.checkpoint.folder import find
 from tftrain.config.convert import parse_place
 from tftrain.config.train import TrainConfig
 from tftrain.formats import own, registry, tokenizer
@@ -71,5 +72,9 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
         raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
     if not (config.model.is_decoder or own_tokenizer.vocabulary.is_for_encoders):
         raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
+    if config.checkpoint.resume != "none" and find(config.run.folder or "") and written_folder(config).is_dir():
+        # A run that began when tftrain put nothing before a text goes on so.
+        begins = tokenizer.read(written_folder(config)).begins_with_bos
+        own_tokenizer = own_tokenizer._replace(begins_with_bos=begins and own_tokenizer.begins_with_bos)
     path = config.fine_tuning.chat_template
     return own_tokenizer._replace(chat_template=read_text(path)) if path else own_tokenizer
