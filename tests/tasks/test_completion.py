@@ -124,6 +124,17 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     assert completions.end_of_answer(completions.compiled_template(own)) == "<|endoftext|>"
 
 
+def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
+    answers = [say("assistant", "b") | weight for weight in ({"weight": 0}, {"weight": 1}, {"weight": None}, {})]
+    messages = [each for answer in answers for each in (say("user", "a"), answer)]
+    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
+    assert [is_learned for _, is_learned in example.parts] == [False, False, *[False, True] * 3]
+    assert "".join(text for text, _ in example.parts) == "<user>a<|endoftext|>\n<assistant>b<|endoftext|>\n" * 4
+    ((_, is_learned),) = completions.encode([example], own)
+    assert is_learned.sum() == 3 * len(own.build(True)(["b<|endoftext|>\n"])[0])
+
+
 def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp_path):
     text = "{{ bos_token }}{% for m in messages %}{% if m.role == 'x' %}{% continue %}{% endif %}{{ m | tojson }}"
     text += "{% endfor %}"
@@ -148,6 +159,21 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
         ([], TEMPLATE, "line 1: messages is not a list of objects"),
         ([{"role": "user"}], TEMPLATE, "line 1: messages is not a list of objects"),
         ([say("user", "a")], TEMPLATE, "line 1: no message of the assistant"),
+        (
+            [say("user", "a"), say("assistant", "b") | {"weight": 0}],
+            TEMPLATE,
+            "without weight 0, so there is nothing to",
+        ),
+        (
+            [say("user", "a"), say("assistant", "b") | {"weight": 0.5}],
+            TEMPLATE,
+            "line 1: weight of a message is 0.5; exp",
+        ),
+        (
+            [say("user", "a"), say("assistant", "b") | {"weight": "0"}],
+            TEMPLATE,
+            "weight of a message is '0'; expected 0",
+        ),
         ([say("user", "a"), say("assistant", "b")], "{% if %}", "the chat template is not one of Jinja"),
         ([say("user", "a"), say("assistant", "b")], None, "no chat template; name a file with --chat_template"),
         (

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
@@ -143,12 +144,15 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
                     "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
                     "messages before it"
                 )
-            parts += [(before[len(written) :], False), (after[len(before) :], True)]
+            weight = message.get("weight")  # as OpenAI's files have it
+            if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+                raise DataError(f"weight of a message is {shown(weight)}; expected 0, which is not learned, or 1")
+            parts += [(before[len(written) :], False), (after[len(before) :], weight != 0)]
             written = after
     except DataError as error:
         raise DataError(f"{row.place}: {error}") from error
-    if not parts:
-        raise DataError(f"{row.place}: no message of the assistant, so there is nothing to learn")
+    if not any(is_learned for _, is_learned in parts):
+        raise DataError(f"{row.place}: no message of the assistant without weight 0, so there is nothing to learn")
     return tuple(parts)
 
 
