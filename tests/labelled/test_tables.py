@@ -54,6 +54,7 @@ def test_columns_without_a_header_are_numbers(tmp_path):
         ("x.tsv", "text\ttext\na\tb\n", "line 1: two columns have the same name"),
         ("x.csv", 'text,label\n"a,b\n', "line 2: unexpected end of data"),
         ("x.jsonl", '{"text": "a"}\n{"text"', "line 2: not JSON"),
+        ("x.jsonl", '{"text": "a"}\n{"text": "a", "text": "b"}\n', "line 2: not JSON: a name occurs twice"),
         ("x.jsonl", "[1]\n", "line 1: expected a JSON object"),
         ("x.tsv", b"text\tlabel\n\xff\tb\n", "byte 11: not UTF-8"),
     ],
@@ -86,6 +87,12 @@ def test_numbers_are_sorted_by_value(tmp_path):
     assert examples.labels_of(found, "classification") == ("-1", "2", "9", "10")
 
 
+def test_numbers_that_python_does_not_read_are_sorted_as_texts(tmp_path):
+    labels = ["2", "10", "1" * 5000]
+    found = read(tmp_path, [{"text": "a", "label": label} for label in labels], "classification")
+    assert examples.labels_of(found, "classification") == ("10", "1" * 5000, "2")
+
+
 def test_equal_numbers_have_an_order(tmp_path):
     """A set of texts has another order in each process."""
     labels = [f"{'0' * zeros}1" for zeros in range(9, -1, -1)]
@@ -106,6 +113,7 @@ def test_equal_numbers_have_an_order(tmp_path):
             "a column sentence2, but no --text_pair_column; give it, or --text_column=sentence1 to leave",
         ),
         ({"text": "a", "label": "high"}, "regression", "label is 'high'; expected a number"),
+        ({"text": "a", "label": "1_0"}, "regression", "label is '1_0'; expected a number"),
         ({"text": "a", "label": "nan"}, "regression", "label is 'nan'; expected a number"),
         ({"body": "a", "label": "b"}, "classification", "--text_column is not given; expected one of its columns"),
         ({"text": "a", "class": "b"}, "classification", "--label_column is not given; expected one of its columns"),

@@ -8,6 +8,7 @@ from typing import Any, AnyStr, BinaryIO, NamedTuple
 
 import msgspec
 
+from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
@@ -21,15 +22,20 @@ class Row(NamedTuple):
     fault: str | None = None  # why it can't be used
 
 
-def json_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
-    """Yields the rows of JSON Lines: each line is an object. Empty lines are no rows."""
+def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[Row]:
+    """Yields the rows of JSON Lines: each line is an object. Empty lines are no rows.
+
+    With `is_strict`, which takes longer, a name that occurs twice in an object is a fault. Else the last one counts.
+    """
     for number, line in enumerate(_lines(stream.readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
             continue
         try:
             values = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if is_strict:
+                strict_json.parse(line)
+        except (ValueError, RecursionError) as error:
             yield Row(where, {}, f"not JSON: {error}")
         else:
             yield Row(where, values) if isinstance(values, dict) else Row(where, {}, "expected a JSON object")

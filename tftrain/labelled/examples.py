@@ -14,6 +14,7 @@ TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
 PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
 LABEL_COLUMNS = ("label", "labels", "score")
 MAX_LABELS = 10_000
+_MOST_DIGITS = 4300  # Python's int() reads no longer texts.
 
 
 class TextExample(NamedTuple):
@@ -91,7 +92,8 @@ def _class(value: Any, row: Row, column: str) -> str:
 def number(value: Any, what: str) -> float:
     """Returns a finite number, or raises a DataError whose message begins with `what`."""
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        # Python reads 1_0 as 10.
+        number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
@@ -117,5 +119,7 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
     if not least <= len(labels) <= MAX_LABELS:
         file = examples[0].place.rpartition(", line")[0]
         raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
-    are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in labels)
+    are_whole = all(
+        label.isascii() and label.removeprefix("-").isdecimal() and len(label) <= _MOST_DIGITS for label in labels
+    )
     return tuple(sorted(labels, key=lambda label: (int(label), label)) if are_whole else sorted(labels))

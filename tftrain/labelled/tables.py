@@ -49,7 +49,7 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
     text = read_text(path)
     stream = io.BytesIO(text.encode())
     if kind == ".jsonl":
-        table_rows = json_rows(stream, path)
+        table_rows = json_rows(stream, path, is_strict=True)
     else:
         table_rows = separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header)
     rows = []
