@@ -5,8 +5,13 @@ import json
 import pytest
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
+from tftrain.input.vocabulary import SPECIAL_TOKENS
 from tftrain.labelled import examples
+from tftrain.labelled.preflight import read_split
+from tftrain.labelled.splits import open_source
 from tftrain.labelled.tables import read_table
 
 
@@ -134,6 +139,25 @@ def test_one_label_is_too_few(tmp_path):
     found = read(tmp_path, [{"text": "a", "label": "x"}] * 3, "classification")
     with pytest.raises(DataError, match="1 different labels; expected 2 to 10000"):
         examples.labels_of(found, "classification")
+
+
+def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, caplog):
+    vocab = "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, "a", "b"))
+    write(tmp_path, "vocab.txt", vocab)
+    text = "question1\tquestion2\tis_duplicate\n"
+    text += "a\n" + "a\tb\t0\n" * 3 + "a\tb\n"
+    path = write(tmp_path, "train.tsv", text)
+    settings = FineTuningConfig(glue_task="qqp", glue_dir=str(tmp_path), tokenizer_dir=str(tmp_path))
+    config = TrainConfig(
+        model=ModelConfig(task="classification", labels=("0", "1")),
+        data=DataConfig(max_seq_length=8),
+        fine_tuning=settings,
+    )
+    caplog.set_level("INFO")
+    assert len(read_split(config, "train")) == 3
+    assert not caplog.messages
+    open_source(config, "train")
+    assert caplog.messages == [f"{path}: 2 damaged lines are left out, 3 are read"]
 
 
 GLUE = {

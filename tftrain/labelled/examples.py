@@ -25,15 +25,15 @@ class TextExample(NamedTuple):
     label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
 
 
-def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[TextExample]:
-    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs.
+def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bool = False) -> list[TextExample]:
+    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `reports` see `read_table`.
 
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
     """
     if settings.glue_task:
         layout = glue.TASKS[settings.glue_task]
-        rows = read_table(path_of(settings, split), layout.header, layout.skips_damaged)
+        rows = read_table(path_of(settings, split), layout.header, layout.skips_damaged, reports)
         columns, label = layout.texts, layout.label
         for column in (*columns, label):
             if column not in rows[0].values:

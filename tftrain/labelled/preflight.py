@@ -22,10 +22,10 @@ DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}
 DEFAULT_LENGTH = 128
 
 
-def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None) -> list:
+def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None, reports: bool = False) -> list:
     """Reads the examples of a split, "train" or "eval", as the task has them: texts, sentences or questions.
 
-    Chats need the tokenizer; None: it is read again.
+    Chats need the tokenizer; None: it is read again. With `reports`, the log has the number of lines that are left out.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
@@ -41,7 +41,7 @@ def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = No
     if task == "completion":
         path = examples.path_of(settings, split)
         return completions.read_examples(path, settings, tokenizer or tokenizer_of(config))
-    return examples.read_examples(settings, task, split)
+    return examples.read_examples(settings, task, split, reports)
 
 
 def labels_of(config: TrainConfig, rows: Sequence | None = None) -> tuple[str, ...]:

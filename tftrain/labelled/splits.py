@@ -52,7 +52,7 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     """
     task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
     tokenizer = tokenizer_of(config)
-    examples = read_split(config, split, tokenizer)
+    examples = read_split(config, split, tokenizer, reports=True)
     check_labels(examples, task, labels)
     if task == "completion":
         return _of_completions(examples, tokenizer, length, split)

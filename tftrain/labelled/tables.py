@@ -1,6 +1,7 @@
 """Tables of examples: TSV, CSV and JSONL files as rows that know their line."""
 
 import io
+import logging
 import os
 import stat
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 from tftrain.host.files import reason
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row, json_rows, separated_rows
+
+logger = logging.getLogger(__name__)
 
 FORMATS = (".tsv", ".csv", ".jsonl")
 
@@ -30,7 +33,7 @@ def read_text(path: str) -> str:
         raise DataError(f"{path}: byte {error.start}: not UTF-8") from error
 
 
-def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> list[Row]:
+def read_table(path: str, header: bool = True, skips_damaged: bool = False, reports: bool = False) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks. A line of JSONL is an
@@ -39,6 +42,7 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
         skips_damaged: whether damaged lines are left out.
+        reports: whether the log has their number.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
@@ -52,12 +56,16 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
         table_rows = json_rows(stream, path, is_strict=True)
     else:
         table_rows = separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header)
-    rows = []
+    rows, left_out = [], 0
     for row in table_rows:
         if not row.fault:
             rows.append(row)
         elif not skips_damaged:
             raise DataError(f"{row.place}: {row.fault}")
+        else:
+            left_out += 1
+    if left_out and reports:
+        logger.info(f"{path}: {left_out} damaged lines are left out, {len(rows)} are read")
     if not rows:
         raise DataError(f"{path}: no examples in it")
     return rows
