@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.labelled.files import tokenizer
+from tftrain.input.normalization import LONGEST_WORD, cut_spaceless
+from tftrain.input.tokenization import TextTokenizer
+from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.labelled import conll
 from tftrain.labelled.encoding import Encoder, Sequences, cut_longest
+from tftrain.labelled.squad import Question, divide
 
 
 def cut_one_by_one(lengths, most):
@@ -40,6 +45,25 @@ def test_long_examples_are_counted():
     encoder = Encoder(tokenizer(), 8)
     encoder([("key " * 6,), ("key " * 7,)])
     assert encoder.cut == 1
+
+
+def test_a_long_clause_without_spaces_is_cut_into_words_as_prepared_text_is():
+    letters = [chr(0x0E01 + number) for number in range(40)]
+    tokens = (*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters))
+    own = Tokenizer(Vocabulary(tokens, "wordpiece"), True, "bert")
+    clause, encoder = "".join(letters * 7)[:250], Encoder(own, 300)
+    expected = [f"##{letter}" if place % LONGEST_WORD else letter for place, letter in enumerate(clause)]
+    prepared = TextTokenizer(own.vocabulary, True, None)([cut_spaceless(clause)])[0]
+    (encoded,) = encoder([(clause,)])
+    assert [tokens[number] for number in encoded.ids[1:-1]] == [tokens[number] for number in prepared] == expected
+    parts, _ = conll.divide([conll.Sentence("x", 0, (clause, letters[0]), ("A", "O"))], encoder, 1)
+    assert parts[0].places == (1, 251)
+    context = f"{letters[0]} {clause} {letters[1]}"
+    question = Question("x", "x", letters[2], context, (clause[120:130],), (122,))
+    (window,), _ = divide([question], encoder, "wordpiece", 128, 64)
+    first, last = (window.words[place - window.first] for place in window.answer)
+    assert context[window.spans[first][0] : window.spans[last][1]] == clause
+    assert window.answer[1] - window.answer[0] == 249
 
 
 def sentences(*lengths):

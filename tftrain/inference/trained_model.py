@@ -20,7 +20,6 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.own import take_tokenizer
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.labelled.preflight import DEFAULT_LENGTHS
 from tftrain.model.registry import model_class
@@ -138,10 +137,7 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
         """Returns a sample for each text. In a text for an encoder, [MASK] is one token, in capitals as here."""
         parts = [self._parts(text) for text in texts]
-        passages = [part for each in parts for part in each]
-        if self._vocabulary.tokenizer_type != "bpe":
-            passages = map(cut_spaceless, passages)
-        tokens = iter(self._tokenize(list(passages)))
+        tokens = iter(self._tokenize([part for each in parts for part in each]))
         return [self._sample([next(tokens) for _ in each]) for each in parts]
 
     def _sentence(self, parts: list[np.ndarray]) -> Sample:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 
 # The file of a tokenizer's settings beside its vocabulary, as `tftrain.formats.tokenizer` and transformers write it.
@@ -49,7 +50,7 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])
 
     def build(self, with_special_tokens: bool = False) -> Tokenize:
-        """Loads the library, and returns what turns texts into ids.
+        """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
 
         Args:
             with_special_tokens: whether a special token of byte-level BPE that a text spells is that token.
@@ -60,4 +61,5 @@ class Tokenizer(NamedTuple):
             return BytePairTokenizer(self.model, with_special_tokens)
         from tftrain.input.tokenization import TextTokenizer
 
-        return TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)
+        tokenize = TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)
+        return lambda texts: tokenize(list(map(cut_spaceless, texts)))

@@ -36,6 +36,7 @@ EXAMPLES = [
     ("", "value"),
     ("which shape", ""),
     ("which shape", " \u00a0\t\n\u3000"),
+    ("\u0e01\u0e02" * 60, "key " + "\u0e01\u0e02" * 80 + " map"),
     ("name", "\u200b\x07\ufeff\x00"),
     ("name, type and shape of all keys " * 4, f"{LONG}. {LONG}"),
     (

@@ -14,6 +14,7 @@ from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, Word
 from tftrain.input.normalization import BertNormalizer
 from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import read_vocabulary
+from tftrain.labelled.encoding import Encoder
 
 __all__ = ["sentencepiece"]
 
@@ -86,6 +87,14 @@ def assert_same_ids(model, texts):
 
 def test_texts_of_an_encoder_become_the_samples_of_prediction():
     assert_same_ids(load(BERT), TEXTS)
+
+
+def test_a_long_clause_without_spaces_is_cut_as_in_fine_tuning():
+    model = load(BERT)
+    text = "a " + "\u0e01\u0e02" * 80
+    (expected,) = Encoder(model.tokenizer, model.max_seq_length)([(text,)])
+    assert TextGraph(model).examples(tf.constant([text]))["input_ids"].numpy().tolist() == [expected.ids.tolist()]
+    assert np.sum(expected.ids == model.tokenizer.vocabulary.unknown_id) == 2
 
 
 def test_accents_that_prediction_keeps_are_kept_inside_a_graph():

@@ -60,11 +60,15 @@ class TextGraph(tf.Module):
             from tftrain.input.tokenization import whole_text_tokenizer
 
             self._tokenizer = whole_text_tokenizer(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
-            self.tokenize = self._tokenizer.tokenize
+            tokenize = self._tokenizer.tokenize
         else:
             characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
-            self.tokenize = lambda texts: self._pieces(characters.words(texts))
+
+            def tokenize(texts):
+                return self._pieces(characters.words(texts))
+
+        self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
@@ -101,21 +105,18 @@ class TextGraph(tf.Module):
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
         first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
         parts = tf.strings.split(texts, MASK)
-        tokens = self._tokens(parts.flat_values)
+        tokens = self.tokenize(parts.flat_values)
         # A mask before each part; the first one is then left out.
         tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
         ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1 : self._longest - 1]
         return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
 
     def _prompts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        tokens = self._tokens(texts)
+        tokens = self.tokenize(texts)
         is_empty = tokens.row_lengths() == 0
         ends = tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._vocabulary.end_id)
         end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
         return tf.concat([end, tokens], axis=1)[:, -self._longest :]
-
-    def _tokens(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self.tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
 
 
 class CharacterGraph:
