@@ -107,7 +107,7 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
     position = "pre" if model.is_pre_norm else "post"
     if position not in norm_positions:
         raise FormatError(
-            f"--to: the model's norm_position is {position}, the BERT of {library} has only {norm_positions[0]}"
+            f"--to: the model's norm_position is {position}, the {model.model_family} of {library} has only {norm_positions[0]}"
         )
     for name in ("activation", "use_bias_in_keys", "position_embedding"):
         value, only = getattr(model, name), model.family.defaults.get(name, getattr(ModelConfig, name))
