@@ -1,6 +1,7 @@
 """Data for a decoder: every token is predicted exactly once, nothing is padding, the same bytes for any workers."""
 
 import dataclasses
+import json
 import os
 import re
 from collections import Counter
@@ -117,11 +118,25 @@ def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, text
 
 
 def test_labels_are_the_text(causal_config, tmp_path):
-    """Reads the records and the text alone: one shard, whose sequences are sorted by the tokens they begin with."""
     documents = [f"Document {number} begins. {'the model reads ' * (number % 7)}end." for number in range(60)]
     (tmp_path / "text").write_text("\n\n".join(documents), encoding="utf-8")
-    changes = {"input_files": str(tmp_path / "text"), "eval_fraction": 0.0, "shard_mb": 1.0, "max_seq_length": 16}
-    made = prepare(causal_config(tmp_path / "out", **changes))
+    labels_are(documents, causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), **ONE_SHARD))
+
+
+def test_white_space_stays_in_verbatim_documents(causal_config, tmp_path):
+    documents = [f"\n  def f{number}(x):\r\n\tif x:\n\n\n        return  {number} \n  \n\n" for number in range(60)]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
+    changes = {"document_separator": "verbatim", "deduplicate": "none", **ONE_SHARD}
+    config = causal_config(tmp_path / "out", input_files=str(tmp_path / "code.jsonl"), **changes)
+    labels_are([each.replace("\r", "").removesuffix("\n  \n\n") for each in documents], config)
+
+
+ONE_SHARD = {"eval_fraction": 0.0, "shard_mb": 1.0, "max_seq_length": 16}
+
+
+def labels_are(documents, config):
+    """Reads the records and the text alone: one shard, whose sequences are sorted by the tokens they begin with."""
+    made = prepare(config)
     with open(made.path(made.tokenizer_file), "rb") as file:
         tokenizer = BytePairTokenizer(file.read())
     stream = [0]

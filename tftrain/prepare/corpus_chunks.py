@@ -211,7 +211,7 @@ def read_corpus(
             break
     for split, name in (("train", "training"), ("eval", "held-out")):
         if not counts[split] and (split == "train" or config.eval_fraction):
-            separated = "" if config.document_separator == "file" else "; blank lines separate documents"
+            separated = "; blank lines separate documents" if config.document_separator == "blank_line" else ""
             raise DataError(
                 f"{source(config)}: of {counts.total()} documents none is in the {name} split with "
                 f"--eval_fraction={config.eval_fraction}; use more documents, or 0 to hold out none{separated} "
