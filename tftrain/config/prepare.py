@@ -161,7 +161,7 @@ class PrepareConfig:
         if (self.objective, self.tokenizer_type) != ("causal", "bpe"):
             expected = "expected blank_line or file: only --objective=causal with --tokenizer_type=bpe has white space"
         elif self.deduplicate == "paragraph":
-            expected = "add --deduplicate=near or none: its paragraphs are lines, which code has more than once"
+            expected = "add --deduplicate=near or none: its paragraphs are lines, which stay although they occur twice"
         return [Problem("document_separator", self.document_separator, expected)] if expected else []
 
     def _runner_problems(self) -> list[Problem]:
