@@ -36,6 +36,9 @@ def test_word_starts_and_ordinary_ids():
     assert wordpiece.ordinary_ids.tolist() == [6, 7]
     sentencepiece = Vocabulary((*SPECIAL_TOKENS, "\u2581a", "b"), "sentencepiece")
     assert sentencepiece.word_starts.tolist() == [True] * 6 + [False]
+    tokens = {"\u0120sat": True, "s": False, "7": False, "\u00c3\u00a9": False, ".": True, "\u010a": True, "'s": True}
+    of_bytes = Vocabulary((*SPECIAL_TOKENS, *tokens), "bpe")
+    assert of_bytes.word_starts.tolist() == [True] * 5 + list(tokens.values())
 
 
 @pytest.mark.parametrize(

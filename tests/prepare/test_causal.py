@@ -1,6 +1,7 @@
 """Data for a decoder: every token is predicted exactly once, nothing is padding, the same bytes for any workers."""
 
 import dataclasses
+import json
 import os
 import re
 from collections import Counter
@@ -26,6 +27,7 @@ from tftrain.input.manifest import read_manifest, write_manifest
 from tftrain.input.pipeline import eval_batches, open_source, train_batches
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from tftrain.prepare import causal_objective
+from tftrain.prepare.accounting import NEAR_DUPLICATE
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.corpus import paragraphs
 from tftrain.prepare.corpus_chunks import Chunk
@@ -117,11 +119,34 @@ def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, text
 
 
 def test_labels_are_the_text(causal_config, tmp_path):
-    """Reads the records and the text alone: one shard, whose sequences are sorted by the tokens they begin with."""
     documents = [f"Document {number} begins. {'the model reads ' * (number % 7)}end." for number in range(60)]
     (tmp_path / "text").write_text("\n\n".join(documents), encoding="utf-8")
-    changes = {"input_files": str(tmp_path / "text"), "eval_fraction": 0.0, "shard_mb": 1.0, "max_seq_length": 16}
-    made = prepare(causal_config(tmp_path / "out", **changes))
+    labels_are(documents, causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), **ONE_SHARD))
+
+
+def test_white_space_stays_in_verbatim_documents(causal_config, tmp_path):
+    documents = [f"\n  def f{number}(x):\r\n\tif x:\n\n\n        return  {number} \n  \n\n" for number in range(60)]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
+    changes = {"document_separator": "verbatim", "deduplicate": "none", **ONE_SHARD}
+    config = causal_config(tmp_path / "out", input_files=str(tmp_path / "code.jsonl"), **changes)
+    expected = [each.replace("\r", "").removesuffix("\n  \n\n") for each in documents]
+    labels_are(expected, config)
+    # Lines that documents share stay, and one of two documents that are nearly the same does.
+    changes |= {"deduplicate": "near", "input_files": str(tmp_path / "copied.jsonl")}
+    body = "".join(f"    value_{number} = value_{number - 1} + 1\n" for number in range(80))
+    documents = [f"def first():\n{body}", f"def second():\n{body}", *(f"a = {number}\n" for number in range(40))]
+    (tmp_path / "copied.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
+    labels_are(
+        [each.rstrip("\n") for each in documents if "second" not in each], causal_config(tmp_path / "2", **changes)
+    )
+
+
+ONE_SHARD = {"eval_fraction": 0.0, "shard_mb": 1.0, "max_seq_length": 16}
+
+
+def labels_are(documents, config):
+    """Reads the records and the text alone: one shard, whose sequences are sorted by the tokens they begin with."""
+    made = prepare(config)
     with open(made.path(made.tokenizer_file), "rb") as file:
         tokenizer = BytePairTokenizer(file.read())
     stream = [0]
@@ -132,8 +157,8 @@ def test_labels_are_the_text(causal_config, tmp_path):
     assert sorted(found) == sorted(expected)
     assert found != expected
     assert made.examples("train") == len(expected)
-    assert made.tokens_in_examples + made.tokens_dropped["incomplete_sequence"] == made.tokens_read
-    assert made.tokens_read == len(stream) - 61
+    assert made.tokens_in_examples + sum(made.tokens_dropped.values()) == made.tokens_read
+    assert made.tokens_read - made.tokens_dropped.get(NEAR_DUPLICATE, 0) == len(stream) - 1 - len(documents)
 
 
 def test_manifest_accounts_for_every_token(causal, causal_config, tmp_path, capsys):

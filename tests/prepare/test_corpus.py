@@ -35,7 +35,12 @@ def test_a_file_is_a_document_and_wrapped_lines_are_joined(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("separator", ["blank_line", "file"])
+def test_verbatim_lines_keep_their_white_space(tmp_path):
+    (found,) = read_documents(write(tmp_path, "\n" + TEXT + "\n \n\n"), "verbatim")
+    assert found == ["", "First line.", "second  line", "", "", "  ", "Other document. ", "Its end"]
+
+
+@pytest.mark.parametrize("separator", ["blank_line", "file", "verbatim"])
 def test_gzip_reads_as_the_plain_file(tmp_path, separator):
     plain = list(read_documents(write(tmp_path, TEXT), separator))
     assert list(read_documents(write(tmp_path, gzip.compress(TEXT.encode())), separator)) == plain

@@ -41,6 +41,11 @@ def test_every_example_is_in_one_row_and_no_row_is_too_full(lengths, longest, mo
     np.testing.assert_array_equal(rows, pack(np.array(lengths, np.int64), longest, most))
 
 
+def test_rows_may_have_more_tokens_than_sixteen_bits_count():
+    assert pack(np.array([70_000, 10, 65_536, 100_000]), 1 << 17, 3).tolist() == [[3, 1, -1], [0, -1, -1], [2, -1, -1]]
+    assert pack(np.array([65_536, 1]), 1 << 16, 3).tolist() == [[0, -1, -1], [1, -1, -1]]
+
+
 @pytest.mark.parametrize("shape", ["uniform", "around a half", "full and short"])
 def test_hardly_any_position_is_padding_where_examples_are_half_as_long_as_rows(shape):
     random = np.random.default_rng(0)

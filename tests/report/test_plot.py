@@ -97,6 +97,11 @@ def test_a_confusion_is_normalised_by_row_and_tells_right_from_wrong(tmp_path, m
     assert wrong[0] > wrong[2], "8 wrong of 9 is red"
 
 
+def test_a_class_with_two_dollars_is_no_formula(tmp_path):
+    confusion_matrix(["$5_{-$10", "$10"], np.eye(2, dtype=int), tmp_path / "confusion.png")
+    assert (tmp_path / "confusion.png").stat().st_size > 1000
+
+
 @pytest.mark.parametrize(("count", "named", "counted"), [(20, 20, 20), (21, 21, 0), (41, None, 0)])
 def test_a_confusion_of_many_classes_has_fewer_words(tmp_path, monkeypatch, count, named, counted):
     figures = []

@@ -39,9 +39,10 @@ class PrepareConfig:
     builtin_corpus: bool = flag(False)
     """Use the English documentation inside a fixed list of installed Python packages."""
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
-    document_separator: str = flag("blank_line", choices=("blank_line", "file"))
+    document_separator: str = flag("blank_line", choices=("blank_line", "file", "verbatim"))
     """blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and
-    blank lines separate its paragraphs."""
+    blank lines separate its paragraphs. verbatim: each file is a document, whose white space stays as it is, such as
+    code for a decoder."""
     deduplicate: str = flag("paragraph", choices=("paragraph", "near", "none"))
     """paragraph: keep each paragraph of at least 32 bytes only once in the corpus. near: also leave out documents that
     are nearly the same as an earlier one (MinHash). none: keep all text."""
@@ -143,6 +144,8 @@ class PrepareConfig:
             problems.append(Problem("input_files", self.input_files, expected))
         if self.deduplicate == "near":
             problems += not_installed("deduplicate", "near", "datasketch", "near")
+        if self.document_separator == "verbatim":
+            problems += self._verbatim_problems()
         if not self.output_dir or is_address(self.output_dir):
             problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
@@ -152,6 +155,14 @@ class PrepareConfig:
             return problems + self._records_problems()
         problems += superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
         return problems + (self._mask_problems() if self.objective == "masked" else [])
+
+    def _verbatim_problems(self) -> list[Problem]:
+        expected = None
+        if (self.objective, self.tokenizer_type) != ("causal", "bpe"):
+            expected = "expected blank_line or file: only --objective=causal with --tokenizer_type=bpe has white space"
+        elif self.deduplicate == "paragraph":
+            expected = "add --deduplicate=near or none: its paragraphs are lines, which stay although they occur twice"
+        return [Problem("document_separator", self.document_separator, expected)] if expected else []
 
     def _runner_problems(self) -> list[Problem]:
         if self.runner != "beam":

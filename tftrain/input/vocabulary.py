@@ -1,6 +1,7 @@
 """Vocabularies: the tokens in the order of their ids, the special tokens and the word starts."""
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,10 +73,14 @@ class Vocabulary:
 
     @cached_property
     def word_starts(self) -> np.ndarray:
-        """Which tokens begin a word: bool [vocab_size]."""
-        markers = {"wordpiece": "##", "sentencepiece": SENTENCEPIECE_SPACE, "bpe": BYTE_OF_SPACE}
-        marker, begins_words = markers[self.tokenizer_type], self.tokenizer_type != "wordpiece"
-        starts = np.array([token.startswith(marker) == begins_words for token in self.tokens])
+        """Which tokens begin a word: bool [vocab_size]; of bytes also those that begin with white space or a sign."""
+        begins = {
+            "wordpiece": lambda token: not token.startswith("##"),
+            "sentencepiece": lambda token: token.startswith(SENTENCEPIECE_SPACE),
+            # In that alphabet, "Ā" to BYTE_OF_SPACE stand for the bytes 0 to 32.
+            "bpe": lambda token: "Ā" <= token[:1] <= BYTE_OF_SPACE or token[:1] in string.punctuation,
+        }[self.tokenizer_type]
+        starts = np.array([begins(token) for token in self.tokens])
         starts[list(self.special_ids)] = True
         return starts
 

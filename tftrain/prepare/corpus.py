@@ -1,10 +1,11 @@
 """Documents and paragraphs of text in strict UTF-8.
 
-A document is a list of paragraphs without line breaks. There are two formats of files:
+A document is a list of paragraphs without line breaks. There are three formats of files:
     blank_line: blank lines separate documents, and every line is a paragraph. The input of the original BERT (one
         sentence a line) and extracts of Wikipedia have this format.
     file: every file is one document, and blank lines separate its paragraphs. The lines of a paragraph are joined, as
         in a book with wrapped lines.
+    verbatim: every file is one document, and every line is a paragraph as it is, blank ones too, but not at the end.
 """
 
 import codecs
@@ -20,7 +21,7 @@ _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
 def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list[str]]:
-    """Yields the documents of an uncompressed text file; with the separator "file" exactly one, which may be empty.
+    """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
     Raises:
         DataError: the file is not UTF-8. The message gives the byte offset in the uncompressed text.
@@ -35,9 +36,11 @@ def paragraphs(text: str, separator: str) -> list[str]:
 
 
 def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    document: list[str] = []
+    document: list[str] = list(lines) if separator == "verbatim" else []
     wrapped: list[str] = []
-    for line in lines:
+    while document and not document[-1].strip():
+        document.pop()
+    for line in lines if separator != "verbatim" else ():
         words = " ".join(line.split())
         if separator == "file":
             if words:
@@ -52,7 +55,7 @@ def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
             document = []
     if wrapped:
         document.append(" ".join(wrapped))
-    if document or separator == "file":
+    if document or separator != "blank_line":
         yield document
 
 

@@ -211,7 +211,7 @@ def read_corpus(
             break
     for split, name in (("train", "training"), ("eval", "held-out")):
         if not counts[split] and (split == "train" or config.eval_fraction):
-            separated = "" if config.document_separator == "file" else "; blank lines separate documents"
+            separated = "; blank lines separate documents" if config.document_separator == "blank_line" else ""
             raise DataError(
                 f"{source(config)}: of {counts.total()} documents none is in the {name} split with "
                 f"--eval_fraction={config.eval_fraction}; use more documents, or 0 to hold out none{separated} "
@@ -244,8 +244,8 @@ def _make_spool(
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))
     small = min(_SMALL_CHUNKS, -(-total_bytes // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
-    # The built-in corpus has no duplicate paragraphs.
-    drops = config.deduplicate != "none" and not config.builtin_corpus
+    # The built-in corpus has no duplicate paragraphs, and those of verbatim documents are lines, which stay.
+    drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
     indices = (
         ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None,
         ParagraphIndex.for_text(bands, near_duplicates.BYTES * documents) if config.deduplicate == "near" else None,

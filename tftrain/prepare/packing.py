@@ -24,7 +24,7 @@ _Group = tuple[tuple[int, ...], int]  # the lengths of a row's examples, and the
 
 
 def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
-    """Divides examples into rows of `row_length` tokens, below 2^16, and at most `most` examples.
+    """Divides examples into rows of `row_length` tokens and at most `most` examples.
 
     Args:
         lengths: integers [n], tokens of each example, from 1 to `row_length`; n is below 2^31.
@@ -41,7 +41,8 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
     lengths = np.asarray(lengths)
     if lengths.size and not 1 <= lengths.min() <= lengths.max() <= row_length:
         raise ValueError(f"lengths from {lengths.min()} to {lengths.max()}: expected 1 to {row_length} tokens")
-    lengths = lengths.astype(np.uint16, copy=False)  # The stable sort of 16 bits is a radix sort.
+    # The stable sort of 16 bits is a radix sort.
+    lengths = lengths.astype(np.uint16 if row_length < 1 << 16 else np.int64, copy=False)
     counts = np.bincount(lengths, minlength=row_length + 1)
     groups = _best_groups(counts.tolist(), row_length, most)
     by_length = np.argsort(lengths, kind="stable")

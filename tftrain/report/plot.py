@@ -133,8 +133,10 @@ def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | 
     bar.set_label("share of the label's examples")
     if len(labels) <= MOST_NAMED_CLASSES:
         ticks = range(len(labels))
-        axes.set_xticks(ticks, labels, rotation=90)
-        axes.set_yticks(ticks, [f"{label} ({total})" for label, total in zip(labels, totals, strict=True)])
+        # Two dollars in a class are no formula.
+        axes.set_xticks(ticks, labels, rotation=90, parse_math=False)
+        rows = [f"{label} ({total})" for label, total in zip(labels, totals, strict=True)]
+        axes.set_yticks(ticks, rows, parse_math=False)
     if len(labels) <= MOST_COUNTED_CLASSES:
         for row, column in np.argwhere(counts):
             color = "white" if shares[row, column] > 0.6 else "black"
