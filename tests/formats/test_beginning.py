@@ -77,6 +77,8 @@ def test_the_token_before_a_text_stays_with_a_tokenizer(tmp_path, before, settin
     (tmp_path / "written").mkdir()
     tokenizer.write(tmp_path / "written", own)
     assert tokenizer.read(tmp_path / "written") == own
+    written = json.loads((tmp_path / "written/tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == ("PreTrainedTokenizerFast" if begins else "GPT2TokenizerFast")
     plain = own.build()(["a b"])[0].tolist()
     assert library(tmp_path / "written").encode("a b").ids == own.begin_ids.tolist() + plain
 

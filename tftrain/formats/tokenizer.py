@@ -36,7 +36,9 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     elif kind == "bpe":
         settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
-        settings |= {"add_bos_token": True} if tokenizer.begins_with_bos else {}
+        if tokenizer.begins_with_bos:  # The fast tokenizer of GPT-2 refuses it; the general one has token types.
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
