@@ -174,7 +174,8 @@ def write_page(config: PlanConfig, plan: Forecast, suggestions: Sequence[levers.
     work, cluster, constants = plan.work, plan.cluster, plan.constants
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, work, cluster, constants))
-    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks))
+    rows = work.micro_batch if config.model.task == "embedding" else None  # They are a part of its loss.
+    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks, micro_batch=rows))
     try:
         page.write(Path(config.plan.html), plan, config, suggestions, alone, every)
     except OSError as error:
