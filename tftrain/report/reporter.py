@@ -43,7 +43,8 @@ class Clock:
         steps, samples: counted since the start.
         contents: of these samples on this rank; before a step is counted, of the last one.
         batch_size: samples of the last step, counted or not; 0 before the first.
-        first_seconds: of the first step of all, compilation included; NaN if it was not since the start.
+        first_seconds: of the first step, of all or of a phase, with compilation; NaN if it was not since the start, or
+            not alone.
     """
 
     def __init__(self):
@@ -79,12 +80,12 @@ class Clock:
                 self.contents = Contents(*map(sum, zip(self.contents, contents, strict=True)))
             self.steps, self.samples = self.steps + 1, self.samples + samples
             return
-        begin = time.perf_counter()
+        begin, is_alone = time.perf_counter(), not (self._compiled or self.steps)
         with self.pause():
             yield
         if not self._compiled:
             self.start()  # The first batch took its time as well.
-            self.first_seconds = time.perf_counter() - begin
+        self.first_seconds = time.perf_counter() - begin if is_alone else math.nan
         self._compiled.add((samples, length))
 
     @contextlib.contextmanager
