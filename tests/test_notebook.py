@@ -85,7 +85,10 @@ def test_an_interrupt_saves_and_leaves_the_handlers_as_they_were_and_the_same_ca
         notebook.train(**flags, max_steps=100_000, warmup_steps=2)
     assert signal.getsignal(signal.SIGINT) is before
     done = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    again = time.time()
     rows = notebook.train(**flags, max_steps=done + 2, warmup_steps=2)
+    # The seconds of a start are not those since the kernel began.
+    assert json.loads((tmp_path / "goodput.json").read_text())[-1]["began"] >= again
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, done + 3))
     found = notebook.evaluate(output_dir=tmp_path)
     assert (found["step"], found["eval_mlm_loss"] > 0) == (done + 2, True)

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,19 @@ def train(**flags: Any) -> list[dict[str, Any]]:
     Raises:
         KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
     """
-    config = _run_config({**flags, "mode": "train"})
+    began, config = time.time(), _run_config({**flags, "mode": "train"})
     lock = RunLock(config.run.folder)
     if problem := run.lock_problem(lock, config, Launch()):
         raise ConfigError([problem])
     try:
         with _one_rank(config) as mesh:
             from tftrain.report.metrics import read_rows
+            from tftrain.supervise.watchdog import Watchdog
             from tftrain.train import seeds
 
-            if seeds.train(config, mesh) == ExitCode.STOPPED:
+            watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
+            watchdog.ledger.restart(began)  # What the kernel did before is no part of the run.
+            if seeds.train(config, mesh, watchdog) == ExitCode.STOPPED:
                 raise KeyboardInterrupt
             path = Path(config.run.folder) / "metrics.jsonl"
             return read_rows(path) if path.exists() else []  # Several seeds have a file each.

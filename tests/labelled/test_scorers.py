@@ -97,3 +97,8 @@ def test_pairs_are_found_among_all_pairs(monkeypatch):
     assert scores == pytest.approx({"recall_at_1": 3 / 5, "mrr": (3 + 2 * 1 / 2) / 5})
     scores = scorers.PairScorer(texts([1.0, 0.9, 0.8, 0.1, 0.2])).scores(outputs)
     assert 0 < scores["spearman"] < 1
+
+
+def test_embeddings_that_are_no_numbers_are_not_the_nearest():
+    outputs = np.full([4, 2, 3], np.nan, np.float32)
+    assert scorers.PairScorer(texts([None] * 4)).scores(outputs)["recall_at_1"] == 0

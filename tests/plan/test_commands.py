@@ -98,6 +98,14 @@ def test_the_trainer_takes_every_answer(number):
     assert len(kinds) > 8
 
 
+@pytest.mark.parametrize("task", ["classification --labels=a,b", "embedding", "my_module:MyTask"])
+def test_a_fine_tuning_has_commands_without_data_of_pre_training(task):
+    given = ("--flagfile=configs/large.flags", *f"--task={task} --train_file=x.tsv --micro_batch_size=8".split())
+    config = flags.parse(PlanConfig, ["plan", *given])
+    read = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(command(config.train, 8))[5:]])
+    assert read.problems(8) == []
+
+
 @pytest.mark.nightly
 @pytest.mark.multirank
 @pytest.mark.timeout(3600)

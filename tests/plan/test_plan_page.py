@@ -67,3 +67,23 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         plan.main(["plan", *JOBS["plan"], f"--html={tmp_path}"])
     assert f"--html={tmp_path}: expected a file to write" in capsys.readouterr().err
+
+
+def test_the_micro_batch_of_embeddings_is_that_of_the_flags_everywhere(tmp_path, capsys):
+    task = ("--task=embedding", "--train_file=pairs.tsv", "--micro_batch_size=64", "--global_batch_size=1024")
+    given = ("--flagfile=configs/large.flags", *task, "--max_seq_length=512", "--cluster=a100_40gb")
+    assert plan.main(["plan", *given, f"--html={tmp_path / 'plan.html'}"]) == 1
+    commands = re.findall("python -m tftrain.launch [^<\n]*", (tmp_path / "plan.html").read_text())
+    commands += re.findall("python -m tftrain.launch .*", capsys.readouterr().out)
+    assert len(commands) > 3
+    assert [each for each in commands if "--micro_batch_size=64" not in each] == []
+
+
+@pytest.mark.parametrize("job", ["--micro_batch_size=64", "--search"])
+def test_the_commands_of_a_run_in_phases_have_all_of_them(tmp_path, capsys, job):
+    text = "until_samples=10000000 data_dir=a max_seq_length=128;data_dir=b max_seq_length=512"
+    given = ("--flagfile=configs/large.flags", "--global_batch_size=4096", "--cluster=a100_40gb", "--max_steps=10000")
+    plan.main(["plan", *given, job, f"--phases={text}", f"--html={tmp_path / 'plan.html'}"])
+    commands = re.findall("python -m tftrain.launch [^<\n]*", (tmp_path / "plan.html").read_text())
+    assert len(commands) > 3
+    assert [each for each in commands if text not in each or "--max_steps=10000" not in each] == []

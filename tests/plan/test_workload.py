@@ -5,6 +5,9 @@ import math
 
 import pytest
 
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe
+from tftrain.config import flags
 from tftrain.config.fields import changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.parallel import BatchConfig, ParallelConfig
@@ -13,6 +16,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.plan import forecast, memory, timing
 from tftrain.plan import workload as workload_module
 from tftrain.plan.cluster import A100
+from tftrain.plan.reported_flops import reported
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config
 from tftrain.report import planned
@@ -107,6 +111,20 @@ def test_lion_has_one_moment():
         memory.estimate(work._replace(checkpoint_copies=1), Constants()).checkpoint_copy for work in (lion, lamb)
     )
     assert copied / both == pytest.approx(8 / 12)
+
+
+@pytest.mark.parametrize("task", ["classification", "question_answering", "embedding"])
+def test_a_fine_tuning_is_planned_with_the_head_of_its_task(task):
+    given = (f"--task={task}", "--train_file=x", "--output_dir=x", "--micro_batch_size=8")
+    run = flags.parse(TrainConfig, ["run", *given, *(["--labels=a"] if task == "classification" else [])]).resolve(1)
+    work = from_config(run, 1)
+    model = describe(dataclasses.replace(run.model, vocab_size=work.model.vocab))
+    assert work.model.parameters == model.parameters
+    # As the log counts: without the head.
+    blocks = 3 * work.sequences * 8 * flops.forward(model, work.seq, 0).blocks
+    assert reported(work, "exact") == pytest.approx(blocks, rel=1e-3)
+    head = forecast.forecast(work, A100, Constants()).memory.tensors
+    assert [name for name, _ in head if name.startswith("head")] == []
 
 
 def test_pairs_of_texts_are_planned_as_so_many_sequences():

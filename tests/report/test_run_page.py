@@ -59,6 +59,15 @@ def test_the_page_is_legible(folder, tmp_path_factory, scheme):
     assert len(text) < 300_000
 
 
+def test_the_loss_of_training_is_the_one_that_evaluations_have(folder, tmp_path):
+    rows = [{"step": 2, "loss": 9.0, "mlm_loss": 7.25, "nsp_loss": 1.75}, {"step": 2, "eval_mlm_loss": 7.5}]
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = run_page.write(tmp_path).read_text()
+    assert "held-out, 7.5 at the end" in text
+    assert "training, 7.25 at the end" in text
+
+
 def test_the_program_makes_the_page_and_names_what_it_can_not_read(folder, tmp_path, capsys):
     (folder / run_page.NAME).unlink()
     assert program.main([str(folder)]) == 0

@@ -20,6 +20,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.formats import own
 from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
+from tftrain.report import trackers
 from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
 
@@ -185,6 +186,13 @@ def values(folder, name):
     return [row[name] for row in rows(folder) if name in row]
 
 
+def test_the_tokens_of_both_texts_of_a_pair_are_consumed(data, tmp_path):
+    loop.train(configured((*data["embedding"], "--max_steps=2", f"--output_dir={tmp_path}")), Mesh())
+    row = next(row for row in reversed(rows(tmp_path)) if "consumed_tokens" in row)
+    expected = row["tokens_per_sec"] / row["samples_per_sec"] * row["consumed_samples"]
+    assert row["consumed_tokens"] == pytest.approx(expected)
+
+
 @pytest.mark.multirank
 @pytest.mark.parametrize(
     ("name", "layout", "scores"),
@@ -238,11 +246,14 @@ def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictur
     run_ranks(1, ["-m", "tftrain.run", "--mode=evaluate", "--resume=best", f"--output_dir={tmp_path}"], seconds=120)
 
 
-def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path):
+def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(trackers.Trackers, "close", lambda self, pictures, line, is_done: ended.append(is_done))
     more = ("--max_steps=40", "--eval_every=2", "--early_stopping=3", "--learning_rate=1e-9", "--warmup_steps=0")
-    config = configured(data["classification"], *more, f"--output_dir={tmp_path}")
+    config = configured(data["classification"], *more, f"--output_dir={tmp_path}", "--report_to=csv")
     assert loop.train(config, Mesh()) == 0
     assert rows(tmp_path)[-1]["step"] == 8
+    assert ended == [True]  # for a tracker, too
     before = (tmp_path / "metrics.jsonl").read_bytes()
     assert loop.train(config, Mesh()) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == before

@@ -172,7 +172,7 @@ class PairScorer(Scorer):
             cosines = first[begin : begin + _ROWS_AT_ONCE] @ second.T
             rows = np.arange(len(cosines))
             own = cosines[rows, begin + rows]
-            ranks[begin + rows] = 1 + (cosines > own[:, None]).sum(-1)
+            ranks[begin + rows] = 1 + (~(cosines <= own[:, None])).sum(-1)  # NaN is near to nothing.
         scores = {"recall_at_1": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
         labels = [example.label for example in self._examples[: len(outputs)]]
         if None not in labels:

@@ -135,7 +135,7 @@ def print_plan(config: PlanConfig) -> int:
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:
         print(report.phase_lines(plans, [own.run.max_steps for own in every]))
-    write_page(config, plan, suggestions)
+    write_page(config, whole, plan, suggestions)
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
 
@@ -159,7 +159,7 @@ def print_search(config: PlanConfig) -> int:
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
     print(f"{result.candidates} layouts, {result.fitting} of them fit", file=sys.stderr)
     if result.fastest:
-        write_page(config, result.fastest[0])
+        write_page(config, whole, result.fastest[0])
     elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
         limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
         smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
@@ -167,16 +167,20 @@ def print_search(config: PlanConfig) -> int:
     return ExitCode.DONE if result.fitting else ExitCode.FAILED
 
 
-def write_page(config: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:
-    """Writes the page of a plan to --html, if it is given; raises a ConfigError if that fails."""
+def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:
+    """Writes the page of a plan to --html, if it is given; raises a ConfigError if that fails.
+
+    `config` is of the phase that is planned, `whole` of the run, of which the commands are.
+    """
     if not config.plan.html:
         return
     work, cluster, constants = plan.work, plan.cluster, plan.constants
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, work, cluster, constants))
-    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks))
+    rows = work.micro_batch if config.model.task == "embedding" else None  # They are a part of its loss.
+    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks, micro_batch=rows))
     try:
-        page.write(Path(config.plan.html), plan, config, suggestions, alone, every)
+        page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)
     except OSError as error:
         expected = f"expected a file to write: {reason(error)}"
         raise ConfigError([Problem("html", config.plan.html, expected)]) from error

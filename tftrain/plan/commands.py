@@ -56,7 +56,7 @@ def of_changes(changes: Changes, config: PlanConfig) -> PlanConfig:
 def command(config: TrainConfig, ranks: int) -> str:
     """Returns the command of a run: every flag that is not the default; the data and the folder have to be named."""
     shown = [f"python -m tftrain.launch -np {ranks}"]
-    if not config.data.sources:
+    if not (config.data.sources or config.model.reads_examples):
         buckets = config.data.seq_length_buckets != length_choice.NONE
         config = changed(config, {"data_dir": "data"} if buckets else {"synthetic_data": True})
     if not config.run.output_dir:

@@ -45,6 +45,8 @@ def _masked_head(work: Workload) -> Part:
     part, words, width = encoder.head(work), round(work.model.vocab / work.tp), work.model.width
     rows = work.rows * work.predictions
     chunk = rows_of_chunk(rows, words, width)
+    if not rows:
+        return part._replace(saved=())
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))

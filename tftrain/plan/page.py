@@ -60,6 +60,7 @@ def write(
     path: Path,
     plan: Forecast,
     config: PlanConfig,
+    steps: int,
     suggestions: Sequence[Lever],
     levers: Sequence[Lever],
     layouts: Sequence[Layout],
@@ -67,6 +68,7 @@ def write(
     """Writes the page.
 
     Args:
+        config, steps: of the whole run, of which the commands are; updates of the plan, if a phase is planned its own.
         suggestions: levers that make the plan fit, if it does not.
         levers: what may be changed, each with its plan.
         layouts: all layouts of the search on the same devices; none if it does not apply.
@@ -74,7 +76,6 @@ def write(
     Raises:
         OSError: the file cannot be written.
     """
-    steps = config.run.max_steps
     shares = {name.replace("_", " "): size / GB for name, size in plan.memory._asdict().items() if name != "tensors"}
     seconds = {name.replace("_", " "): size for name, size in plan.time._asdict().items()}
     verdict = report.verdict(plan, ()).partition(";")[0].rstrip(".")
@@ -86,10 +87,10 @@ def write(
         f"<h2>Time of a step: {plan.seconds:.4g} s</h2>",
         _kinds("s", seconds, TIME, ".4f"),
         "<h2>Figures</h2>",
-        _figures(plan, steps),
+        _figures(plan, steps, "of one of its --phases" if config.data.phases else "--max_steps"),
         *_suggestions(suggestions),
         *_levers(plan, levers),
-        *_frontier(plan, config, layouts),
+        *_frontier(plan, config, steps, layouts),
     ]
     about = f"plan of {plan.work.model.config.model_family}, {report.sizes(plan.work)}"
     path.write_text(document(f"{verdict} on {plan.cluster.name}", about, parts), encoding="utf-8")
@@ -103,7 +104,7 @@ def _kinds(unit: str, sizes: dict[str, float], meaning: dict[str, str], form: st
     return chart([panel], records, lambda record: (record["kind"], meaning[record["kind"]]))
 
 
-def _figures(plan: Forecast, steps: int) -> str:
+def _figures(plan: Forecast, steps: int, which: str) -> str:
     work, tokens = plan.work, plan.work.tokens
     lines = [
         ("parameters", f"{work.model.parameters:,}", ""),
@@ -111,7 +112,7 @@ def _figures(plan: Forecast, steps: int) -> str:
         ("TFLOPs of a device", f"{plan.tflops_per_device:.1f}", "by the exact count"),
         ("MFU", f"{plan.mfu:.1%}", "model FLOPs utilization: share of the peak rate of the data sheet"),
         ("tokens/s", f"{tokens / plan.seconds:,.4g}", f"of all ranks; {tokens:,} tokens a step"),
-        (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", "--max_steps"),
+        (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", which),
     ]
     return table(("figure", "value", "meaning"), ("text", "number", "text"), lines)
 
@@ -150,12 +151,12 @@ def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[str]:
     return ["<h2>What each lever changes</h2>", f'<p class="note">{note}</p>', named]
 
 
-def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> list[str]:
+def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[str]:
     if not layouts:
         return []
     own = plan.work.trainer == "tftrain"
     best = scatter.frontier(layouts, lambda each: not own or of_division(each.work, config) is not None)
-    days = config.run.max_steps / report.SECONDS_PER_DAY
+    days = steps / report.SECONDS_PER_DAY
     fitting = [each for each in best if each.gb <= (1 - plan.margin) * plan.cluster.memory_gb]
     lines = [
         (
@@ -169,7 +170,7 @@ def _frontier(plan: Forecast, config: PlanConfig, layouts: Sequence[Layout]) -> 
         "joins those that no other layout beats in both memory and time. The ring is this plan. The dashed line is a "
         "device's memory without the margin (--memory_margin)."
     )
-    heads = ("s a step", "GB", f"days for {config.run.max_steps:,} steps", "layout")
+    heads = ("s a step", "GB", f"days for {steps:,} steps", "layout")
     best_ones = table(heads, ("number", "number", "number", "text"), lines)
     title = "<h2>Memory and time of all layouts</h2>"
     return [title, f'<p class="note">{words(note)}</p>', scatter.svg(layouts, best, plan, days), best_ones]

@@ -4,7 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from tftrain.architecture.architecture import Architecture
-from tftrain.architecture.describe import pretrained
+from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
 from tftrain.config import data_sizes
 from tftrain.config.layer_split import most_segments, split_layers
@@ -177,7 +177,7 @@ def from_config(
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
     jit = config.compiles(gpu)
-    architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
+    architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
     of_host = per_node if parallel.split_group == "host" else 0
@@ -186,7 +186,7 @@ def from_config(
         trainer=trainer,
         model=architecture,
         seq=seq,
-        predictions=predictions,
+        predictions=0 if model.is_fine_tuned else predictions,  # The head of a task has no logits of words.
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
         sequences=2 if model.task == "embedding" else 1,  # the texts of a pair; only a custom task knows its own
@@ -197,7 +197,7 @@ def from_config(
         schedule=parallel.pipeline_schedule,
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
-        division=_division(config, pp, head_in_layers(architecture, seq, predictions)),
+        division=_division(config, pp, head_in_layers(pretrained(architecture.config), seq, predictions)),
         zero_stage=zero_stage if owners > 1 else 0,  # One rank partitions nothing.
         split_devices=of_host,
         prefetch=parallel.prefetch_blocks,

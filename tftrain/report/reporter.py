@@ -43,7 +43,8 @@ class Clock:
         steps, samples: counted since the start.
         contents: of these samples on this rank; before a step is counted, of the last one.
         batch_size: samples of the last step, counted or not; 0 before the first.
-        first_seconds: of the first step of all, compilation included; NaN if it was not since the start.
+        first_seconds: of the first step, of all or of a phase, with compilation; NaN if it was not since the start, or
+            not alone.
     """
 
     def __init__(self):
@@ -79,12 +80,12 @@ class Clock:
                 self.contents = Contents(*map(sum, zip(self.contents, contents, strict=True)))
             self.steps, self.samples = self.steps + 1, self.samples + samples
             return
-        begin = time.perf_counter()
+        begin, is_alone = time.perf_counter(), not (self._compiled or self.steps)
         with self.pause():
             yield
         if not self._compiled:
             self.start()  # The first batch took its time as well.
-            self.first_seconds = time.perf_counter() - begin
+        self.first_seconds = time.perf_counter() - begin if is_alone else math.nan
         self._compiled.add((samples, length))
 
     @contextlib.contextmanager
@@ -192,8 +193,11 @@ class Reporter:
             self._goodput.go_back(step, row.step)
             self._writer.rollback(row, self._run.config.limits.max_rollbacks)
 
-    def close(self) -> None:
-        """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again."""
+    def close(self, is_done: bool) -> None:
+        """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again.
+
+        A run that a signal stopped is not done, one that ends early because it does not get better is.
+        """
         if self._writer:
             self._goodput.note(int(self._run.progress.step), at_once=True)
             logger.info(goodput.words(self._goodput.starts))
@@ -208,7 +212,7 @@ class Reporter:
                 score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
             if self._trackers:
                 drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
-                self._trackers.close(drawn, self._writer.last_line, int(self._run.progress.step) == self._max_steps)
+                self._trackers.close(drawn, self._writer.last_line, is_done)
             run_page.write_or_warn(self._writer.path.parent)
         self._ledger.restart()
 
@@ -240,7 +244,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         loss_scale=float(info.loss_scale),
         global_batch_size=clock.batch_size,
         consumed_samples=int(progress.consumed_samples),
-        consumed_tokens=run.timeline.tokens(int(progress.consumed_samples)),
+        consumed_tokens=run.timeline.tokens(int(progress.consumed_samples)) * run.task.sequences,
         step_time_s=seconds,
         samples_per_sec=rate,
         tokens_per_sec=rate * contents.positions / counted,

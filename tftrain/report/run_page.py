@@ -85,13 +85,14 @@ def _summary(about: dict[str, Any], flags: dict[str, Any]) -> str:
 
 
 def _curves(rows: list[dict]) -> list[str]:
-    losses = points(rows, "loss")
+    held_out = next((name for row in rows for name in row if name.startswith("eval_") and name.endswith("_loss")), "")
+    # Of a loss with several terms, the one that evaluations have.
+    losses = points(rows, held_out.removeprefix("eval_")) or points(rows, "loss")
     shown = [Curve("training", losses, "published")]
     if len(losses) >= FEW:
         steps, values = zip(*losses, strict=True)
         smooth = list(zip(steps, smoothed(values), strict=True))
         shown = [Curve("training", losses, "faint"), Curve("training, smoothed", smooth, "published")]
-    held_out = next((name for row in rows for name in row if name.startswith("eval_") and name.endswith("_loss")), "")
     shown.append(Curve("held-out", points(rows, held_out), "measured"))
     shown.append(Curve("unigram entropy", points(rows, "eval_unigram_nats"), "edge"))
     scores = {name for row in rows for name in row if name.startswith("eval_")} - {held_out, "eval_unigram_nats"}

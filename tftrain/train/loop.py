@@ -136,7 +136,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         for observer in observers:
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
-        reporter.close()
+        reporter.close(not outcome.is_stopped)
     conclude(outcome, best)
     if health.problem and not outcome.is_stopped:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
