@@ -172,6 +172,8 @@ def from_config(
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
     vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size, model.objective)
+    if model.is_fine_tuned:
+        predictions = 0  # The head of a task has no logits of words.
     if zero_stage is None:
         zero_stage = parallel.zero_stage
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
@@ -186,7 +188,7 @@ def from_config(
         trainer=trainer,
         model=architecture,
         seq=seq,
-        predictions=0 if model.is_fine_tuned else predictions,  # The head of a task has no logits of words.
+        predictions=predictions,
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
         sequences=2 if model.task == "embedding" else 1,  # the texts of a pair; only a custom task knows its own
