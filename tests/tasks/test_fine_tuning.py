@@ -16,6 +16,7 @@ from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
 from tftrain.config import flags
+from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.formats import own
 from tftrain.input import pipeline
@@ -283,6 +284,17 @@ def test_seeds_give_a_mean(data, tmp_path):
     assert found["mean"] == pytest.approx(np.mean(list(found["scores"].values())))
     assert found["standard_deviation"] == pytest.approx(np.std(list(found["scores"].values()), ddof=1))
     assert values(tmp_path / "seed_7", "loss") != values(tmp_path / "seed_8", "loss")
+
+
+def test_a_seed_without_scores_is_left_out_of_the_mean(data, tmp_path):
+    config = configured((*data["classification"], f"--output_dir={tmp_path}"))
+    runs = [changed(config, {"seed": seed, "output_dir": str(tmp_path / f"seed_{seed}")}) for seed in (1, 2)]
+    (tmp_path / "seed_2").mkdir()
+    evaluations = [{"step": 4, "value": 0.5}]
+    (tmp_path / "seed_2/best.json").write_text(json.dumps({"metric": "f1", "evaluations": evaluations}))
+    seeds.report(config, runs)
+    found = json.loads((tmp_path / "seeds.json").read_text())
+    assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 
 
 def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):

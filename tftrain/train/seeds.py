@@ -52,7 +52,7 @@ def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
     if not scores:
         logger.info("no held-out examples were scored, so there is no mean over the seeds")
         return
-    metric, values = next(iter(scores_by_seed.values())).metric, [score.value for score in scores.values()]
+    metric, values = scores_by_seed[min(scores)].metric, [score.value for score in scores.values()]
     mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     for seed, score in scores.items():
         logger.info(f"seed {seed}: best {metric} {score.value:.4f} after step {score.step}")
