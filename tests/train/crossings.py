@@ -25,6 +25,7 @@ from tests.labelled import files
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError
+from tftrain.config.model import TASKS
 from tftrain.config.train import TrainConfig
 from tftrain.prepare.preparation import prepare
 
@@ -35,9 +36,7 @@ COMMON = {
     **{"max_steps": STEPS, "log_every": 1, "eval_every": HALF, "checkpoint_every": HALF, "keep_last": 2},
     **{"cpu_threads": 1, "report_to": "csv"},
 }
-ENCODER_TASKS = (
-    *("classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"),
-)
+ENCODER_TASKS = tuple(task for task in TASKS if task not in ("pretraining", "completion"))
 # What a layout does not draw, it says, because a resumed run goes on with the flags of its checkpoint.
 PLAIN = {
     **{"tensor_parallel_size": 1, "sequence_parallel": False, "group_transport": "auto"},

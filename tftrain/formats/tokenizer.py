@@ -78,9 +78,10 @@ def read(folder: Path) -> Tokenizer | None:
             vocabulary = _from_tokenizer_json(folder / "tokenizer.json")
     except DataError as error:
         raise FormatError(str(error)) from error
-    settings = _bert_normalizer(folder / "tokenizer.json") | settings
+    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
+    settings = _bert_normalizer(content) | settings
     if kind == "wordpiece":
-        _check_words(folder, settings)
+        _check_words(folder, content, settings)
     lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
         # The special tokens have upper-case letters in every vocabulary.
@@ -145,11 +146,13 @@ def _kind(folder: Path) -> str | None:
     return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
 
 
-def _check_words(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab."""
+def _check_words(folder: Path, content: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab.
+
+    `content` is that of tokenizer.json, empty without one.
+    """
     given = {name: settings.get(name) for name in _WORDS_OF_BERT}
     different = {name: value for name, value in given.items() if value not in (_WORDS_OF_BERT[name], None)}
-    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
     for name, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
         step = content.get(name, {"type": kind})
         if not isinstance(step, dict) or step.get("type") != kind:
@@ -160,9 +163,9 @@ def _check_words(folder: Path, settings: dict[str, Any]) -> None:
         raise FormatError(f"{folder}: the tokenizer has {name} {strict_json.shown(value)}; {expected}")
 
 
-def _bert_normalizer(path: Path) -> dict[str, Any]:
-    """Returns the settings of the BertNormalizer in a file of the library `tokenizers`, if there is one."""
-    normalizer = read_json(path).get("normalizer") if path.is_file() else None
+def _bert_normalizer(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the BertNormalizer in the content of tokenizer.json, if there is one."""
+    normalizer = content.get("normalizer")
     return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
 
 

@@ -167,14 +167,13 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
     """
     tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
     pieces = iter(tokenize([text for example in examples for text, _ in example.parts]))
-    end, encoded = np.array([tokenizer.vocabulary.end_id], np.int32), []
+    begin, end, encoded = tokenizer.begin_ids, np.array([tokenizer.vocabulary.end_id], np.int32), []
     for example in examples:
         parts = [(next(pieces), is_learned) for _, is_learned in example.parts]
         if not example.is_chat:
-            begin = tokenizer.begin_ids
-            if not len(begin) + len(parts[0][0]):  # A prompt without tokens begins as a document does.
-                begin = end
-            parts = [(begin, False), *parts, (end, True)]
+            # A prompt without tokens begins as a document does.
+            first = begin if len(begin) + len(parts[0][0]) else end
+            parts = [(first, False), *parts, (end, True)]
         ids = np.concatenate([part for part, _ in parts])
         encoded.append(Encoded(ids, np.repeat([learned for _, learned in parts], [len(part) for part, _ in parts])))
     return encoded

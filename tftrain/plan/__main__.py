@@ -177,7 +177,7 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     work, cluster, constants = plan.work, plan.cluster, plan.constants
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, work, cluster, constants))
-    rows = work.micro_batch if config.model.task == "embedding" else None  # They are a part of its loss.
+    rows = work.micro_batch if config.model.compares_samples else None
     every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks, micro_batch=rows))
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)

@@ -167,7 +167,7 @@ def search_request(
     problems += _of_trainer(config)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
-    if config.model.task == "embedding" and batch.micro_batch_size is None:
+    if config.model.compares_samples and batch.micro_batch_size is None:
         expected = "expected a size, as the pairs of a micro-batch are what an embedding is compared with"
         problems.append(Problem("micro_batch_size", None, expected))
     problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)

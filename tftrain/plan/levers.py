@@ -106,8 +106,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
             yield {"activation_checkpointing": mode}
     # A smaller micro-batch, or fewer data parallel ranks, need more micro-batches for the same global batch.
     steps = round(work.micro_batches)
-    # The pairs of a micro-batch are what an embedding is compared with.
-    for factor in _factors(work.micro_batch) if config.model.task != "embedding" else ():
+    for factor in _factors(work.micro_batch) if not config.model.compares_samples else ():
         yield {"micro_batch_size": work.micro_batch // factor, "grad_accum_steps": steps * factor}
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= per_node:

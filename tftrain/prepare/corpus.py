@@ -36,11 +36,13 @@ def paragraphs(text: str, separator: str) -> list[str]:
 
 
 def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    document: list[str] = list(lines) if separator == "verbatim" else []
+    document: list[str] = []
     wrapped: list[str] = []
-    while document and not document[-1].strip():
-        document.pop()
-    for line in lines if separator != "verbatim" else ():
+    if separator == "verbatim":
+        document, lines = list(lines), ()
+        while document and not document[-1].strip():
+            document.pop()
+    for line in lines:
         words = " ".join(line.split())
         if separator == "file":
             if words:

@@ -16,12 +16,9 @@ VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
 def kinds(config: TrainConfig) -> dict[str, str]:
-    """Returns `fixed`, `named` or `logged` for every flag of such a kind.
-
-    The pairs of a micro-batch are what an embedding is compared with, so there its size is one of a loss.
-    """
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
     every = {name: kind for section in sections(config) for name, kind in on_resume(section).items()}
-    if config.model.task == "embedding":
+    if config.model.compares_samples:
         every["micro_batch_size"] = "named"
     return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
