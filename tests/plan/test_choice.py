@@ -82,7 +82,7 @@ def every_plan(asked):
         pytest.param(("--grad_accum_steps=2", "--split_grad_accum"), marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("memory_gb", [pytest.param(12.0, marks=pytest.mark.nightly), 1.1])
+@pytest.mark.parametrize("memory_gb", [pytest.param(12.0, marks=pytest.mark.nightly), 1.18])
 def test_the_fastest_of_all_that_fit_and_keep_the_flags_is_chosen(args, memory_gb):
     asked = request(*MODEL, BATCH, *args, memory_gb=memory_gb)
     fitting = sorted(plan.seconds for plan in every_plan(asked) if plan.fits)

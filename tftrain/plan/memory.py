@@ -106,7 +106,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
-        reserve=(constants.reserve_gb + (constants.transport_gb if work.ranks > 1 else 0)) * GB,
+        reserve=(constants.reserve_gb + constants.transport_gb * ((work.ranks > 1) + (work.pp > 1))) * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )

@@ -31,7 +31,7 @@ class Constants:
     gradient_ns: float = 0.0
     transfer: float = 0.5  # share of the transfers between pipeline stages that is not hidden
     reserve_gb: float = 4.0  # memory of context, libraries and communication buffers
-    transport_gb: float = 0.0  # the same of connections, if there is more than one rank
+    transport_gb: float = 0.0  # connections, if there is more than one rank; a stage's programs take it again
     fragmentation: float = 0.1  # share of the activations lost between blocks of the allocator
     state_slack: float = 0.1  # temporary bytes a weight around the optimizer
 
