@@ -3,8 +3,8 @@
 The logits of all positions would be by far the largest tensor: 2,048 tokens and 250,880 words are 2 GB in fp32. Here
 forward and backward compute the logits of some rows at a time. For backward, at most one number of each row is saved:
 the logarithm of the sum of its exponentials. Backward computes the logits again, which is one more matrix product.
-Logits that are one chunk are saved instead, and no product is computed twice: they are no larger than the table's
-gradient, of which a sum over chunks needs a second one.
+Logits that are one chunk, or their gradients, are saved instead, and no product is computed twice: they are no larger
+than the table's gradient, of which a sum over chunks needs a second one.
 
 If tensor parallel ranks divide the vocabulary, each rank computes the logits of its words. The ranks exchange four
 numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the last chunk.
@@ -69,19 +69,21 @@ def output_cross_entropy(
 def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
 
-    def entropies(logits, labels):
-        winner = tf.argmax(logits, axis=-1)
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), winner
+    def compare(logits, labels):
+        entropy, dlogits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        return entropy, tf.argmax(logits, axis=-1), dlogits
 
     def dlogits(logits, labels, upstream):
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            entropy, _ = entropies(logits, labels)
-        return tape.gradient(entropy, logits, upstream)
+        return compare(logits, labels)[2] * upstream[:, tf.newaxis]
 
-    entropy, winner = chunks.map(entropies, (chunks.wide, tf.int64))
+    if chunks.is_one:  # The gradient takes the place of the logits.
+        entropy, winner, saved = compare(chunks.logits, chunks.labels)
+    else:
+        entropy, winner = chunks.map(lambda *chunk: compare(*chunk)[:2], (chunks.wide, tf.int64))
 
     def gradient(upstream, _correct):
+        if chunks.is_one:
+            return chunks.products(saved * upstream[:, tf.newaxis], chunks.x)
         return chunks.gradients(dlogits, upstream)
 
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
@@ -124,6 +126,7 @@ class _Chunks:
     Attributes:
         words: of this rank.
         wide: dtype of the logits.
+        is_one: whether one chunk has all rows; then `logits` are those of x.
     """
 
     def __init__(
@@ -138,12 +141,12 @@ class _Chunks:
         self.fill = self.count * self.rows - self.total
         self.x, self.labels = self._padded(x), self._padded(labels)
         self.is_one = isinstance(self.count, int) and self.count == 1
-        self.saved = output_logits(self.x, table, *biases) if self.is_one else None
+        self.logits = output_logits(self.x, table, *biases) if self.is_one else None
 
     def map(self, function: Callable, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Returns what function(logits [rows, words], labels [rows]) returns for each row, tensors [n] of `dtypes`."""
         if self.is_one:
-            return list(function(self.saved, self.labels))
+            return list(function(self.logits, self.labels))
 
         def body(index, *arrays):
             values_of_chunk = function(self._logits(index), self._chunk(self.labels, index))
@@ -163,9 +166,9 @@ class _Chunks:
 
         def part(index):
             if self.is_one:
-                return self._products(dlogits(self.saved, self.labels, *numbers), self.x)
+                return self.products(dlogits(self.logits, self.labels, *numbers), self.x)
             labels, of_chunk = self._chunk(self.labels, index), (self._chunk(each, index) for each in numbers)
-            return self._products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
+            return self.products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
 
         def body(index, dx, *sums):
             dx_chunk, *gradients_of_chunk = part(index)
@@ -182,7 +185,7 @@ class _Chunks:
         dx = tf.reshape(dx.stack(), [-1, width])[: self.total]
         return [dx, *(tf.cast(each, dtype) for each in sums)]
 
-    def _products(self, dlogits, x):
+    def products(self, dlogits, x):
         """Returns the parts of the gradients of x, table and biases that come from some rows."""
         narrow = tf.cast(dlogits, x.dtype)
         dbiases = [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=dlogits), x.dtype) for _ in self.biases]

@@ -102,38 +102,41 @@ void GradientTile(const FlashAttentionBackward& args, const SampleMask& mask, co
 
 template <bool kDropout, typename T>
 void FlashBackwardTile(const FlashAttentionBackward& args, const SampleMask& mask, const RoundKeys& round_keys,
-                       int64_t sample, int64_t head, int64_t first_query, int64_t first_key,
+                       int64_t sample, int64_t head, int64_t first_query, int64_t block,
                        FlashBackwardWork<T>& work) {
   using Word = typename FlashBackwardWork<T>::Word;
   constexpr int64_t kNumbers = kNumbersOf<Word>;
-  const Cover cover = mask.Of(first_query, first_key);
-  if (cover == Cover::kNone) return;
+  const TileKeys tile = mask.Of(first_query, block);
+  if (tile.cover == Cover::kNone) return;
   const FlashShape& shape = args.shape;
   const SampleDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
   const int64_t queries = std::min(kQueryBlock, shape.length - first_query);
-  const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
+  const int64_t first_key = tile.first, keys = tile.end - tile.first;
+  const int64_t before = first_key - block;  // keys of the block, whole panels
   const int64_t rows = RoundUp(queries, kTileRows), depth = work.size / kNumbers;
   const int64_t query_depth = (queries + kNumbers - 1) / kNumbers, key_depth = (keys + kNumbers - 1) / kNumbers;
   const Word* const query_rows = work.query_rows + first_query * depth;
   const Word* const dcontext_rows = work.dcontext_rows + first_query * depth;
   const Word* const query_panels = work.query_panels + first_query / kNumbers * kPanel;
   const Word* const dcontext_panels = work.dcontext_panels + first_query / kNumbers * kPanel;
-  const Word* const keys_transposed = work.keys_transposed;
-  const Word* const values_transposed = work.values_transposed;
-  const Word* const key_panels = work.key_panels;
+  const Word* const keys_transposed = work.keys_transposed + before * depth;
+  const Word* const values_transposed = work.values_transposed + before * depth;
+  const Word* const key_panels = work.key_panels + before / kNumbers * kPanel;
+  const int64_t sums = block * work.sums_stride + before * work.padded_size;
   MultiplyBlock<false>(query_rows, depth, keys_transposed, depth * kPanel, rows, depth, keys, work.scores, kKeyBlock,
                        false);
   MultiplyBlock<false>(dcontext_rows, depth, values_transposed, depth * kPanel, rows, depth, keys, work.dweights,
                        kKeyBlock, false);
-  const auto gradient = cover == Cover::kAll ? &GradientTile<false, kDropout, T> : &GradientTile<true, kDropout, T>;
+  const bool is_whole = tile.cover == Cover::kAll;
+  const auto gradient = is_whole ? &GradientTile<false, kDropout, T> : &GradientTile<true, kDropout, T>;
   gradient(args, mask, round_keys, sample_draws, head, first_query, queries, first_key, keys, work);
   const Word* const weights = InPlaceOr(work.scores, static_cast<Word*>(work.weight_words));
   const Word* const dscores = InPlaceOr(work.dweights, static_cast<Word*>(work.dscore_words));
   const Word* const dscore_rows = InPlaceOr(work.dweights, static_cast<Word*>(work.dscore_rows));
   MultiplyBlock<true>(weights, kKeyBlock, dcontext_panels, work.panel_words, RoundUp(keys, kTileRows), query_depth,
-                      work.size, work.dvalue + first_key * work.sums_stride, work.padded_size, true);
+                      work.size, work.dvalue + sums, work.padded_size, true);
   MultiplyBlock<true>(dscores, kKeyBlock, query_panels, work.panel_words, RoundUp(keys, kTileRows), query_depth,
-                      work.size, work.dkey + first_key * work.sums_stride, work.padded_size, true);
+                      work.size, work.dkey + sums, work.padded_size, true);
   MultiplyBlock<false>(dscore_rows, kKeyBlock / kNumbers, key_panels, kKeyBlock / kNumbers * kPanel, rows, key_depth,
                        work.size, work.dquery + first_query * work.padded_size, work.padded_size, true);
 }

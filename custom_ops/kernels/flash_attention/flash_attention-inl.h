@@ -104,14 +104,14 @@ void FlashForwardBlock(const FlashAttentionForward& args, const SampleMask& mask
   for (int64_t row = 0; row < queries; ++row) work.states[row] = RowState();
   const Word* const queries_packed = work.queries;
   const KeyRange range(shape, first_query, first_query + queries);
-  for (int64_t first_key = range.begin; first_key < range.end; first_key += kKeyBlock) {
-    const Cover cover = mask.Of(first_query, first_key);
-    if (cover == Cover::kNone) continue;
-    const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
+  for (int64_t block = range.begin; block < range.end; block += kKeyBlock) {
+    const TileKeys tile = mask.Of(first_query, block);
+    if (tile.cover == Cover::kNone) continue;
+    const int64_t first_key = tile.first, keys = tile.end - tile.first;
     const Word* const key_panels = work.keys + first_key * depth;
     MultiplyBlock<false>(queries_packed, depth, key_panels, depth * kPanel, rows, depth, keys, work.scores, kKeyBlock,
                          false);
-    const auto softmax = cover == Cover::kAll ? &SoftmaxTile<false, kDropout, T> : &SoftmaxTile<true, kDropout, T>;
+    const auto softmax = tile.cover == Cover::kAll ? &SoftmaxTile<false, kDropout, T> : &SoftmaxTile<true, kDropout, T>;
     softmax(args, mask, round_keys, sample_draws, head, first_query, queries, first_key, keys, work);
     const Word* const weights = Weights(work.scores, static_cast<Word*>(work.weights));
     const Word* const value_panels = work.values + first_key / kNumbers * kPanel;

@@ -33,6 +33,13 @@ struct BlockSequences {
 
 enum class Cover { kNone, kSome, kAll };
 
+// The keys of a tile from its first panel to its last one that a query of it may attend to, and how much of them is left.
+struct TileKeys {
+  Cover cover;
+  int64_t first;
+  int64_t end;
+};
+
 // One sample's mask: a query attends to the keys with its own sequence id in its range of positions.
 class SampleMask {
  public:
@@ -49,8 +56,8 @@ class SampleMask {
       queries_[i] = mask.sequence_ids == nullptr ? 0 : mask.sequence_ids[begin + i];
       if (mask.keys[begin + i] > 0) keys_[i] = queries_[i];
     }
-    for (int64_t i = 0; i < shape.length; i += kKeyBlock) {
-      key_blocks_.push_back(Block(&keys_[i], std::min(kKeyBlock, RoundUp(shape.length - i, kLanes))));
+    for (int64_t i = 0; i < shape.length; i += kPanel) {
+      key_panels_.push_back(Block(&keys_[i], std::min<int64_t>(kPanel, RoundUp(shape.length - i, kLanes))));
     }
     for (int64_t i = 0; i < shape.length; i += kQueryBlock) {
       query_blocks_.push_back(Block(&queries_[i], std::min(kQueryBlock, shape.length - i)));
@@ -60,12 +67,26 @@ class SampleMask {
   int32_t query(int64_t token) const { return queries_[token]; }
   const int32_t* keys(int64_t token) const { return &keys_[token]; }
 
-  // How much of the tile the mask leaves, at most; if it is all, there is no bias either.
-  Cover Of(int64_t first_query, int64_t first_key) const {
+  // What the mask leaves of the tile, at most; if it is all, there is no bias either. The panels before and after contribute
+  // zeros only, so that no sum depends on them.
+  TileKeys Of(int64_t first_query, int64_t first_key) const {
+    TileKeys tile{Cover::kNone, first_key, first_key};
+    for (int64_t key = first_key; key < std::min(first_key + kKeyBlock, shape_.length); key += kPanel) {
+      const Cover cover = OfPanel(first_query, key);
+      if (cover == Cover::kNone) continue;
+      if (tile.cover == Cover::kNone) tile = {cover, key, key};
+      if (cover == Cover::kSome || key > tile.end) tile.cover = Cover::kSome;
+      tile.end = std::min(key + kPanel, shape_.length);
+    }
+    return tile;
+  }
+
+ private:
+  Cover OfPanel(int64_t first_query, int64_t first_key) const {
     const BlockSequences& queries = query_blocks_[first_query / kQueryBlock];
-    const BlockSequences& keys = key_blocks_[first_key / kKeyBlock];
+    const BlockSequences& keys = key_panels_[first_key / kPanel];
     const int64_t last_query = std::min(first_query + kQueryBlock, shape_.length) - 1;
-    const int64_t last_key = std::min(first_key + kKeyBlock, shape_.length) - 1;
+    const int64_t last_key = std::min(first_key + kPanel, shape_.length) - 1;
     if (keys.least > keys.greatest || keys.greatest < queries.least || queries.greatest < keys.least) return Cover::kNone;
     if (first_key - last_query > shape_.after() || first_query - last_key > shape_.before()) return Cover::kNone;
     const bool one_sequence = keys.least == keys.greatest && queries.least == queries.greatest;
@@ -73,7 +94,6 @@ class SampleMask {
     return keys.all_keys && one_sequence && all_near && !biased_ ? Cover::kAll : Cover::kSome;
   }
 
- private:
   static BlockSequences Block(const int32_t* sequence_ids, int64_t count) {
     BlockSequences block{INT32_MAX, INT32_MIN, true};
     for (int64_t i = 0; i < count; ++i) {
@@ -92,7 +112,7 @@ class SampleMask {
   Scratch<int32_t> queries_;
   Scratch<int32_t> keys_;
   std::vector<BlockSequences> query_blocks_;
-  std::vector<BlockSequences> key_blocks_;
+  std::vector<BlockSequences> key_panels_;
   const bool biased_;
 };
 
