@@ -134,6 +134,23 @@ def test_a_step_that_is_saved_again_keeps_its_number():
     assert seen == [12, 12, 12]
 
 
+def test_a_class_that_is_named_twice_is_called_twice():
+    seen = []
+
+    class Ends(hooks.Hook):
+        def on_end(self, step):
+            seen.append(self)
+
+    run = SimpleNamespace(
+        whole=SimpleNamespace(run=SimpleNamespace(hooks=("m:Ends", "m:Ends"))),
+        mesh=Mesh(),
+        task=SimpleNamespace(model=None),
+        progress=SimpleNamespace(step=0),
+    )
+    UserHooks(run, [Ends, Ends], SimpleNamespace(newest=None), print).finish()
+    assert len(set(seen)) == 2
+
+
 @pytest.mark.parametrize(("name", "reason"), [("MustNotFail", "after_step raised KeyError"), ("Stops", "enough")])
 def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path, name, reason):
     code, notes = trained(name, "Notes")
