@@ -152,9 +152,9 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
 
 def owes_evaluation(run: Run, held_out: HeldOut | None, done: int) -> bool:
     """Returns whether a signal stopped a run before the evaluation after its last step; every rank must call it."""
-    config, is_owed = run.config, False
+    config, is_owed, ended = run.config, False, int(run.progress.consumed_samples) in run.timeline.begins[1:]
     path, every = Path(config.run.folder) / "metrics.jsonl", config.evaluation.eval_every
-    if run.mesh.is_chief and held_out and path.exists():
+    if run.mesh.is_chief and held_out and path.exists() and not ended:  # Else it was owed by the phase before.
         is_due = done == config.run.max_steps or (every > 0 and done > 0 and done % every == 0)
         names = {name for row in read_good_rows(path)[0] if row["step"] == done for name in row}
         is_owed = is_due and not any(name.startswith("eval_") for name in names)
