@@ -157,6 +157,9 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
 def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_scale(whole, tmp_path):
     path = checkpoints.find(whole)[0]
     shutil.copytree(path, older := checkpoints.checkpoint_folder(tmp_path) / "step_00000002")
+    others = {"metrics.jsonl": '{"step": 1, "loss": 9.0}\n', "best.json": "{}", "trackers.json": '{"wandb": "other"}'}
+    for name, text in others.items():
+        (tmp_path / name).write_text(text)
     settings = (
         "--global_batch_size=8",
         "--max_steps=6",
@@ -167,7 +170,8 @@ def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_s
     loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
     assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
     assert [each.name for each in checkpoints.find(tmp_path)] == ["step_00000006"]
-    assert (older.parent / "set_aside_1" / older.name).is_dir()
+    assert {path.name for path in (older.parent / "set_aside_1").iterdir()} == {older.name, *others}
+    assert min(row["step"] for row in rows(tmp_path)[0]) > 4, "the rows of another run do not stay"
 
 
 def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):

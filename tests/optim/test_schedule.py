@@ -7,7 +7,8 @@ import tensorflow as tf
 from tests.tf_models import tf_models
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.phases import timeline
-from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.config.run import RunConfig
+from tftrain.config.train import DataConfig, OptimizerConfig, TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -59,6 +60,13 @@ def test_a_shape_equals_its_formula_in_double_precision(schedule, warmup, end):
     }[schedule]
     expected = np.where(now < warmup, 2e-3 * np.maximum(now, 1) / max(warmup, 1), (2e-3 - end) * shape + end)
     np.testing.assert_allclose(rates(config, 100, step), expected, rtol=8 * EPSILON, atol=4 * EPSILON * 2e-3)
+
+
+def test_the_default_decay_of_wsd_does_not_begin_in_the_warm_up():
+    optimizer, run = OptimizerConfig(schedule="wsd", warmup_steps=95), RunConfig(max_steps=100, output_dir="run")
+    config = TrainConfig(optimizer=optimizer, data=DataConfig(synthetic_data=True), run=run).resolve(1)
+    found = rates(config.optimizer, 100, range(101))
+    np.testing.assert_allclose(found[94:], 1e-3 * np.array([94 / 95, 1, 0.8, 0.6, 0.4, 0.2, 0]), rtol=4 * EPSILON)
 
 
 def test_a_decay_of_wsd_can_begin_from_any_checkpoint_of_the_stable_part():

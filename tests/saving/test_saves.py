@@ -368,6 +368,9 @@ def test_another_recipe_must_be_asked_for_and_a_longer_run_is_told_of(trained, t
     # Linear decay without warm-up, from 0.01: 3 of 4 updates before the last one, then 4 of 5.
     assert "learning rate 2.5e-03 at step 4 -> 2.0e-03: the schedule is stretched to 5 steps" in output
     assert len(losses(tmp_path)) == 5
+    steeper = ("--max_steps=6", "--learning_rate=0.02", "--change_on_resume=learning_rate")
+    loop.train(configured(*settings(tmp_path), *steeper), Mesh())
+    assert "learning rate 2.0e-03 at step 5 -> 3.3e-03: the schedule is stretched" in capsys.readouterr().out
 
 
 def test_the_manifest_says_what_a_reader_wants_to_know(trained):

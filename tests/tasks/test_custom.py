@@ -158,6 +158,9 @@ class Taken(Bare):
     def terms(self, outputs, batch):
         return {**super().terms(outputs, batch), "grad_norm": outputs[:, 0, 0]}
 
+class TakenByRollbacks(Bare):
+    reports = ("rollbacks",)
+
 class Flat(Scored):
     def predict(self, outputs, batch):
         return tf.reshape(outputs[:, :, 0], [-1])
@@ -420,9 +423,10 @@ def test_a_resume_says_that_the_file_is_another_one(at, tmp_path, caplog):
     assert "resuming with the file of --task: SHA-256" in caplog.text
 
 
-def test_a_mean_with_the_name_of_another_field_is_refused(at, tmp_path):
-    with pytest.raises(RuntimeError, match=r"^--task=own:Taken: a mean is named grad_norm, as another field"):
-        train("own:Taken", tmp_path)
+@pytest.mark.parametrize(("name", "field"), [("Taken", "grad_norm"), ("TakenByRollbacks", "rollbacks")])
+def test_a_mean_with_the_name_of_another_field_is_refused(at, tmp_path, name, field):
+    with pytest.raises(RuntimeError, match=rf"^--task=own:{name}: a mean is named {field}, as another field"):
+        train(f"own:{name}", tmp_path)
 
 
 @pytest.mark.slow

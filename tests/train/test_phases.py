@@ -16,7 +16,7 @@ from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import flags, phases
-from tftrain.config.fields import ConfigError
+from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.input import pipeline
 from tftrain.input.left_out import NOTHING
@@ -157,6 +157,22 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
     expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (phased, tmp_path))
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
+    begin, held_out = 40, object()
+
+    def owes(consumed, step):
+        run = SimpleNamespace(
+            config=changed(TrainConfig(), {"output_dir": str(phased), "eval_every": 1}),
+            mesh=Mesh(),
+            progress=SimpleNamespace(consumed_samples=consumed),
+            timeline=SimpleNamespace(begins=(0, begin)),
+        )
+        return loop.owes_evaluation(run, held_out, step)
+
+    assert owes(begin - 1, 1000)
+    assert not owes(begin, 1000)
 
 
 @pytest.mark.nightly

@@ -58,6 +58,12 @@ class FailsAtOnce(Notes):
 class Stops(Notes):
     stops = ("before", 2)
 
+class StopsAfter1(Notes):
+    stops = ("after", 1)
+
+class StopsAfter3(Notes):
+    stops = ("after", 3)
+
 class StopsOnRank1(Notes):
     def before_step(self, step):
         if self.context.rank == 1 and step == 3:
@@ -134,6 +140,23 @@ def test_a_step_that_is_saved_again_keeps_its_number():
     assert seen == [12, 12, 12]
 
 
+def test_a_class_that_is_named_twice_is_called_twice():
+    seen = []
+
+    class Ends(hooks.Hook):
+        def on_end(self, step):
+            seen.append(self)
+
+    run = SimpleNamespace(
+        whole=SimpleNamespace(run=SimpleNamespace(hooks=("m:Ends", "m:Ends"))),
+        mesh=Mesh(),
+        task=SimpleNamespace(model=None),
+        progress=SimpleNamespace(step=0),
+    )
+    UserHooks(run, [Ends, Ends], SimpleNamespace(newest=None), print).finish()
+    assert len(set(seen)) == 2
+
+
 @pytest.mark.parametrize(("name", "reason"), [("MustNotFail", "after_step raised KeyError"), ("Stops", "enough")])
 def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path, name, reason):
     code, notes = trained(name, "Notes")
@@ -148,6 +171,20 @@ def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path,
     assert code == ExitCode.DONE
     assert ["init", last, 1] in notes["Notes"]
     assert notes["Notes"][-1] == ["end", 5]
+
+
+@pytest.mark.parametrize(("stops", "steps"), [(1, 4), (3, 4)])
+def test_a_stop_after_a_step_costs_no_evaluation_after_it(trained, tmp_path, monkeypatch, stops, steps):
+    code, notes = trained(f"StopsAfter{stops}", steps=steps)
+    assert code == ExitCode.STOPPED
+    assert notes[f"StopsAfter{stops}"][-1] == ["end", stops + 1]
+    code, notes = trained("Notes", steps=steps)
+    assert code == ExitCode.DONE
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines if "eval_mlm_loss" in row] == [2, 4]
+    assert next(note for note in notes["Notes"] if note[0] == "evaluation")[1] == stops + 1
+    code, _ = trained("Notes", steps=steps)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(lines), "once"
 
 
 def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkeypatch):

@@ -19,8 +19,11 @@ from tftrain.checkpoint import durable, manifest
 from tftrain.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
-# What a run reports, in its folder.
-REPORTS = ("metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.html")
+# What a run reports, in its folder, and what it knows of its evaluations and of its trackers.
+REPORTS = (
+    *("metrics.jsonl", "metrics.csv", "log.txt", "tensorboard", "goodput.json", "report.html"),
+    *("best.json", "predictions.jsonl", "confusion_matrix.png", "trackers.json"),
+)
 
 
 def checkpoint_folder(output_dir: str | Path) -> Path:
@@ -106,13 +109,12 @@ def superseded(
     return [path for path in checkpoints if path not in remaining]
 
 
-def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> Path | None:
+def set_aside(output_dir: str | Path, step: int, is_other: bool = False) -> Path | None:
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
-        output_dir, step: the run's folder, and the step that the run continues from; 0 for a fresh start; -1 if its
-            checkpoint is elsewhere, so that all here are of another run.
-        starts_over: whether what the old run reported is moved as well, all of it.
+        output_dir, step: the run's folder, and the step that the run continues from; -1 if all here is another run's.
+        is_other: whether it is, so that what that run reported is moved as well, all of it.
 
     Returns:
         The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and with a copy of
@@ -122,7 +124,7 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
         CheckpointError: they can't be moved.
     """
     later = [path for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] > step]
-    if starts_over:
+    if is_other:
         later += sorted(checkpoint_folder(output_dir).glob("not_finite_step_*"))
         later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]
     if not later:
@@ -133,7 +135,7 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
     try:
         aside.mkdir()
         metrics = Path(output_dir) / "metrics.jsonl"
-        if metrics.exists() and not starts_over:
+        if metrics.exists() and not is_other:
             shutil.copy(metrics, aside)
         for path in later:
             path.rename(aside / path.name)

@@ -154,12 +154,13 @@ def _of_schedule(config) -> Iterator[Problem]:
     if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
         expected = f"expected at most --learning_rate={optimizer.learning_rate}"
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
-    if (optimizer.warmup_steps or 0) > max(max_steps, 0):
+    warmup = max_steps // 10 if optimizer.warmup_steps is None else optimizer.warmup_steps
+    if warmup > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most --max_steps={max_steps}")
     if (
         optimizer.schedule == "wsd"
         and optimizer.decay_steps
-        and optimizer.decay_steps > (stable := max(0, max_steps - (optimizer.warmup_steps or 0)))
+        and optimizer.decay_steps > (stable := max(0, max_steps - warmup))
     ):
         yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")
 

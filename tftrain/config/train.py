@@ -106,7 +106,7 @@ class OptimizerConfig:
     decay_power: float = flag(1.0, above=0, restrict={"schedule": ("polynomial", "wsd")})
     """Exponent of the decay of polynomial and wsd."""
     decay_steps: int | None = flag(None, minimum=1, on_resume="logged", restrict={"schedule": ("wsd",)})
-    """Length of the decay of wsd; by default one tenth of max_steps."""
+    """Length of the decay of wsd; by default one tenth of max_steps, or what the warm-up leaves."""
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
@@ -233,7 +233,7 @@ class TrainConfig:
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         decay = self.optimizer.decay_steps
         if decay is None and self.optimizer.schedule == "wsd":
-            decay = max(1, self.run.max_steps // 10)
+            decay = max(1, min(self.run.max_steps // 10, self.run.max_steps - warmup))
         return dataclasses.replace(
             self,
             data=dataclasses.replace(with_absolute_paths(self.data), mix=mixture.with_absolute_paths(self.data.mix)),

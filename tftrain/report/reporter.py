@@ -26,7 +26,7 @@ from tftrain.report import goodput, memory, planned, predictions, product_time, 
 from tftrain.report.goodput import Goodput
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
-from tftrain.report.rows import RollbackRow, SpikeRow, TrainRow, of_evaluation
+from tftrain.report.rows import FIELDS, RollbackRow, SpikeRow, TrainRow, of_evaluation
 from tftrain.report.trackers import Trackers
 from tftrain.run_state import Evaluation, Run, StepInfo
 from tftrain.saving.checkpoints import Checkpoints
@@ -109,7 +109,7 @@ class Reporter:
 
         `baseline` is the bytes that this process held before the model was built, `ledger` has its seconds.
         """
-        if clash := {mean.name for mean in run.task.means} & {field.name for field in dataclasses.fields(TrainRow)}:
+        if clash := {mean.name for mean in run.task.means} & FIELDS:
             fault = f"--task={run.config.model.task}: a mean is named {min(clash)}, as another field of metrics.jsonl"
             raise RunError(f"{fault}; use another name")
         self.clock = Clock()

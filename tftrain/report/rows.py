@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Mean
@@ -149,6 +149,7 @@ class RollbackRow:
 
 
 Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow | RollbackRow
+FIELDS = {each.name for row in get_args(Row) for each in dataclasses.fields(row) if get_origin(each.type) is not dict}
 
 
 def bytes_of(prefix: str, kinds: dict[str, int]) -> dict[str, int]:

@@ -29,6 +29,8 @@ from tftrain.supervise.spikes import SpikeStatistics
 
 logger = logging.getLogger(__name__)
 
+OF_SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
+
 
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
@@ -64,12 +66,12 @@ class Checkpoints:
                 logger.info(line)
         if run.mesh.is_chief:
             folder.sweep(output_dir)
-            starts_over = run.config.checkpoint.resume == "none"
-            is_other = reader is not None and not folder.holds(output_dir, reader.path)
+            is_other = run.config.checkpoint.resume == "none"
+            is_other |= reader is not None and not folder.holds(output_dir, reader.path)
             step = -1 if is_other else int(run.progress.step)
-            if aside := folder.set_aside(output_dir, step, starts_over):
-                what = "what another run left here was" if starts_over else "checkpoints of later steps were"
-                logger.info(f"{'checkpoints of another run were' if is_other else what} moved to {aside}")
+            if aside := folder.set_aside(output_dir, step, is_other):
+                what = "what another run left here was" if is_other else "checkpoints of later steps were"
+                logger.info(f"{what} moved to {aside}")
             self.saves.keep_step = scores.best_step(output_dir) if reader else None
             self._uploads.begin(step, self.saves.superseded)
         self.in_memory.remove()
@@ -130,7 +132,6 @@ class Checkpoints:
         """Returns what a manifest says of this run, in JSON's types."""
         run, config = self._run, self._run.whole
         counters = ("consumed_samples", "skipped_steps", "nan_steps")
-        of_schedule = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
         return {
             "progress": {
                 **{name: int(getattr(run.progress, name)) for name in counters},
@@ -142,7 +143,7 @@ class Checkpoints:
             "schedule": {
                 "updates": int(run.optimizer.step),
                 "max_steps": config.run.max_steps,
-                **{name: getattr(config.optimizer, name) for name in of_schedule},
+                **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE},
                 "batch_rampup": config.batch.batch_rampup,
             },
             "layout": {
@@ -165,18 +166,19 @@ class Checkpoints:
 
         `saved` is the schedule in the manifest, see `manifest_metadata`, of which it is only known that it is JSON.
         """
-        config = self._run.config
-        now = {"max_steps": config.run.max_steps, "warmup_steps": config.optimizer.warmup_steps}
-        if config.optimizer.decay_steps:
-            now["decay_steps"] = config.optimizer.decay_steps
-        saved = {name: saved.get(name) for name in now} if isinstance(saved, dict) else now
-        if saved == now or not all(isinstance(number, int) for number in saved.values()):
+        config, done = self._run.config, int(self._run.optimizer.step)
+        now = {"max_steps": config.run.max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
+        lengths = ("max_steps", "warmup_steps", "decay_steps")
+        if not isinstance(saved, dict) or all(saved.get(name) == now[name] for name in lengths):
             return []
-        length, done, older = saved["max_steps"], int(self._run.optimizer.step), changed(config, saved)
-        before, after = (
-            float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
-            for run, step in ((older, max(done - 1, 0)), (config, done))
-        )
+        try:
+            length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
+            before, after = (
+                float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+                for run, step in ((older, max(done - 1, 0)), (config, done))
+            )
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            return []
         change = "stretched" if config.run.max_steps > length else "shortened"
         what = (
             f"{change} to {config.run.max_steps} steps"

@@ -16,10 +16,12 @@ from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.input.source import ExampleSource
 from tftrain.labelled.tokenizers import write_tokenizer
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory, plot
 from tftrain.report.description import describe
 from tftrain.report.health import Health
+from tftrain.report.metrics import read_good_rows
 from tftrain.report.reporter import Clock, Reporter
 from tftrain.run_state import Run
 from tftrain.saving import initial_weights
@@ -73,7 +75,8 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         done = int(run.progress.step)
         phases.begin()
         introduce(run, phases.source, done, resumed)
-        if done >= max_steps:
+        is_owed = owes_evaluation(run, phases.held_out, done)
+        if done >= max_steps and not is_owed:
             logger.info(f"nothing to do: --max_steps={max_steps} and {done} steps are done")
             return ExitCode.DONE
         logger.info(memory.state_line(run))
@@ -102,6 +105,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule, on_spike = SaveSchedule(config.checkpoint, mesh.is_chief), config.limits.on_spike
         evaluate = Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
+        user_hooks = [UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []
         observers = [
             Watch(signals),
             AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
@@ -110,14 +114,17 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             evaluate,
             Save(checkpoints, schedule, health, best, watchdog),
             *([MemoryTrace(run, done + memory_trace.STEP, outside)] if config.log.trace_memory else []),
-            *([UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []),
+            *user_hooks,
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
         is_own = resumed is not None and holds(config.run.folder, resumed)
         if (on_spike == "rollback" or checkpoints.in_memory.is_on) and not is_own:
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
-        while True:
+        outcome, goes_back = Outcome(done, None, is_last=done >= max_steps), False
+        for observer in [evaluate, *user_hooks] if is_owed else []:
+            observer.between_steps(outcome)
+        while goes_back or not outcome.is_last:
             outcome = take_steps(run, step, phases.batches(), observers, reporter.clock, watchdog)
             goes_back = health.has_spike()
             if not goes_back:
@@ -141,6 +148,17 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     if health.problem and not outcome.is_stopped:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
     return outcome.exit_code
+
+
+def owes_evaluation(run: Run, held_out: HeldOut | None, done: int) -> bool:
+    """Returns whether a signal stopped a run before the evaluation after its last step; every rank must call it."""
+    config, is_owed, ended = run.config, False, int(run.progress.consumed_samples) in run.timeline.begins[1:]
+    path, every = Path(config.run.folder) / "metrics.jsonl", config.evaluation.eval_every
+    if run.mesh.is_chief and held_out and path.exists() and not ended:  # Else it was owed by the phase before.
+        is_due = done == config.run.max_steps or (every > 0 and done > 0 and done % every == 0)
+        names = {name for row in read_good_rows(path)[0] if row["step"] == done for name in row}
+        is_owed = is_due and not any(name.startswith("eval_") for name in names)
+    return bool(collectives.gather_numbers(run.mesh.world, float(is_owed), "evaluation.owed")[0])
 
 
 def conclude(outcome: Outcome, best: Best | None) -> None:

@@ -24,10 +24,10 @@ class UserHooks(Observer):
         self._run, self._saves, self._stop, self._step = run, saves, stop, int(run.progress.step)
         self._announced = None  # the newest checkpoint that hooks know
         context = Context(run.whole, mesh.rank, mesh.size, run.task.model, self._step, stop)
-        self._hooks: dict[str, Hook] = {}
+        self._hooks: list[tuple[str, Hook]] = []
         for name, hook_class in zip(names, classes, strict=True):
             with self._named(name, hook_class, "__init__"):
-                self._hooks[name] = hook_class(context)
+                self._hooks.append((name, hook_class(context)))
 
     def request(self) -> float:
         """Calls `before_step`."""
@@ -63,7 +63,7 @@ class UserHooks(Observer):
             self._call("on_checkpoint", order(newest)[0], newest)
 
     def _call(self, method: str, *args) -> None:
-        for name, hook in list(self._hooks.items()):
+        for name, hook in list(self._hooks):
             with self._named(name, hook, method):
                 getattr(hook, method)(*args)
 
@@ -73,7 +73,7 @@ class UserHooks(Observer):
         try:
             yield
         except Exception as error:  # Of the user's own code.
-            self._hooks.pop(name, None)
+            self._hooks = [each for each in self._hooks if each[1] is not hook]
             end = "the run stops" if hook.required else "it is not called again"
             words = f"--hooks={name}: {method} raised {type(error).__name__}: {error}"
             logger.error(f"{words}; {end}", exc_info=error)
