@@ -256,9 +256,8 @@ def _list_files(address: str) -> list[str]:
         is_folder = "http" in system.protocol and path.endswith("/")
         found = [{"name": path, "type": "directory"} if is_folder else system.info(path)]
     below = (system.find(each["name"]) if each["type"] == "directory" else [each["name"]] for each in found)
-    names = [name for name in {*chain(*below)} if name[-1] != "/"]
-    if "/." not in pattern:
-        names = [name for name in names if "/." not in name.removeprefix(root)]
+    hidden = r"/$" if "/." in pattern else r"/(\.|$)"
+    names = [name for name in {*chain(*below)} if not re.search(hidden, name.removeprefix(root))]
     if "::" in address:
         return [join(f"{address.partition('://')[0]}://::{address.partition('::')[2]}", name) for name in names]
     return names if "file" in system.protocol else [system.unstrip_protocol(name) for name in names]
