@@ -205,6 +205,7 @@ def test_a_checkpoint_of_the_same_step_of_another_run_is_not_gone_on_from(server
     upload(run(tmp_path / "newer", 1, 2))
     path = run(tmp_path / "older", 1)
     states.saved(path, {"master/a": np.zeros(5, np.float32), "progress/step": np.array(9)}, 2)
+    (path / "tensorboard").mkdir()
     for _ in range(2):
         remote.fetch_run(ADDRESS, path)
         (newest,) = folder.find(path)
@@ -212,6 +213,7 @@ def test_a_checkpoint_of_the_same_step_of_another_run_is_not_gone_on_from(server
         assert states.stored(newest)["progress/step"] == 2
         assert sorted(each.name for each in path.glob("checkpoints/*/step_*")) == NAMES[:2]
     assert (path / "metrics.jsonl").read_text() == "metrics.jsonl (1, 2)"
+    assert (path / "checkpoints/set_aside_1/tensorboard").is_dir()  # Its curves would become the other run's.
 
 
 def test_objects_that_mark_folders_are_no_files(server, tmp_path):
