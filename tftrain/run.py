@@ -250,7 +250,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     refused = "attn_impl" in {problem.flag for problem in problems}
     if config.model.attn_impl == "cudnn" and not refused and not hardware.has_driver():
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
-    if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "resume"}):
+    if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config)
         if unresumable:  # A flag that is not given would have come from the checkpoint.

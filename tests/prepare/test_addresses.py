@@ -45,6 +45,19 @@ def test_memory_and_file_addresses(tmp_path):
     assert list_files([f"file://{tmp_path}/b.parquet"]) == ([f"{tmp_path}/b.parquet"], 0)
 
 
+@pytest.mark.parametrize("name", ["", "*", "**", "sub", "s*b", "d[1].txt", "[ad]*", "**/*.txt", ".h*", "*/c%20 c.txt"])
+def test_a_name_matches_at_an_address_what_it_matches_in_a_folder(tmp_path, s3, name):
+    names = ["a.txt", "d[1].txt", "d1.txt", ".hidden.txt", "sub/c%20 c.txt", "sub/.hidden/a.txt", "sub/deep/e.txt"]
+    write(tmp_path, dict.fromkeys(names, b"text"))
+    # Those that end with "/" are what a store's own page writes for a folder.
+    s3[1].pipe({f"bucket/names/{each}": b"" if each.endswith("/") else b"text" for each in [*names, "", "sub/"]})
+    expected = [path.removeprefix(f"{tmp_path}/") for path in list_files([f"{tmp_path}/{name}"])[0]]
+    assert expected
+    for root in (f"file://{tmp_path}/", "s3://bucket/names/"):
+        listed = list_files([root + name])[0]
+        assert [path.removeprefix(root).removeprefix(f"{tmp_path}/") for path in listed] == expected
+
+
 @pytest.mark.parametrize("handler", [Files, RangeFiles])
 def test_http(tmp_path, handler, monkeypatch):
     write(tmp_path, {"a.jsonl": json_lines(DOCUMENTS[:10]), "b.txt": "\n\n".join(DOCUMENTS[10:20])})
@@ -57,6 +70,8 @@ def test_http(tmp_path, handler, monkeypatch):
         assert list(documents_at(f"{root}/c.*")) == DOCUMENTS[20:]
         names = [path.rpartition("/")[2] for path in list_files([f"{root}/"])[0]]
         assert names == ["a.jsonl", "b.txt", "c.parquet", "large.txt"]
+        # The query of a signed address is no part of the name's ending.
+        assert list(documents_at(f"{root}/a.jsonl?download=true")) == DOCUMENTS[:10]
         # Above the block of one request.
         assert sum(1 for _ in addresses.open_file(f"{root}/large.txt")) == 3 << 20
         with pytest.raises(DataError, match=f"^--input_files={root}/gone.txt: no such file; expected an address"):

@@ -52,16 +52,16 @@ def run(path, *steps, keep_last=3):
     return path
 
 
-def uploads(path, step=0, keep_last=3):
+def uploads(path, step=0, keep_last=3, starts_over=False):
     """Returns the uploads of a run's folder, which have begun."""
     made = Uploads(changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)}), Mesh())
-    made.begin(step, lambda complete: folder.superseded(complete, keep_last, 0))
+    made.begin(step, lambda complete: folder.superseded(complete, keep_last, 0), starts_over)
     return made
 
 
-def upload(path, step=0, keep_last=3):
+def upload(path, step=0, keep_last=3, starts_over=False):
     """Does one pass."""
-    with uploads(path, step, keep_last):
+    with uploads(path, step, keep_last, starts_over):
         pass
 
 
@@ -183,6 +183,43 @@ def test_later_steps_are_set_aside_there_too(server, tmp_path):
     aside = [PurePosixPath(name).parts for name in addresses.listing(ADDRESS) if "/set_aside_" in name]
     assert {parts[2] for parts in aside} == set(NAMES[1:])
     assert {parts[3] for parts in aside} == {"manifest.json", "shard_00000_000.safetensors"}
+
+
+def test_a_run_that_starts_over_sets_aside_there_what_the_old_one_reported(server, tmp_path):
+    first, second = run(tmp_path / "first", 1), run(tmp_path / "second")
+    for name in ("best.json", "tensorboard/events", "mine.txt"):
+        (first / name).parent.mkdir(exist_ok=True)
+        (first / name).write_text("first")
+    upload(first)
+    upload(second, starts_over=True)
+    there = addresses.listing(ADDRESS)
+    aside = {"/".join(PurePosixPath(name).parts[2:]) for name in there if "/set_aside_" in name}
+    shard, manifest = (f"{NAMES[0]}/{name}" for name in ("shard_00000_000.safetensors", "manifest.json"))
+    assert aside == {"best.json", "tensorboard/events", "metrics.jsonl", shard, manifest}
+    reports = {name for name in there if not name.startswith("checkpoints/")}
+    assert reports == {".owner", "config.json", "metrics.jsonl", "tokenizer/vocab.txt", "mine.txt"}
+    assert addresses.read_small(f"{ADDRESS}/metrics.jsonl", 99) == (second / "metrics.jsonl").read_bytes()
+
+
+def test_a_checkpoint_of_the_same_step_of_another_run_is_not_gone_on_from(server, tmp_path):
+    upload(run(tmp_path / "newer", 1, 2))
+    path = run(tmp_path / "older", 1)
+    states.saved(path, {"master/a": np.zeros(5, np.float32), "progress/step": np.array(9)}, 2)
+    (path / "tensorboard").mkdir()
+    for _ in range(2):
+        remote.fetch_run(ADDRESS, path)
+        (newest,) = folder.find(path)
+        assert newest.name == NAMES[1]
+        assert states.stored(newest)["progress/step"] == 2
+        assert sorted(each.name for each in path.glob("checkpoints/*/step_*")) == NAMES[:2]
+    assert (path / "metrics.jsonl").read_text() == "metrics.jsonl (1, 2)"
+    assert (path / "checkpoints/set_aside_1/tensorboard").is_dir()  # Its curves would become the other run's.
+
+
+def test_objects_that_mark_folders_are_no_files(server, tmp_path):
+    upload(run(tmp_path / "run", 1))
+    server[1].pipe({f"bucket/run/{name}": b"" for name in ("", "checkpoints/", "tokenizer/")})
+    whole_there(tmp_path, 1)
 
 
 def test_a_run_that_goes_back_sets_aside_there_what_it_has_set_aside_here(server, tmp_path):

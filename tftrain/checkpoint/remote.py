@@ -32,8 +32,8 @@ def checkpoints(files: Iterable[str]) -> list[PurePosixPath]:
 def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
     """Copies what a run has at an address into its working folder, as far as that is older or lacks it.
 
-    That is the newest complete checkpoint if no newer one is here, with what the run reported until then; and the best
-    checkpoint if `with_best`. One process at a time does it.
+    That is the newest complete checkpoint if neither it nor a newer one is here, with what the run reported until then;
+    and the best checkpoint if `with_best`. One process at a time does it.
 
     Raises:
         OSError: the address can't be read, or the folder not be written.
@@ -42,7 +42,13 @@ def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
     files = addresses.listing(address)
     with locked(output_dir / "fetch"):
         here = folder.newest(output_dir)
-        newer = [name for name in checkpoints(files) if here is None or folder.order(name) > folder.order(here)]
+        found = checkpoints(files)
+        if here and found and found[-1].name == here.name:
+            name = join(address, str(found[-1]), manifest.NAME)
+            if addresses.read_small(name, manifest.MAX_BYTES) != (here / manifest.NAME).read_bytes():
+                logger.info(f"{name} is of another run than {here}, moved to {folder.set_aside(output_dir, -1, True)}")
+                here = None
+        newer = [name for name in found if here is None or folder.order(name) > folder.order(here)]
         has_fetched = any(_fetch(address, files, name, output_dir) for name in reversed(newer))
         if newer and not has_fetched and here is None:
             raise CheckpointError(f"none of its {len(newer)} checkpoints can be used; --resume=none starts over")
@@ -66,7 +72,7 @@ def _fetch(address: str, files: Mapping[str, str], name: PurePosixPath, output_d
     """Copies a checkpoint and checks its digests; returns whether it is good."""
     try:
         with complete_folder(output_dir / name) as partial:
-            inside = [file.removeprefix(f"{name}/") for file in files if _is_in(file, str(name))]
+            inside = [file.removeprefix(f"{name}/") for file in files if is_in(file, str(name))]
             _download(join(address, str(name)), inside, partial)
             Reader(partial).verify()
             if (output_dir / name).exists():
@@ -95,8 +101,8 @@ def local_copy(address: str, cache: Cache, last: int = 1) -> Path:
     if not inside and (complete := checkpoints(files)):
         chosen = {scores.NAME, TOKENIZER, *map(str, [*complete[-last:], _best(root, files)])}
     if inside or complete:
-        files = {file: version for file, version in files.items() if any(_is_in(file, each) for each in chosen)}
-    if not any(_is_in(file, inside) for file in files):
+        files = {file: version for file, version in files.items() if any(is_in(file, each) for each in chosen)}
+    if not any(is_in(file, inside) for file in files):
         raise FileNotFoundError(errno.ENOENT, "no such folder", address)
     path = cache.path("models", addresses.local_name(root, str(files)))
     with locked(path):
@@ -106,7 +112,7 @@ def local_copy(address: str, cache: Cache, last: int = 1) -> Path:
     return path / inside
 
 
-def _is_in(file: str, place: str) -> bool:
+def is_in(file: str, place: str) -> bool:
     """Whether a file is at a place, or in the folder there; "" is the folder that has all."""
     return not place or f"{file}/".startswith(f"{place}/")
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -59,8 +60,9 @@ def absolute(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Returns the name whose ending says what a file is: of zip://a.txt::s3://bucket/b.zip that is zip://a.txt."""
-    return name.partition("::")[0] if is_address(name) else name
+    """Returns the name whose ending says what a file is: zip://a.txt of zip://a.txt::s3://b/c.zip; no query of HTTP."""
+    name = name.partition("::")[0] if is_address(name) else name
+    return name.partition("?")[0] if re.match("https?://", name) else name
 
 
 def join(address: str, *names: str) -> str:
@@ -77,9 +79,10 @@ def local_name(address: str, *contents: str | bytes) -> str:
 
 
 def list_files(address: str) -> list[str]:
-    """Returns the addresses of a file, of all files below a folder, or of those that match a glob; sorted.
+    """Returns the addresses of a file, of all files below a folder, or of what matches a glob; sorted.
 
-    A folder of https:// ends with "/". An address of file:// gives local paths.
+    A name that exists is not read as a glob. A glob finds hidden files, whose names begin with a dot, only if it has
+    such a name, and a folder never. A folder of https:// ends with "/". An address of file:// gives local paths.
 
     Raises:
         OSError: the address can't be listed, for instance because the package for its protocol is missing.
@@ -100,7 +103,8 @@ def listing(address: str) -> dict[str, str]:
         system.invalidate_cache()
         root, files = path.rstrip("/") + "/", sorted(system.find(path, detail=True).items())
         versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
-        return {name.removeprefix(root): version for name, version in versions if name.startswith(root)}
+        # An empty object whose name ends with "/" only marks a folder, in stores that have none.
+        return {name[len(root) :]: version for name, version in versions if name.startswith(root) and name[-1] != "/"}
 
     return _retried(address, find)
 
@@ -231,6 +235,7 @@ def _file_system(root: str, _pid: int) -> tuple[Any, str]:
 
     system, path = fsspec.core.url_to_fs(root)
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
+    system.auto_mkdir = True  # Of file://; object stores need no folder.
     if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
         system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
     return system, path
@@ -243,12 +248,16 @@ def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
 
 def _list_files(address: str) -> list[str]:
     system, path = _system(address)
-    if has_magic(path):
-        names = [name for name, info in system.glob(path, detail=True).items() if info["type"] == "file"]
-    elif path.endswith("/") if "http" in system.protocol else system.info(path)["type"] == "directory":
-        names = [name for name in system.find(path) if "/." not in name.removeprefix(path.rstrip("/"))]
+    root, pattern = path.rstrip("/"), ""
+    if has_magic(file_name(address)) and not system.exists(path):
+        root = path[: re.search(r"[*?[]", path).start()].rpartition("/")[0]
+        found, pattern = system.glob(path, detail=True).values(), path.removeprefix(root)
     else:
-        names = [system.info(path)["name"]]
+        is_folder = "http" in system.protocol and path.endswith("/")
+        found = [{"name": path, "type": "directory"} if is_folder else system.info(path)]
+    below = (system.find(each["name"]) if each["type"] == "directory" else [each["name"]] for each in found)
+    hidden = r"/$" if "/." in pattern else r"/(\.|$)"
+    names = [name for name in {*chain(*below)} if not re.search(hidden, name.removeprefix(root))]
     if "::" in address:
         return [join(f"{address.partition('://')[0]}://::{address.partition('::')[2]}", name) for name in names]
     return names if "file" in system.protocol else [system.unstrip_protocol(name) for name in names]

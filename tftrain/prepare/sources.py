@@ -71,15 +71,17 @@ def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
     """
     for path, _, row_group in divided:
         with _errors_named(path), addresses.open_file(path) as stream:
-            for document in _documents(stream, path, config, row_group):
+            for document in _documents(stream, path, config, row_group, addresses.file_name(path)):
                 if document.fault and not config.skip_bad_rows:
                     raise DataError(f"{document.fault}; correct it, or leave such rows out with --skip_bad_rows")
                 yield document
 
 
-def _documents(stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None) -> Iterator[Document]:
+def _documents(
+    stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None, file_name: str = ""
+) -> Iterator[Document]:
     columns, content = Columns(config.text_column, config.id_column), _decompressed(stream)
-    uncompressed = addresses.file_name(name).lower()
+    uncompressed = (file_name or name).lower()
     while uncompressed.endswith(_COMPRESSIONS):
         uncompressed = os.path.splitext(uncompressed)[0]
     ending = os.path.splitext(uncompressed)[1]

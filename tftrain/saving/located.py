@@ -22,7 +22,10 @@ def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]
         The configuration with `local_dir` set, and with paths for the other two; and why something can't be fetched.
     """
     values: dict[str, Any] = {}
-    problems, cache, run, resume = [], config.data.cache, config.run, config.checkpoint.resume
+    cache, run, resume = config.data.cache, config.run, config.checkpoint.resume
+    places = {"local_dir": run.local_dir, "cache_dir": cache.given_folder}
+    if problems := [Problem(flag, at, "expected a local folder") for flag, at in places.items() if is_address(at)]:
+        return config, problems
     initial = parse_place(run.init_checkpoint or "")
     flag, value = "", ""
     try:
