@@ -73,7 +73,7 @@ class Checkpoints:
                 what = "what another run left here was" if is_other else "checkpoints of later steps were"
                 logger.info(f"{what} moved to {aside}")
             self.saves.keep_step = scores.best_step(output_dir) if reader else None
-            self._uploads.begin(step, self.saves.superseded, starts_over)
+            self._uploads.begin(step, self.saves.superseded, is_other)
         self.in_memory.remove()
         return reader and reader.path
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 
-from tftrain.checkpoint import durable, folder, manifest, remote, scores
+from tftrain.checkpoint import durable, folder, manifest, remote
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.remote import CHECKPOINTS
 from tftrain.config.train import TrainConfig
@@ -48,20 +48,20 @@ class Uploads:
         self._owner, self._has_begun = f"{host_name()} {secrets.token_hex(8)}", False
         self._uploaded: dict[Path, tuple[int, int]] = {}  # The state of each file when it was copied.
         self._due, self._ends = threading.Event(), False
-        self._starts_over = False
+        self._is_other = False
         self._goes_on_from: int | None = None  # Later checkpoints at the address are still to be set aside.
         self._thread: threading.Thread | None = None
 
-    def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list], starts_over: bool = False) -> None:
+    def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list], is_other: bool = False) -> None:
         """Starts the thread, on the chief of a run at an address.
 
         Args:
             step: that the run goes on from. Checkpoints of later steps at the address are set aside there.
             superseded: returns those of complete checkpoints that are to be removed, see `folder.superseded`.
-            starts_over: whether what an old run reported at the address is set aside as well.
+            is_other: whether what is at the address is another run's, so that what that reported is set aside as well.
         """
         if self._mesh.is_chief and is_address(self._address):
-            self._goes_on_from, self._starts_over = step, starts_over
+            self._goes_on_from, self._is_other = step, is_other
             # A daemon thread: a process must be able to end although a server does not answer.
             self._thread = threading.Thread(target=self._run, args=(superseded,), name="upload", daemon=True)
             self._thread.start()
@@ -135,7 +135,7 @@ class Uploads:
         """Moves checkpoints of later steps, which the run that goes on here does not have, out of the way."""
         files, aside = addresses.listing(self._address), time.strftime("set_aside_%Y%m%d_%H%M%S")
         later = [path for path in remote.checkpoints(files) if folder.order(path)[0] > step]
-        reports = [PurePath(name) for name in (*folder.REPORTS, scores.NAME)] if self._starts_over else []
+        reports = [PurePath(name) for name in folder.REPORTS] if self._is_other else []
         for path in (*later, *reports):
             for file in (each for each in files if remote.is_in(each, str(path))):
                 to = join(self._address, CHECKPOINTS, aside, file.removeprefix(f"{CHECKPOINTS}/"))
@@ -143,7 +143,7 @@ class Uploads:
             self._remove(path, files)
         if later:
             logger.info(f"{join(self._address, CHECKPOINTS)}: {len(later)} of later steps, moved to {aside}")
-        self._starts_over = False
+        self._is_other = False
 
     def _update(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
         files, paths = addresses.listing(self._address), self._folder.rglob("*")
