@@ -199,9 +199,9 @@ def outcomes(
 
 
 def _tokens(settings: dict[str, Any], size: task.Task, steps: int) -> float:
-    """Returns the mean tokens of the counted steps, which take the batches in turn, without padding."""
-    tokens = settings.get("tokens", [size.rows * size.length])
-    return statistics.fmean(tokens[step % len(tokens)] for step in range(steps))
+    """Returns the mean tokens of the measured steps without padding; `task.turns` says which batches they take."""
+    tokens, first = settings.get("tokens", [size.rows * size.length]), WARM_UP - 1
+    return statistics.fmean(tokens[step % len(tokens)] for step in range(first, first + steps))
 
 
 def _advice(row: Row, error: str, config: BenchConfig) -> str:
