@@ -202,7 +202,8 @@ def test_the_share_of_attending_pairs_is_that_of_the_examples():
 def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
     found = {
         name: {"batches": str(tmp_path / f"{name}.npz"), "rows": 4, "tokens": tokens}
-        for name, tokens in (("packed", [1500, 7, 2500]), ("padded", [1000, 9, 600]))  # The warm-up takes the first two.
+        # The warm-up takes the first two batches.
+        for name, tokens in (("packed", [1500, 7, 2500]), ("padded", [1000, 9, 600]))
     }
     found["examples_per_row"] = 2.5
     group = [fake("tftrain", 2.0, task=task.TEXT, knows_products=True), fake("one", 4.0, task=task.TEXT)]
