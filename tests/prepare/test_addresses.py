@@ -159,3 +159,13 @@ def test_s3_of_others_is_named(s3, monkeypatch):
 def test_a_missing_package_is_named(address, reason):
     with pytest.raises(DataError, match=f"^--input_files={address}: {reason}; expected an address that can be listed"):
         list_files([address])
+
+
+def test_a_bucket_or_a_key_that_is_missing_is_not_tried_again(s3):
+    for name in ("s3://no-bucket/a/b.txt", "s3://bucket/a/b.txt"):
+        for find in (addresses.list_files, lambda name: addresses.read_small(name, 10)):
+            with pytest.raises(OSError, match="no such file") as raised:
+                find(name)
+            assert "tried" not in str(raised.value)
+    with pytest.raises(OSError, match="no such file"):
+        addresses.listing("s3://no-bucket/a")

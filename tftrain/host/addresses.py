@@ -271,7 +271,9 @@ def _retried(address: str, action: Callable[[str], Result]) -> Result:
         except Exception as raised:
             # fsspec's HTTP says that a file is missing, whatever the cause is.
             error = raised.__cause__ if isinstance(raised, FileNotFoundError) and raised.__cause__ else raised
-            code = getattr(error, "status", None)
+            code, answer = getattr(error, "status", None), getattr(error, "response", None)
+            if isinstance(answer, dict):  # of S3
+                code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             permanent = isinstance(error, _PERMANENT)
             if isinstance(code, int):
                 permanent = 400 <= code < 500 and code not in _TEMPORARY_CODES
