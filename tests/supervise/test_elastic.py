@@ -192,6 +192,32 @@ def test_a_new_host_is_taken_in_after_all_have_stopped_by_themselves(tmp_path):
     assert job.finish() == {"a": 0, "b": 0, "c": 0}
 
 
+def test_a_new_host_resumes_from_what_the_others_have_saved_whatever_its_command_is_to_resume(tmp_path, monkeypatch):
+    """Else the ranks disagree on --resume, which ends the run."""
+    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.hosts.names = ["a", "b"]
+    until((tmp_path / "end").exists)
+    until(lambda: len(job.driver.host_assignments) == 2)
+    (tmp_path / "end").unlink()
+    job.await_starts(("0", "2", "--resume=auto"), ("1", "2", "--resume=auto"))
+    job.end_all()
+    assert job.finish() == {"a": 0, "b": 0}
+
+
+def test_hosts_that_appear_one_after_the_other_before_the_first_step_are_no_failures(tmp_path, monkeypatch):
+    """The signal that asks a child to save ends one that does not listen yet."""
+    monkeypatch.setattr(elastic, "MAX_FAILURES", 0)
+    monkeypatch.setattr(sys.modules[__name__], "CHILD", CHILD.replace("signal.signal(", "print("))
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.hosts.names = ["a", "b"]
+    job.await_starts(("0", "2"), ("1", "2"))
+    job.end_all()
+    assert job.finish() == {"a": 0, "b": 0}
+
+
 def test_a_host_that_is_taken_away_leaves_and_the_others_go_on(tmp_path):
     job = Job(tmp_path, ["a", "b"])
     job.await_starts(("0", "2"), ("1", "2"))

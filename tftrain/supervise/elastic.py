@@ -40,7 +40,7 @@ from tftrain.host import hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
-from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store
+from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store, value_of_rank_0
 from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
@@ -136,14 +136,17 @@ class Supervisor:
         self._membership.store.put(self._member, self._token)
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
-        # After the first start, the run's own checkpoints are newer than what --resume names.
-        resume = ["--resume=auto"] if self._has_restarted and folder.newest(self._output_dir) else []
-        self._child = subprocess.Popen([*self._command, *resume], env=self._environ, stdin=subprocess.DEVNULL)
+        # After the first start, the run's own checkpoints are newer than what --resume names; also for a new host.
+        resume = "--resume=auto" if self._has_restarted and folder.newest(self._output_dir) else ""
+        resume = value_of_rank_0(self._launch, "resume", resume, self._environ)
+        command = [*self._command, *filter(None, [resume])]
+        self._child = subprocess.Popen(command, env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
             return exit_code
-        if not self._is_member() or (code in STOPS and self._membership.store.get(HOSTS_CHANGED)):
+        have_changed = self._membership.store.get(HOSTS_CHANGED)
+        if not self._is_member() or (code in STOPS and have_changed):
             return None
         if would_recur(code) or self._is_final():
             return exit_code
@@ -151,7 +154,7 @@ class Supervisor:
             reason = f"rank {self._launch.rank} ended with exit code {exit_code}"
             logger.warning(f"elastic: {reason}; all ranks start again")
             self._membership.store.put(RANK_FAILED, reason)
-        return self._count_failure()
+        return None if have_changed else self._count_failure()  # The signal ends a child that does not listen yet.
 
     @property
     def _member(self) -> str:
