@@ -1,6 +1,7 @@
 """Supervisors of an elastic job, under Horovod's own driver: what they do when children end and hosts change."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -254,6 +255,21 @@ def test_a_number_of_ranks_that_can_not_share_the_work_waits_for_other_hosts(tmp
     job.await_starts(("0", "2"), ("1", "2"))
     job.end_all()
     assert job.finish() == {"a": 0, "b": 0}
+
+
+def test_a_signal_while_the_ranks_wait_for_other_hosts_ends_all(tmp_path, monkeypatch):
+    """Else the others would go on without the host, and perhaps train."""
+    supervisors, init = [], elastic.Supervisor.__init__
+    monkeypatch.setattr(
+        elastic.Supervisor, "__init__", lambda self, *args: (supervisors.append(self), init(self, *args))[1]
+    )
+    job = Job(tmp_path, ["a", "b"], problems=lambda ranks: [Problem("global_batch_size", 3, "")] if ranks > 1 else [])
+    until(lambda: len(supervisors) == 2)
+    with pytest.raises(SystemExit, match=str(int(ExitCode.STOPPED))):
+        supervisors[1].forward(signal.SIGTERM, None)
+    until(lambda: len(job.codes) == 2, 10)
+    assert job.starts() == []
+    job.finish()
 
 
 def test_without_a_driver_nothing_goes_on(tmp_path):

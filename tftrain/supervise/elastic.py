@@ -110,9 +110,10 @@ class Supervisor:
                 self._child.wait()
 
     def forward(self, number: int, _) -> None:
-        """Forwards a signal to the child, which then ends the run; without a child, ends this process."""
+        """Forwards a signal to the child, which then ends the run; without a child, ends this process and the run."""
         self._is_stopping = True
         if self._child is None or self._child.poll() is not None:
+            self._membership.store.put(FINAL, str(int(ExitCode.STOPPED)))
             raise SystemExit(ExitCode.STOPPED)
         self._child.send_signal(number)
 
