@@ -1,5 +1,6 @@
 """Supervisors of an elastic job, under Horovod's own driver: what they do when children end and hosts change."""
 
+import functools
 import os
 import signal
 import sys
@@ -156,6 +157,17 @@ def test_what_was_saved_is_resumed_whatever_the_first_start_was_to_resume(tmp_pa
     job.await_starts(("0", "1"))
     job.end("a", -9)
     job.await_starts(("0", "1", "--resume=auto"))
+    job.end_all()
+    assert job.finish() == {"a": 0}
+
+
+def test_an_evaluation_that_starts_again_evaluates_the_same_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
+    monkeypatch.setattr(elastic, "Supervisor", functools.partial(elastic.Supervisor, saves=False))
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.end("a", -9)
+    job.await_starts(("0", "1"))
     job.end_all()
     assert job.finish() == {"a": 0}
 

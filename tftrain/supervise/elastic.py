@@ -73,6 +73,7 @@ class Supervisor:
         problems: Callable[[int], list[Problem]],
         host_seconds: float = HOST_SECONDS,
         log_level: str = "info",
+        saves: bool = True,
     ):
         """Prepares the first start.
 
@@ -82,13 +83,14 @@ class Supervisor:
             output_dir: the run's folder; all supervisors see its checkpoints.
             problems, host_seconds: returns why a number of ranks can't share the work; the wait for others if so.
             log_level: of this process; its log is configured again when its rank changes.
+            saves: whether the run saves checkpoints, which an evaluation does not.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
         self._problems, self._host_seconds, self._log_level = problems, host_seconds, log_level
         self._launch = launch_from_environment(environ)
         self._child: subprocess.Popen | None = None
-        self._has_restarted = self._is_stopping = False
+        self._saves, self._has_restarted, self._is_stopping = saves, False, False
         self._failures, self._newest_at_failure = 0, None
         self._token = secrets.token_hex(8)
 
@@ -138,7 +140,7 @@ class Supervisor:
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
         # After the first start, the run's own checkpoints are newer than what --resume names; also for a new host.
-        resume = "--resume=auto" if self._has_restarted and folder.newest(self._output_dir) else ""
+        resume = "--resume=auto" if self._saves and self._has_restarted and folder.newest(self._output_dir) else ""
         resume = value_of_rank_0(self._launch, "resume", resume, self._environ)
         command = [*self._command, *filter(None, [resume])]
         self._child = subprocess.Popen(command, env=self._environ, stdin=subprocess.DEVNULL)
@@ -260,7 +262,8 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     if config.compute.huge_pages and huge_pages.offered() and not hardware.has_driver():
         environ = huge_pages.with_huge_pages(environ)  # Else each child would start twice.
     seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
-    supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
+    membership, saves = Membership(environ), config.run.mode == "train"
+    supervisor = Supervisor(membership, environ, command, output_dir, config.problems, seconds, level, saves)
     for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()
