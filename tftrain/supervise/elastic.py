@@ -82,8 +82,7 @@ class Supervisor:
             environ, command: of the children; with this process's first rank, and PARENT is added to mark children.
             output_dir: the run's folder; all supervisors see its checkpoints.
             problems, host_seconds: returns why a number of ranks can't share the work; the wait for others if so.
-            log_level: of this process; its log is configured again when its rank changes.
-            saves: whether the run saves checkpoints, which an evaluation does not.
+            log_level, saves: of this process; whether the run saves checkpoints, which an evaluation does not.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
@@ -142,8 +141,7 @@ class Supervisor:
         # After the first start, the run's own checkpoints are newer than what --resume names; also for a new host.
         resume = "--resume=auto" if self._saves and self._has_restarted and folder.newest(self._output_dir) else ""
         resume = value_of_rank_0(self._launch, "resume", resume, self._environ)
-        command = [*self._command, *filter(None, [resume])]
-        self._child = subprocess.Popen(command, env=self._environ, stdin=subprocess.DEVNULL)
+        self._child = subprocess.Popen([*self._command, *resume.split()], env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
