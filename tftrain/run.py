@@ -52,6 +52,8 @@ LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 def main(argv: list[str], forked: bool = False) -> int:
     """Runs what the command line says and returns the exit code; `tftrain.rank_server` may have forked this process."""
+    if (__name__ == "__main__" or forked) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # It ends the process at once, without a traceback.
     launch = launch_from_environment()
     log.configure(launch.rank, host=launch.host())
     try:
@@ -206,8 +208,6 @@ def run(config: TrainConfig, launch: Launch) -> int:
         else:
             own_codes.append(int(code))
             time.sleep(CHIEF_PRINT_SECONDS)
-    except KeyboardInterrupt:
-        code = ExitCode.SIGNALLED + signal.SIGINT
     finally:
         own_codes.append(int(code))
         elastic.announce_end(int(code), os.environ)

@@ -14,7 +14,7 @@ from tftrain.checkpoint import folder
 from tftrain.host.exit_codes import ExitCode
 from tftrain.launching import hosts, job
 from tftrain.launching.config import LaunchConfig
-from tftrain.launching.layouts import LESS, SLOWER, Layouts, step_seconds
+from tftrain.launching.layouts import LESS, SLOWER, Layouts, logged_lines, step_seconds
 
 KILLED = ExitCode.SIGNALLED + signal.SIGKILL
 
@@ -73,17 +73,27 @@ def test_a_layout_that_is_as_fast_as_the_others_are_planned_stays(layouts, tmp_p
 
 def test_the_time_of_a_step_is_that_of_new_rows_of_the_planned_batch_alone(layouts, tmp_path):
     work = layouts.plan.work
-    assert step_seconds(tmp_path, 0, work) is None
+    assert step_seconds(tmp_path, (), work) is None
     log(tmp_path, 1, 9.0, 5.0, 3.0)
-    assert step_seconds(tmp_path, 0, work) is None, "too few"
+    assert step_seconds(tmp_path, (), work) is None, "too few"
     log(tmp_path, 4, 4.0, 4.0)
-    assert step_seconds(tmp_path, 0, work) == 3.0
-    assert step_seconds(tmp_path, 5, work) is None
+    assert step_seconds(tmp_path, (), work) == 3.0
+    first = logged_lines(tmp_path)
+    assert step_seconds(tmp_path, first, work) is None
     log(tmp_path, 6, *[1.0] * 9, batch=8)
-    assert step_seconds(tmp_path, 0, work) == 3.0
-    assert step_seconds(tmp_path, 5, work) is None, "steps of another phase, or of a batch ramp"
+    assert step_seconds(tmp_path, (), work) == 3.0
+    assert step_seconds(tmp_path, first, work) is None, "steps of another phase, or of a batch ramp"
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 6, "step_ti')
-    assert step_seconds(tmp_path, 0, work) is None, "a row that is being written"
+    assert step_seconds(tmp_path, (), work) is None, "a row that is being written"
+
+
+def test_a_run_that_starts_over_in_a_folder_is_measured_from_its_own_first_step_on(layouts, tmp_path):
+    log(tmp_path, 1, *[1e-9] * 90)
+    layouts.arguments()
+    assert not layouts.is_slow(), "steps of the run before"
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "set_aside")
+    log(tmp_path, 1, *[100.0] * 6)
+    assert layouts.is_slow()
 
 
 def test_a_start_goes_on_from_what_the_last_one_has_saved_whatever_resume_says(layouts, tmp_path):

@@ -1,6 +1,8 @@
 """Supervisors of an elastic job, under Horovod's own driver: what they do when children end and hosts change."""
 
+import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -159,6 +161,17 @@ def test_what_was_saved_is_resumed_whatever_the_first_start_was_to_resume(tmp_pa
     assert job.finish() == {"a": 0}
 
 
+def test_an_evaluation_that_starts_again_evaluates_the_same_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
+    monkeypatch.setattr(elastic, "Supervisor", functools.partial(elastic.Supervisor, saves=False))
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.end("a", -9)
+    job.await_starts(("0", "1"))
+    job.end_all()
+    assert job.finish() == {"a": 0}
+
+
 @pytest.mark.parametrize("code", [ExitCode.FAILED, ExitCode.WRONG_FLAGS, ExitCode.NOT_FINITE, ExitCode.SAVES_FAILED])
 def test_a_fault_of_its_own_ends_all_at_once_although_others_only_see_a_peer_go(tmp_path, monkeypatch, code):
     monkeypatch.setattr(elastic, "FINAL_SECONDS", 60.0)
@@ -190,6 +203,32 @@ def test_a_new_host_is_taken_in_after_all_have_stopped_by_themselves(tmp_path):
     job.await_starts(("0", "3"), ("1", "3"), ("2", "3"))
     job.end_all()
     assert job.finish() == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_new_host_resumes_from_what_the_others_have_saved_whatever_its_command_is_to_resume(tmp_path, monkeypatch):
+    """Else the ranks disagree on --resume, which ends the run."""
+    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.hosts.names = ["a", "b"]
+    until((tmp_path / "end").exists)
+    until(lambda: len(job.driver.host_assignments) == 2)
+    (tmp_path / "end").unlink()
+    job.await_starts(("0", "2", "--resume=auto"), ("1", "2", "--resume=auto"))
+    job.end_all()
+    assert job.finish() == {"a": 0, "b": 0}
+
+
+def test_hosts_that_appear_one_after_the_other_before_the_first_step_are_no_failures(tmp_path, monkeypatch):
+    """The signal that asks a child to save ends one that does not listen yet."""
+    monkeypatch.setattr(elastic, "MAX_FAILURES", 0)
+    monkeypatch.setattr(sys.modules[__name__], "CHILD", CHILD.replace("signal.signal(", "print("))
+    job = Job(tmp_path, ["a"])
+    job.await_starts(("0", "1"))
+    job.hosts.names = ["a", "b"]
+    job.await_starts(("0", "2"), ("1", "2"))
+    job.end_all()
+    assert job.finish() == {"a": 0, "b": 0}
 
 
 def test_a_host_that_is_taken_away_leaves_and_the_others_go_on(tmp_path):
@@ -228,6 +267,21 @@ def test_a_number_of_ranks_that_can_not_share_the_work_waits_for_other_hosts(tmp
     job.await_starts(("0", "2"), ("1", "2"))
     job.end_all()
     assert job.finish() == {"a": 0, "b": 0}
+
+
+def test_a_signal_while_the_ranks_wait_for_other_hosts_ends_all(tmp_path, monkeypatch):
+    """Else the others would go on without the host, and perhaps train."""
+    supervisors, init = [], elastic.Supervisor.__init__
+    monkeypatch.setattr(
+        elastic.Supervisor, "__init__", lambda self, *args: (supervisors.append(self), init(self, *args))[1]
+    )
+    job = Job(tmp_path, ["a", "b"], problems=lambda ranks: [Problem("global_batch_size", 3, "")] if ranks > 1 else [])
+    until(lambda: len(supervisors) == 2)
+    with pytest.raises(SystemExit, match=str(int(ExitCode.STOPPED))):
+        supervisors[1].forward(signal.SIGTERM, None)
+    until(lambda: len(job.codes) == 2, 10)
+    assert job.starts() == []
+    job.finish()
 
 
 def test_without_a_driver_nothing_goes_on(tmp_path):

@@ -122,6 +122,19 @@ with Signals(lambda name: print("asked by", name, flush=True)):
         assert process.wait(10) == 128 + signal.SIGTERM
 
 
+def test_ctrl_c_while_tensorflow_loads_ends_a_run_without_a_traceback(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import time\nopen(__file__ + '.loads', 'w')\ntime.sleep(60)\n")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "tftrain.run", *SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "tensorflow.py.loads").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+        assert process.stderr.read() == ""
+
+
 @pytest.mark.slow
 def test_a_save_that_takes_too_long_ends_with_a_code_of_its_own(tmp_path):
     program = f"""

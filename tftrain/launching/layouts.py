@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 from tftrain.checkpoint import folder
@@ -18,7 +19,6 @@ from tftrain.plan import choice
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
-from tftrain.supervise.elastic import last_logged_step
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Layouts:
 
     def arguments(self) -> list[str]:
         """Returns the flags for the next start, which goes on from what the last one has saved."""
-        self._logged = last_logged_step(self._output_dir)
+        self._logged = set(logged_lines(self._output_dir))
         resume = [] if folder.newest(self._output_dir) == self._newest else ["--resume=auto"]
         is_kept = not self._result.candidates  # The checkpoint has its flags.
         return [*([] if is_kept else choice.arguments(self.plan.work, self._request)), *resume]
@@ -92,14 +92,21 @@ class Layouts:
         return min(self._result.fastest, key=lambda plan: self._seconds.get(plan.work, SLOWER * plan.seconds))
 
 
-def step_seconds(output_dir: str, logged: int, work: Workload) -> float | None:
-    """Returns the least seconds of a planned step after the first `logged` steps; None as long as there are too few."""
+def logged_lines(output_dir: str) -> list[str]:
+    """Returns the lines of metrics.jsonl; none as long as there is no such file."""
     try:
-        lines = (Path(output_dir) / "metrics.jsonl").read_text().splitlines()[-ROWS:]
-        rows = [row for row in map(json.loads, lines) if row.get("step_time_s") and row["step"] > logged]
-        planned = work.global_batch, work.seq  # A batch ramp and other phases have other sizes.
-        rows = [row for row in rows if (row["global_batch_size"], row["max_seq_length"]) == planned]
-    except (OSError, ValueError):  # There is none yet, or it is being written.
+        return (Path(output_dir) / "metrics.jsonl").read_text().splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def step_seconds(output_dir: str, logged: Collection[str], work: Workload) -> float | None:
+    """Returns the least seconds of a planned step in lines not in `logged`; None as long as there are too few."""
+    try:
+        rows = [json.loads(line) for line in logged_lines(output_dir)[-ROWS:] if line not in logged]
+    except ValueError:  # One is being written.
         return None
-    enough = len(rows) > 1 and rows[-1]["step"] >= logged + FIRST_STEPS
+    planned = {"global_batch_size": work.global_batch, "max_seq_length": work.seq}.items()  # Phases and ramps differ.
+    rows = [row for row in rows if row.get("step_time_s") and planned <= row.items()]
+    enough = len(rows) > 1 and rows[-1]["step"] >= rows[0]["step"] + FIRST_STEPS - 1
     return min(row["step_time_s"] for row in rows) if enough else None

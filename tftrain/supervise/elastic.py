@@ -40,7 +40,7 @@ from tftrain.host import hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
-from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store
+from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store, value_of_rank_0
 from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Supervisor:
         problems: Callable[[int], list[Problem]],
         host_seconds: float = HOST_SECONDS,
         log_level: str = "info",
+        saves: bool = True,
     ):
         """Prepares the first start.
 
@@ -81,14 +82,14 @@ class Supervisor:
             environ, command: of the children; with this process's first rank, and PARENT is added to mark children.
             output_dir: the run's folder; all supervisors see its checkpoints.
             problems, host_seconds: returns why a number of ranks can't share the work; the wait for others if so.
-            log_level: of this process; its log is configured again when its rank changes.
+            log_level, saves: of this process; whether the run saves checkpoints, which an evaluation does not.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
         self._problems, self._host_seconds, self._log_level = problems, host_seconds, log_level
         self._launch = launch_from_environment(environ)
         self._child: subprocess.Popen | None = None
-        self._has_restarted = self._is_stopping = False
+        self._saves, self._has_restarted, self._is_stopping = saves, False, False
         self._failures, self._newest_at_failure = 0, None
         self._token = secrets.token_hex(8)
 
@@ -110,9 +111,10 @@ class Supervisor:
                 self._child.wait()
 
     def forward(self, number: int, _) -> None:
-        """Forwards a signal to the child, which then ends the run; without a child, ends this process."""
+        """Forwards a signal to the child, which then ends the run; without a child, ends this process and the run."""
         self._is_stopping = True
         if self._child is None or self._child.poll() is not None:
+            self._membership.store.put(FINAL, str(int(ExitCode.STOPPED)))
             raise SystemExit(ExitCode.STOPPED)
         self._child.send_signal(number)
 
@@ -136,14 +138,16 @@ class Supervisor:
         self._membership.store.put(self._member, self._token)
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
-        # After the first start, the run's own checkpoints are newer than what --resume names.
-        resume = ["--resume=auto"] if self._has_restarted and folder.newest(self._output_dir) else []
-        self._child = subprocess.Popen([*self._command, *resume], env=self._environ, stdin=subprocess.DEVNULL)
+        # After the first start, the run's own checkpoints are newer than what --resume names; also for a new host.
+        resume = "--resume=auto" if self._saves and self._has_restarted and folder.newest(self._output_dir) else ""
+        resume = value_of_rank_0(self._launch, "resume", resume, self._environ)
+        self._child = subprocess.Popen([*self._command, *resume.split()], env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
             return exit_code
-        if not self._is_member() or (code in STOPS and self._membership.store.get(HOSTS_CHANGED)):
+        have_changed = self._membership.store.get(HOSTS_CHANGED)
+        if not self._is_member() or (code in STOPS and have_changed):
             return None
         if would_recur(code) or self._is_final():
             return exit_code
@@ -151,7 +155,7 @@ class Supervisor:
             reason = f"rank {self._launch.rank} ended with exit code {exit_code}"
             logger.warning(f"elastic: {reason}; all ranks start again")
             self._membership.store.put(RANK_FAILED, reason)
-        return self._count_failure()
+        return None if have_changed else self._count_failure()  # The signal ends a child that does not listen yet.
 
     @property
     def _member(self) -> str:
@@ -256,7 +260,8 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     if config.compute.huge_pages and huge_pages.offered() and not hardware.has_driver():
         environ = huge_pages.with_huge_pages(environ)  # Else each child would start twice.
     seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
-    supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
+    membership, saves = Membership(environ), config.run.mode == "train"
+    supervisor = Supervisor(membership, environ, command, output_dir, config.problems, seconds, level, saves)
     for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()
