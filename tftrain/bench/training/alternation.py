@@ -34,9 +34,8 @@ class Compared:
         """Figures of the run of median speed, with the median of all speeds; None if all runs failed."""
         if not self.runs:
             return None
-        ordered = sorted(self.runs, key=lambda run: run.samples_per_sec)
-        speed = statistics.median(run.samples_per_sec for run in ordered)
-        return dataclasses.replace(ordered[(len(ordered) - 1) // 2], samples_per_sec=speed)
+        middle = sorted(self.runs, key=lambda run: run.samples_per_sec)[(len(self.runs) - 1) // 2]
+        return dataclasses.replace(middle, samples_per_sec=statistics.median(run.samples_per_sec for run in self.runs))
 
 
 def in_alternation(
