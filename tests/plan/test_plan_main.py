@@ -119,6 +119,12 @@ def test_a_search_with_a_schedule_has_the_seconds_of_the_plan_of_its_command(cap
     assert float(planned) == searched
 
 
+def test_a_search_whose_layouts_are_all_refused_has_found_nothing(capsys):
+    given = ["--flagfile=configs/base.flags", "--data_parallel_size=8", f"--phases={PHASES.format(20, 16)}"]
+    assert main(["plan", "--search", *given]) == 1
+    assert "of them fit, but a run refuses these" in capsys.readouterr().err
+
+
 def test_a_plan_of_packed_data_has_real_rates_too(capsys):
     def rates(*flags):
         main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", *flags])

@@ -158,8 +158,7 @@ def candidates(
 
 def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
     """Yields the workload with each schedule to try that its stages and layers allow."""
-    given = ((work.schedule, work.chunks),)
-    for schedule, chunks in constraints.schedules if work.pp > 1 and constraints.schedules else given:
+    for schedule, chunks in (work.pp > 1 and constraints.schedules) or ((work.schedule, work.chunks),):
         if work.model.layers % (work.pp * chunks) == 0:
             # XLA compiles no step whose halves of backward have sums over tensor parallel ranks.
             deferred = schedule == "zero_bubble" and work.tp > 1 and work.pp > 1
