@@ -15,7 +15,7 @@ needs_ops = pytest.mark.skipif(not any(path.exists() for path in candidates()), 
 
 def record(core, seconds, name="forward", length=128, mb=1.0, spread=0.0):
     times = {"time_us": seconds * 1e6, "time_us_low": seconds * 1e6, "time_us_high": (seconds + spread) * 1e6}
-    return {"core": core, "dtype": "fp32", "seq_length": length, "pass": name, "peak_mb": mb, **times}
+    return {"core": core, "dtype": "fp32", "seq_length": length, "pass": name, "peak_mb": mb, "steps": 5, **times}
 
 
 def test_columns_are_those_that_other_programs_read():
@@ -45,6 +45,9 @@ def test_speed_is_compared_with_the_fused_softmax_of_the_same_pass():
     table.compare(flash, base)
     assert flash["speed_change_pct"] == pytest.approx(50)
     assert flash["base_spread_pct"] == pytest.approx(10)
+    once = record("flash", 2.0)
+    table.compare(once, [{**base[0], "steps": 1}])
+    assert "base_spread_pct" not in once
     table.compare(base[0], base)
     assert "speed_change_pct" not in base[0]
     causal = record("flash_causal", 2.0)

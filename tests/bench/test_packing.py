@@ -61,6 +61,12 @@ def test_a_change_is_against_the_median_run_of_the_base():
     assert found["base_spread_pct"] == pytest.approx(100 * 2.5 / 12)
 
 
+def test_the_rates_of_two_runs_are_their_medians():
+    runs = [{"rows_per_sec": speed / 2, "real_samples_per_sec": speed, "most": 3} for speed in (30.0, 20.0)]
+    found = table.median(runs, runs)
+    assert (found["rows_per_sec"], found["real_samples_per_sec"], found["real_samples_change_pct"]) == (12.5, 25.0, 0.0)
+
+
 def test_the_curve_counts_examples():
     record = table.record(list(metrics(80, 0.5, 0.75)), "greedy", 8)
     examples, losses = table.curve(record, points=10)

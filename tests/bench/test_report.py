@@ -112,6 +112,16 @@ def test_resume_measures_a_failed_row_again(run):
     assert run(toy(Row("a", "first")), "--resume")[:2] == (0, "name,speed\na,1.2\n")
 
 
+@pytest.mark.parametrize("flags", [["--extra_flags=--precision=bf16"], ["--np=2"], ["--working_set_mb=4.0"]])
+def test_resume_refuses_rows_that_were_measured_with_other_flags(run, flags):
+    assert run(toy(*PAIR), "--rows=a", *flags)[0] == 0
+    code, out, err = run(toy(*PAIR), "--resume")
+    assert (code, out) == (2, "")
+    assert f"was measured with {flags[0]}, this run uses the defaults" in err
+    assert run(toy(*PAIR), "--resume", *flags)[:2] == (0, "name,speed\na,1.2\nb,1.2\n")
+    assert f"was measured with {flags[0]}" in run(toy(*PAIR), "--resume", "--cpu_threads=1")[2]
+
+
 def test_resume_measures_a_group_as_a_whole(run):
     assert run(toy(Row("a", "one"), Row("b", "one", {"fails": True})))[0] == 1
     measured = []

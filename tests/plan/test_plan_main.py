@@ -91,6 +91,38 @@ def test_commands_for_a_run_in_phases_have_all_of_them_and_are_taken(capsys, lev
         config = flags.parse(TrainConfig, ["run", *args])
         assert (config.data.phases, config.optimizer.param_groups) == (text, "embeddings/* rate=2")
         assert config.problems(int(ranks)) == []
+        assert main(["plan", "--nodes=1", *args]) in (0, 1), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [
+        (["--task=regression"], 128),
+        (["--task=question_answering"], 384),
+        (["--task=completion", "--model_family=gpt", "--max_position_embeddings=2048"], 1024),
+        (["--task=completion", "--model_family=gpt", "--max_position_embeddings=512"], 512),
+    ],
+)
+def test_examples_have_the_length_that_a_run_gives_them(capsys, given, length):
+    assert main(["plan", "--train_file=train.jsonl", "--micro_batch_size=1", *given]) == 0
+    assert f", {length} tokens; fp32" in capsys.readouterr().out
+
+
+def test_a_search_with_a_schedule_has_the_seconds_of_the_plan_of_its_command(capsys):
+    given = ["--flagfile=configs/llama_1b.flags", "--max_seq_length=1024", "--global_batch_size=32", "--precision=bf16"]
+    given += ["--tensor_parallel_size=2", "--pipeline_parallel_size=4", "--pipeline_schedule=zero_bubble"]
+    assert main(["plan", "--search", "--top=1", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    searched = float(lines[1].split()[9])
+    main(["plan", *shlex.split(lines[2].partition(" -np 8 ")[2])])
+    planned = re.search(r"^  step +(\S+)$", capsys.readouterr().out, re.MULTILINE)[1]
+    assert float(planned) == searched
+
+
+def test_a_search_whose_layouts_are_all_refused_has_found_nothing(capsys):
+    given = ["--flagfile=configs/base.flags", "--data_parallel_size=8", f"--phases={PHASES.format(20, 16)}"]
+    assert main(["plan", "--search", *given]) == 1
+    assert "of them fit, but a run refuses these" in capsys.readouterr().err
 
 
 def test_a_plan_of_packed_data_has_real_rates_too(capsys):

@@ -26,6 +26,7 @@ logger = logging.getLogger("tftrain.bench")
 
 INTERRUPTED = ExitCode.SIGNALLED + signal.SIGINT
 EVERY = "all"
+CONDITIONS = ("scale", "np", "cpu_threads", "working_set_mb", "extra_flags")  # flags that change what is measured
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,9 +66,10 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     Raises:
         ConfigError: the rows to resume from were measured with other flags.
     """
-    under = ""
-    if table.settle and (settled := table.settle(config)) is not config:
-        config, under = settled, f"--scale={settled.scale} --np={settled.np}"
+    settled = table.settle(config) if table.settle else None
+    runs, config = settled is not config, settled or config
+    chosen = {name: value for name in CONDITIONS if (value := getattr(config, name)) != getattr(BenchConfig, name)}
+    under = " ".join(f"--{name}={value}" for name, value in chosen.items()) if runs else None
     store = Store(table, config.output_dir, config.resume, under)
     logger.info(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:

@@ -91,6 +91,7 @@ def records(row: Row, answers: list[Record]) -> list[Record]:
                 "time_us": times["median"],
                 "peak_mb": first["peak_bytes"][name] / 1e6,
                 **{f"time_us_{each}": times[each] for each in ("low", "high", "min")},
+                "steps": len(answers[1:]),
                 "shape": first["shape"],
                 "device": first["device"],
             }
@@ -107,7 +108,8 @@ def compare(record: Record, every: list[Record]) -> None:
     for other in every:
         if (other["core"], other["pass"]) == (base, record["pass"]) and record["core"] != base:
             record["speed_change_pct"] = 100 * (other["time_us"] / record["time_us"] - 1)
-            record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
+            if other["steps"] > 1:  # One measurement has no spread.
+                record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
 
 
 def draw(records: Sequence[Record]):

@@ -29,7 +29,7 @@ class BenchConfig:
     output_dir: str = flag("build/bench")
     """Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."""
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
-    resume: bool = flag(False, "Keep the rows that output_dir already has; measure only the others.")
+    resume: bool = flag(False, "Keep the rows that output_dir has, if measured with these flags; measure the others.")
     cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
     working_set_mb: float | None = flag(None, above=0)
     """Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache."""

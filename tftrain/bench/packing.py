@@ -122,7 +122,8 @@ def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
 
 def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
     """Returns the record of the median speed among the runs of a row, with its change against those of the base."""
-    mid = sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2]
+    mid = dict(sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2])
+    mid |= {name: statistics.median(record[name] for record in records) for name in mid if name.endswith("_per_sec")}
     if base:
         speeds = [record["real_samples_per_sec"] for record in base]
         mid["real_samples_change_pct"] = 100 * (mid["real_samples_per_sec"] / statistics.median(speeds) - 1)

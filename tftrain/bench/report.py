@@ -17,25 +17,25 @@ from tftrain.config.fields import ConfigError, Problem
 class Store:
     """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
 
-    def __init__(self, table: Table, output_dir: str, resume: bool, under: str = ""):
+    def __init__(self, table: Table, output_dir: str, resume: bool, under: str | None = ""):
         """Opens the file; it starts empty unless `resume` keeps the rows of an earlier run.
 
         Raises:
-            ConfigError: a row of the earlier run was measured with other flags than `under`, unless that is "".
+            ConfigError: a row of the earlier run was measured with other flags than `under`; None: no row runs now.
         """
         self.path = Path(output_dir) / f"{table.name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._table = table
-        self._under = under
+        self._under = under or ""
         self._outcomes: dict[str, Outcome] = {}
         if resume and self.path.exists():
             for line in self.path.read_text().splitlines():
                 with contextlib.suppress(TypeError, ValueError):
                     outcome = Outcome(**json.loads(line))
                     self._outcomes[outcome.row] = outcome
-        others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
-        if under and others:
-            difference = f"{self.path} was measured with {', '.join(sorted(others))}, this run uses {under}"
+        others = {found.under or "the defaults" for row, found in self._outcomes.items() if self.has(row)}
+        if under is not None and others - {uses := under or "the defaults"}:
+            difference = f"{self.path} was measured with {', '.join(sorted(others))}, this run uses {uses}"
             raise ConfigError([Problem("resume", True, f"{difference}: expected the same, or another --output_dir")])
         # Drop a line that an interruption cut off: the next line would be appended to it.
         self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))

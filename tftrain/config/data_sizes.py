@@ -1,12 +1,13 @@
-"""The sizes that model and data share, and their defaults for synthetic data; needs no TensorFlow."""
+"""The sizes that model and data share, and their defaults for synthetic data and examples; needs no TensorFlow."""
 
 import math
 from typing import NamedTuple
 
-from tftrain.config.train import DataConfig
+from tftrain.config.train import DataConfig, ModelConfig
 
 SYNTHETIC_VOCAB_SIZE = 30522  # bert-base-uncased
 SYNTHETIC_SEQ_LENGTH = 128
+DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}  # of labelled examples; 128 of the other tasks
 
 
 class Sizes(NamedTuple):
@@ -26,6 +27,11 @@ def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
 def packed_predictions(max_seq_length: int, masked_lm_prob: float, most: int) -> int:
     """Returns the masked tokens of a row of at most `most` examples: each of them may have one more, rounded up."""
     return predictions(max_seq_length, masked_lm_prob) + most
+
+
+def example_length(data: DataConfig, model: ModelConfig) -> int:
+    """Returns the tokens of a labelled example: those that the flags state, else the default of the task."""
+    return data.max_seq_length or min(model.max_position_embeddings, DEFAULT_LENGTHS.get(model.task, 128))
 
 
 def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked") -> Sizes:

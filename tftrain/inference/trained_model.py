@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config.data_sizes import DEFAULT_LENGTHS
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
@@ -21,7 +22,6 @@ from tftrain.formats.own import take_tokenizer
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.input.vocabulary import Vocabulary
-from tftrain.labelled.preflight import DEFAULT_LENGTHS
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
 

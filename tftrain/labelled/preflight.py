@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
-from tftrain.config.data_sizes import Sizes
+from tftrain.config.data_sizes import Sizes, example_length
 from tftrain.config.fields import Problem
 from tftrain.config.model import WITH_CLASSES
 from tftrain.config.train import TrainConfig
@@ -17,9 +17,6 @@ from tftrain.labelled import completions, conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tables import read_bytes
 from tftrain.labelled.tokenizers import tokenizer_of
-
-DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}
-DEFAULT_LENGTH = 128
 
 
 def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None, reports: bool = False) -> list:
@@ -135,9 +132,7 @@ def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
 def sizes(config: TrainConfig) -> Sizes:
     """Returns the sizes that model and data share, of a valid configuration; raises DataError without a tokenizer."""
     tokens = len(tokenizer_of(config).vocabulary)
-    longest = config.model.max_position_embeddings
-    length = config.data.max_seq_length or min(longest, DEFAULT_LENGTHS.get(config.model.task, DEFAULT_LENGTH))
-    return Sizes(config.model.vocab_size or tokens, length, 1)
+    return Sizes(config.model.vocab_size or tokens, example_length(config.data, config.model), 1)
 
 
 def with_labels(config: TrainConfig) -> TrainConfig:

@@ -157,14 +157,15 @@ def print_search(config: PlanConfig) -> int:
         commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
-    print(f"{result.candidates} layouts, {result.fitting} of them fit", file=sys.stderr)
+    refused = ", but a run refuses these" if result.fitting and not result.fastest else ""
+    print(f"{result.candidates} layouts, {result.fitting} of them fit{refused}", file=sys.stderr)
     if result.fastest:
         write_page(config, whole, result.fastest[0])
     elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
         limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
         smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
         print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
-    return ExitCode.DONE if result.fitting else ExitCode.FAILED
+    return ExitCode.DONE if result.fastest else ExitCode.FAILED
 
 
 def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:

@@ -127,7 +127,8 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     def sized(own: PlanConfig) -> PlanConfig:
         dp = own.plan.data_parallel_size or own.parallel.data_parallel_size(devices)
         length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
-        return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), {"max_seq_length": length})
+        sizes = {"max_seq_length": length, "fit_micro_batch": False}  # The micro-batch is fitted now.
+        return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), sizes)
 
     line = phases.timeline(phases.change_each(config, sized))
     steps = map(len, line.steps(config.run.max_steps))

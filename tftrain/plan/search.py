@@ -158,14 +158,11 @@ def candidates(
 
 def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
     """Yields the workload with each schedule to try that its stages and layers allow."""
-    if work.pp == 1 or not constraints.schedules:
-        yield work
-        return
-    for schedule, chunks in constraints.schedules:
-        # XLA compiles no step whose halves of backward have sums over tensor parallel ranks: that is another workload.
-        deferred = schedule == "zero_bubble" and work.tp > 1 and work.compiled
-        if work.model.layers % (work.pp * chunks) == 0 and not deferred:
-            yield work._replace(schedule=schedule, chunks=chunks)
+    for schedule, chunks in (work.pp > 1 and constraints.schedules) or ((work.schedule, work.chunks),):
+        if work.model.layers % (work.pp * chunks) == 0:
+            # XLA compiles no step whose halves of backward have sums over tensor parallel ranks.
+            deferred = schedule == "zero_bubble" and work.tp > 1 and work.pp > 1
+            yield work._replace(schedule=schedule, chunks=chunks, compiled=work.compiled and not deferred)
 
 
 def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:

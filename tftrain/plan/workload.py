@@ -171,7 +171,10 @@ def from_config(
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size, model.objective)
+    data = config.data
+    if model.reads_examples:
+        data = dataclasses.replace(data, max_seq_length=data_sizes.example_length(data, model))
+    vocab, seq, predictions = data_sizes.synthetic(data, model.vocab_size, model.objective)
     if model.is_fine_tuned:
         predictions = 0  # The head of a task has no logits of words.
     if zero_stage is None:

@@ -145,7 +145,10 @@ class Reporter:
         if is_due:
             row = train_row(self._run, info, self.clock, self._checkpoints.saves.failed)
             if self._writer:
-                self._writer.train(row, (self._max_steps - number) * self.clock.seconds_per_step())
+                line, done = self._run.timeline, row.consumed_samples
+                left = line.tokens(line.samples_after(self._max_steps - number, done)) - line.tokens(done)
+                steps = left / (row.global_batch_size * row.max_seq_length)  # Later ones may be larger than this one.
+                self._writer.train(row, steps * self.clock.seconds_per_step())
             self.clock.start()
 
     def _write_plan(self, number: int) -> None:

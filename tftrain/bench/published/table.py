@@ -119,7 +119,7 @@ def run_record(compared: alternation.Compared, is_base: bool) -> Record:
             record["base_peak_spread_pct"] = 100 * record["base_peak_spread"] / statistics.median(peaks)
         if not is_base:
             record["samples_per_sec_change_pct"] = record["samples_per_sec_change"]
-            record["peak_gb_change_pct"] = _change(record["peak_gb"], sum(peaks) / len(peaks))
+            record["peak_gb_change_pct"] = _change(record["peak_gb"], statistics.median(peaks))
     return record
 
 
