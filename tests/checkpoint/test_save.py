@@ -280,19 +280,19 @@ def test_each_file_is_checked_by_one_of_the_ranks(tmp_path, monkeypatch):
 
 def test_starting_over_moves_the_reports_of_the_old_run_even_if_it_saved_nothing(tmp_path):
     folder.checkpoint_folder(tmp_path).mkdir()
-    assert folder.set_aside(tmp_path, -1, is_other=True) is None
+    assert folder.set_aside(tmp_path, -1) is None
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events").write_text("old")
     for name in ("metrics.jsonl", "log.txt", "config.json"):
         (tmp_path / name).write_text(name)
     (folder.checkpoint_folder(tmp_path) / "not_finite_step_00000007").mkdir()
-    aside = folder.set_aside(tmp_path, -1, is_other=True)
+    aside = folder.set_aside(tmp_path, -1)
     assert aside.name == "set_aside_1"
     expected = ["log.txt", "metrics.jsonl", "not_finite_step_00000007", "tensorboard"]
     assert sorted(path.name for path in aside.iterdir()) == expected
     assert (aside / "tensorboard" / "events").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "config.json"]
-    assert folder.set_aside(tmp_path, -1, is_other=True) is None
+    assert folder.set_aside(tmp_path, -1) is None
 
 
 def test_later_checkpoints_are_set_aside_with_damaged_ones(tmp_path):

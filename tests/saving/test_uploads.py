@@ -52,16 +52,16 @@ def run(path, *steps, keep_last=3):
     return path
 
 
-def uploads(path, step=0, keep_last=3, is_other=False):
+def uploads(path, step=0, keep_last=3):
     """Returns the uploads of a run's folder, which have begun."""
     made = Uploads(changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)}), Mesh())
-    made.begin(step, lambda complete: folder.superseded(complete, keep_last, 0), is_other)
+    made.begin(step, lambda complete: folder.superseded(complete, keep_last, 0))
     return made
 
 
-def upload(path, step=0, keep_last=3, is_other=False):
+def upload(path, step=0, keep_last=3):
     """Does one pass."""
-    with uploads(path, step, keep_last, is_other):
+    with uploads(path, step, keep_last):
         pass
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_starts_over_sets_aside_there_what_the_old_one_reported(serve
         (first / name).parent.mkdir(exist_ok=True)
         (first / name).write_text("first")
     upload(first)
-    upload(second, is_other=True)
+    upload(second, step=-1)
     there = addresses.listing(ADDRESS)
     aside = {"/".join(PurePosixPath(name).parts[2:]) for name in there if "/set_aside_" in name}
     shard, manifest = (f"{NAMES[0]}/{name}" for name in ("shard_00000_000.safetensors", "manifest.json"))

@@ -109,12 +109,12 @@ def superseded(
     return [path for path in checkpoints if path not in remaining]
 
 
-def set_aside(output_dir: str | Path, step: int, is_other: bool = False) -> Path | None:
+def set_aside(output_dir: str | Path, step: int) -> Path | None:
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
-        output_dir, step: the run's folder, and the step that the run continues from; -1 if all here is another run's.
-        is_other: whether it is, so that what that run reported is moved as well, all of it.
+        output_dir, step: the run's folder, and the step that the run continues from; -1 if all here is another run's,
+            so that what that run reported is moved as well, all of it.
 
     Returns:
         The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and with a copy of
@@ -124,6 +124,7 @@ def set_aside(output_dir: str | Path, step: int, is_other: bool = False) -> Path
         CheckpointError: they can't be moved.
     """
     later = [path for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] > step]
+    is_other = step < 0
     if is_other:
         later += sorted(checkpoint_folder(output_dir).glob("not_finite_step_*"))
         later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]

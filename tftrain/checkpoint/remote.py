@@ -46,7 +46,7 @@ def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
         if here and found and found[-1].name == here.name:
             name = join(address, str(found[-1]), manifest.NAME)
             if addresses.read_small(name, manifest.MAX_BYTES) != (here / manifest.NAME).read_bytes():
-                logger.info(f"{name} is of another run than {here}, moved to {folder.set_aside(output_dir, -1, True)}")
+                logger.info(f"{name} is of another run than {here}, moved to {folder.set_aside(output_dir, -1)}")
                 here = None
         newer = [name for name in found if here is None or folder.order(name) > folder.order(here)]
         has_fetched = any(_fetch(address, files, name, output_dir) for name in reversed(newer))

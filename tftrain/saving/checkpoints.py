@@ -69,11 +69,11 @@ class Checkpoints:
             is_other = run.config.checkpoint.resume == "none"
             is_other |= reader is not None and not folder.holds(output_dir, reader.path)
             step = -1 if is_other else int(run.progress.step)
-            if aside := folder.set_aside(output_dir, step, is_other):
+            if aside := folder.set_aside(output_dir, step):
                 what = "what another run left here was" if is_other else "checkpoints of later steps were"
                 logger.info(f"{what} moved to {aside}")
             self.saves.keep_step = scores.best_step(output_dir) if reader else None
-            self._uploads.begin(step, self.saves.superseded, is_other)
+            self._uploads.begin(step, self.saves.superseded)
         self.in_memory.remove()
         return reader and reader.path
 

@@ -48,27 +48,27 @@ class Uploads:
         self._owner, self._has_begun = f"{host_name()} {secrets.token_hex(8)}", False
         self._uploaded: dict[Path, tuple[int, int]] = {}  # The state of each file when it was copied.
         self._due, self._ends = threading.Event(), False
-        self._is_other = False
         self._goes_on_from: int | None = None  # Later checkpoints at the address are still to be set aside.
         self._thread: threading.Thread | None = None
 
-    def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list], is_other: bool = False) -> None:
+    def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list]) -> None:
         """Starts the thread, on the chief of a run at an address.
 
         Args:
-            step: that the run goes on from. Checkpoints of later steps at the address are set aside there.
+            step: that the run goes on from. Checkpoints of later steps at the address are set aside there; with -1, all
+                is another run's, and what that reported is set aside as well.
             superseded: returns those of complete checkpoints that are to be removed, see `folder.superseded`.
-            is_other: whether what is at the address is another run's, so that what that reported is set aside as well.
         """
         if self._mesh.is_chief and is_address(self._address):
-            self._goes_on_from, self._is_other = step, is_other
+            self._goes_on_from = step
             # A daemon thread: a process must be able to end although a server does not answer.
             self._thread = threading.Thread(target=self._run, args=(superseded,), name="upload", daemon=True)
             self._thread.start()
 
     def go_back(self, step: int) -> None:
         """Lets the next pass set aside the checkpoints of later steps."""
-        self._goes_on_from = step
+        pending = self._goes_on_from
+        self._goes_on_from = step if pending is None else min(step, pending)
 
     def request(self) -> None:
         """Lets another pass begin, now or after the one under way."""
@@ -135,7 +135,7 @@ class Uploads:
         """Moves checkpoints of later steps, which the run that goes on here does not have, out of the way."""
         files, aside = addresses.listing(self._address), time.strftime("set_aside_%Y%m%d_%H%M%S")
         later = [path for path in remote.checkpoints(files) if folder.order(path)[0] > step]
-        reports = [PurePath(name) for name in folder.REPORTS] if self._is_other else []
+        reports = [PurePath(name) for name in folder.REPORTS] if step < 0 else []
         for path in (*later, *reports):
             for file in (each for each in files if remote.is_in(each, str(path))):
                 to = join(self._address, CHECKPOINTS, aside, file.removeprefix(f"{CHECKPOINTS}/"))
@@ -143,7 +143,6 @@ class Uploads:
             self._remove(path, files)
         if later:
             logger.info(f"{join(self._address, CHECKPOINTS)}: {len(later)} of later steps, moved to {aside}")
-        self._is_other = False
 
     def _update(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
         files, paths = addresses.listing(self._address), self._folder.rglob("*")
