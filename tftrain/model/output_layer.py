@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tftrain.config.output_chunks import rows_of_chunk
+from tftrain.host import devices
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
@@ -69,17 +70,13 @@ def output_cross_entropy(
 def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
 
-    def compare(logits, labels):
-        entropy, dlogits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
-        return entropy, tf.argmax(logits, axis=-1), dlogits
-
     def dlogits(logits, labels, upstream):
-        return compare(logits, labels)[2] * upstream[:, tf.newaxis]
+        return _compare(logits, labels)[2] * upstream[:, tf.newaxis]
 
     if chunks.is_one:  # The gradient takes the place of the logits.
-        entropy, winner, saved = compare(chunks.logits, chunks.labels)
+        entropy, winner, saved = _compare(chunks.logits, chunks.labels)
     else:
-        entropy, winner = chunks.map(lambda *chunk: compare(*chunk)[:2], (chunks.wide, tf.int64))
+        entropy, winner = chunks.map(lambda *chunk: _compare(*chunk)[:2], (chunks.wide, tf.int64))
 
     def gradient(upstream, _correct):
         if chunks.is_one:
@@ -87,6 +84,23 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
         return chunks.gradients(dlogits, upstream)
 
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
+
+
+def _compare(logits, labels):
+    """Returns the cross-entropies of logits [n, words] with labels [n], the best classes and the logits' gradient.
+
+    On a CPU, a softmax and a subtraction from one number of each row take a third of the time of TensorFlow's op.
+    """
+    winner = tf.argmax(logits, axis=-1)
+    if devices.has_gpu():
+        entropy, gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        return entropy, winner, gradient
+    probabilities = tf.nn.softmax(logits)
+    best, own = (tf.gather(logits, classes, batch_dims=1) for classes in (winner, labels))
+    entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))  # of at least 1 / words
+    places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
+    with tf.control_dependencies([entropy]):  # The probabilities are read, so that they become the gradient in place.
+        return entropy, winner, tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(entropy))
 
 
 def _cross_entropy_over_ranks(chunks, labels, first, group, name):
