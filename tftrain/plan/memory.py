@@ -82,7 +82,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         matrices = work.layers_of(stage) * sum(kernels)
         owned = (with_state - matrices) / work.owners + max(*kernels, matrices / work.owners)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
-    held = _held_by_stages(work, one, stage)
+    held = _held_by_stages(work, one, stage) if work.pp > 1 else _lost_pieces(work, one, constants)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
     # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
@@ -127,6 +127,13 @@ def _gathered(work: Workload, weights: float) -> float:
     return work.item * ((some if work.zero_stage == 3 else weights) + some)
 
 
+def _lost_pieces(work: Workload, one: Workload, constants: Constants) -> list[tuple[str, float]]:
+    """Returns the free memory in pieces that the inputs of recomputed blocks keep apart, too small for what follows."""
+    inputs = work.model.layers * inventory.parts(one).block.entry if work.checkpointing == "full" else 0.0
+    lost = constants.lost_pieces * inputs
+    return [("free memory between the inputs of blocks", lost)] if lost else []
+
+
 def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
     """Returns what this project's pipeline stages hold beside the activations that the schedule counts.
 
@@ -134,7 +141,7 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of all products'
     outputs until the second half.
     """
-    if work.pp == 1 or work.trainer != "tftrain":
+    if work.trainer != "tftrain":
         return []
     block, layers = inventory.parts(one).block, work.layers_of(stage)
     whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
