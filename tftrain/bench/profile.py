@@ -39,7 +39,7 @@ RULES = tuple(
         ("dropout and random numbers", "TftrainBiasDropoutAdd", ""),
         ("matrix products", "MatMul|Einsum", ""),
         ("loss", "CrossEntropy|ArgMax", ""),
-        ("loss", "", "CrossEntropy"),
+        ("loss", "", "(?i)cross_?entropy"),
         ("casts", "Cast", ""),
         ("transposes", "Transpose", ""),
         ("softmax", "Softmax", ""),

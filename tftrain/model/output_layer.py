@@ -95,12 +95,13 @@ def _compare(logits, labels):
     if devices.has_gpu():
         entropy, gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
         return entropy, winner, gradient
-    probabilities = tf.nn.softmax(logits)
-    best, own = (tf.gather(logits, classes, batch_dims=1) for classes in (winner, labels))
-    entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))  # of at least 1 / words
-    places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
-    with tf.control_dependencies([entropy]):  # The probabilities are read, so that they become the gradient in place.
-        return entropy, winner, tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(entropy))
+    with tf.name_scope("cross_entropy"):
+        probabilities = tf.nn.softmax(logits)
+        best, own = (tf.gather(logits, classes, batch_dims=1) for classes in (winner, labels))
+        entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))  # of at least 1 / words
+        places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
+        with tf.control_dependencies([entropy]):  # The gradient takes the place of the probabilities.
+            return entropy, winner, tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(entropy))
 
 
 def _cross_entropy_over_ranks(chunks, labels, first, group, name):
