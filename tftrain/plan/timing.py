@@ -98,9 +98,10 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
     computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
-    # On a CPU, an all-gather and a reduce-scatter wait for the slowest rank each; the waits of GPUs are those of both.
-    waits = len(sums) * (2 if work.sequence_parallel and not cluster.multiprocessors else 1)
-    wait = constants.wait_us * 1e-6 * (work.tp - 1) * waits
+    # Ranks on a CPU wait for the slowest one, the longer the more there is to compute between two sums.
+    wait = constants.wait_us * 1e-6 * (work.tp - 1) * len(sums)
+    if constants.wait_share:
+        wait = constants.wait_share * (computed + moved) * (work.tp > 1)
     summed = sum(all_reduce(size, work.tp, 1, cluster, speed.link, speed.network) for size in sums)
     launches = sum(kernel.launches[index] for kernel in part.kernels)
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
