@@ -23,7 +23,7 @@ class Constants:
     network_rate: float = 0.7  # the same between nodes
     launch_us: float = 20.0  # host microseconds of one launch; the device idles if it is faster than the host
     wait_us: float = 20.0  # microseconds of each tensor parallel collective for each other rank
-    wait_share: float = 0.0  # share of a CPU's computing that tensor parallel ranks wait instead, if it is not 0
+    wait_share: float = 0.0  # the same as a share of what a rank computes, unless it is 0: on a CPU
     batch_ms: float = 0.0  # milliseconds of a micro-batch beside its parts: start of the program, input
     # Milliseconds of each sum of gradients over data parallel ranks beside its traffic: Horovod's negotiation.
     sum_ms: float = 0.0

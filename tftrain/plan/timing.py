@@ -99,9 +99,7 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
     # Ranks on a CPU wait for the slowest one, the longer the more there is to compute between two sums.
-    wait = constants.wait_us * 1e-6 * (work.tp - 1) * len(sums)
-    if constants.wait_share:
-        wait = constants.wait_share * (computed + moved) * (work.tp > 1)
+    wait = (work.tp - 1) * (constants.wait_share * (computed + moved) or constants.wait_us * 1e-6 * len(sums))
     summed = sum(all_reduce(size, work.tp, 1, cluster, speed.link, speed.network) for size in sums)
     launches = sum(kernel.launches[index] for kernel in part.kernels)
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)

@@ -81,8 +81,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             return ExitCode.DONE
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
-        held_out = phases.held_out
-        best = best_of(run, held_out, done, reporter)
+        best = best_of(run, phases.held_out, done, reporter)
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
             return ExitCode.DONE
@@ -91,25 +90,22 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     names = run.task.mean_values, functools.partial(run.optimizer.culprit_name, loss=run.task.loss_name)
     health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
     step = TrainStep(run)
+    traced = min(done + pipeline_trace.STEP, max_steps) if step.clock else 0
 
     def stopping(name: str) -> None:
         limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
         until_end.enter_context(limit)
 
-    def draw(after: Outcome) -> None:
-        if step.clock and after.number == min(done + pipeline_trace.STEP, max_steps):
-            pipeline_trace.write(run, step.clock)
-
     logger.info("compiling the step ...")
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule, on_spike = SaveSchedule(config.checkpoint, mesh.is_chief), config.limits.on_spike
-        evaluate = Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
+        evaluate = Evaluate(phases.held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
         user_hooks = [UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []
         observers = [
             Watch(signals),
             AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
-            AfterStep(draw),
+            AfterStep(lambda after: pipeline_trace.write(run, step.clock) if after.number == traced else None),
             AfterStep(lambda after: reporter.step(after.number, after.info, after.is_due(config.log.log_every))),
             evaluate,
             Save(checkpoints, schedule, health, best, watchdog),
