@@ -1,0 +1,39 @@
+"""Draws the learning rate of every --schedule over one run.
+
+    python tools/schedule_picture.py OUTPUT.png [FLAGS]
+
+FLAGS are those of tftrain.run, for example --decay_power=2. The rates are those that a run's updates take.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
+from tftrain.optim.schedule import learning_rate, run_length
+from tftrain.report.plot import axes_of
+
+SCHEDULES = ("polynomial", "cosine", "constant", "wsd", "inverse_sqrt")
+RUN = "--synthetic_data --model_family=gpt --max_steps=1000 --learning_rate=0.001 --output_dir=unused"
+
+
+def main() -> None:
+    """Draws one curve for each schedule."""
+    path, *given = sys.argv[1:] or sys.exit(__doc__)
+    axes = axes_of("Learning rate by --schedule", "update")
+    for schedule in SCHEDULES:
+        args = ["tftrain.run", *RUN.split(), f"--schedule={schedule}", *given]
+        config = flags.parse(TrainConfig, args).resolve(1)
+        steps, length = np.arange(config.run.max_steps), run_length(config)
+        rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
+        axes.plot(steps, rates, linewidth=2, label=schedule)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.figure.savefig(path, dpi=100, format="png")
+
+
+if __name__ == "__main__":
+    main()
