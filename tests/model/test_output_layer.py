@@ -68,6 +68,19 @@ def test_a_compiled_function_gives_the_same(rows):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_probability_that_fp32_rounds_to_0_has_a_cross_entropy(rows):
+    x, table, labels = tf.ones([3, 1]), tf.constant([[-300.0], [300.0], [299.0]]), tf.constant([0, 1, 2])
+    entropy, correct, dx, dtable = results([x, table], labels, [1.0, 1.0, 1.0], rows)
+    of_best = np.log1p(np.exp(-1.0))
+    np.testing.assert_allclose(entropy, [600 + of_best, of_best, 1 + of_best], rtol=1e-6)
+    np.testing.assert_array_equal(correct, [0, 1, 0])
+    second = 1 / (1 + np.e)
+    np.testing.assert_allclose(dtable[:, 0], [-1, 3 * (1 - second) - 1, 3 * second - 1], rtol=1e-5, atol=1e-6)
+    mean = 300 - second  # of the table's rows by their probabilities
+    np.testing.assert_allclose(dx[:, 0], [mean + 300, mean - 300, mean - 299], rtol=1e-5, atol=1e-4)
+
+
 def test_of_classes_with_equal_logits_the_lowest_is_best():
     table, labels = tf.constant([[0.0], [1.0], [1.0]]), tf.constant([1, 2, 0])
     for rows in (1, 3):

@@ -71,7 +71,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
 
     def dlogits(logits, labels, upstream):
-        return _compare(logits, labels)[2] * upstream[:, tf.newaxis]
+        return _dlogits(logits, labels) * upstream[:, tf.newaxis]
 
     if chunks.is_one:  # The gradient takes the place of the logits.
         entropy, winner, saved = _compare(chunks.logits, chunks.labels)
@@ -99,9 +99,22 @@ def _compare(logits, labels):
         probabilities = tf.nn.softmax(logits)
         best, own = (tf.gather(logits, classes, batch_dims=1) for classes in (winner, labels))
         entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))  # of at least 1 / words
-        places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
         with tf.control_dependencies([entropy]):  # The gradient takes the place of the probabilities.
-            return entropy, winner, tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(entropy))
+            return entropy, winner, _less_one(probabilities, labels)
+
+
+def _dlogits(logits, labels):
+    """Returns the gradient of `_compare` alone."""
+    if devices.has_gpu():
+        return _compare(logits, labels)[2]
+    with tf.name_scope("cross_entropy"):
+        return _less_one(tf.nn.softmax(logits), labels)
+
+
+def _less_one(probabilities, labels):
+    """Returns probabilities [n, words] less 1 at the label of each row, in place if nothing else reads them."""
+    places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
+    return tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(labels, probabilities.dtype))
 
 
 def _cross_entropy_over_ranks(chunks, labels, first, group, name):
