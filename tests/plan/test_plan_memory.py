@@ -1,5 +1,7 @@
 """Memory by kind against published formulas, by hand, and by what must hold for any workload."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -253,3 +255,12 @@ def test_blocks_that_are_gathered_ahead_are_whole_and_a_host_holds_all_of_a_stat
     assert work._replace(split_devices=8, tp=2).owners == 4
     assert hosts.moments == pytest.approx(8 * inventory.weights(work._replace(tp=2)) / 4)
     assert all_of_them.moments == pytest.approx(8 * inventory.weights(work) / 16)
+
+
+@pytest.mark.parametrize(("mode", "pp", "lost"), [("full", 1, 3.0), ("full", 2, 0.0), ("selective", 1, 0.0)])
+def test_recomputed_blocks_lose_memory_around_their_inputs(mode, pp, lost):
+    work = BERT._replace(checkpointing=mode, pp=pp, trainer="tftrain")
+    whole, pieces = (memory.estimate(work, BARE), memory.estimate(work, dataclasses.replace(BARE, lost_pieces=3.0)))
+    inputs = work.model.layers * inventory.parts(inventory.one_block(work)).block.entry
+    assert pieces.total - whole.total == pytest.approx(lost * inputs)
+    assert pieces.minimum - whole.minimum == pytest.approx(lost * inputs)

@@ -212,3 +212,11 @@ def test_one_rank_negotiates_no_sums_and_others_once_or_for_each_micro_batch():
     assert [rounds(dp=1), rounds(), rounds(zero_stage=1), rounds(zero_stage=2), rounds(zero_stage=3)] == [
         0, 1, 1, steps, steps,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_ranks_of_a_cpu_wait_for_a_share_of_what_they_compute_for_each_other_rank(tp):
+    work, shared = GPT._replace(tp=tp, micro_batch=2), dataclasses.replace(INSTANT, wait_share=0.25)
+    alone, waiting = (timing.passes(inventory.parts(work).block, work, A100, each) for each in (INSTANT, shared))
+    for one, other in zip(alone[:2], waiting[:2], strict=True):
+        assert other.total - one.total == pytest.approx((tp - 1) * 0.25 * (one.products + one.kernels))
