@@ -5,17 +5,17 @@
 FLAGS are those of tftrain.run, for example --decay_power=2. The rates are those that a run's updates take.
 """
 
+import dataclasses
 import sys
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config import flags
-from tftrain.config.train import TrainConfig
+from tftrain.config.train import OptimizerConfig, TrainConfig
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.report.plot import axes_of
 
-SCHEDULES = ("polynomial", "cosine", "constant", "wsd", "inverse_sqrt")
 RUN = "--synthetic_data --model_family=gpt --max_steps=1000 --learning_rate=0.001 --output_dir=unused"
 
 
@@ -23,7 +23,8 @@ def main() -> None:
     """Draws one curve for each schedule."""
     path, *given = sys.argv[1:] or sys.exit(__doc__)
     axes = axes_of("Learning rate by --schedule", "update")
-    for schedule in SCHEDULES:
+    flag = next(field for field in dataclasses.fields(OptimizerConfig) if field.name == "schedule")
+    for schedule in flag.metadata["choices"]:
         args = ["tftrain.run", *RUN.split(), f"--schedule={schedule}", *given]
         config = flags.parse(TrainConfig, args).resolve(1)
         steps, length = np.arange(config.run.max_steps), run_length(config)
