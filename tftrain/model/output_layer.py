@@ -69,10 +69,6 @@ def output_cross_entropy(
 
 def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
-
-    def dlogits(logits, labels, upstream):
-        return _dlogits(logits, labels) * upstream[:, tf.newaxis]
-
     if chunks.is_one:  # The gradient takes the place of the logits.
         entropy, winner, saved = _compare(chunks.logits, chunks.labels)
     else:
@@ -81,7 +77,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     def gradient(upstream, _correct):
         if chunks.is_one:
             return chunks.products(saved * upstream[:, tf.newaxis], chunks.x)
-        return chunks.gradients(dlogits, upstream)
+        return chunks.gradients(_dlogits, upstream)
 
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
 
@@ -103,12 +99,12 @@ def _compare(logits, labels):
             return entropy, winner, _less_one(probabilities, labels)
 
 
-def _dlogits(logits, labels):
-    """Returns the gradient of `_compare` alone."""
+def _dlogits(logits, labels, upstream):
+    """Returns the logits' gradient alone, for gradients of the cross-entropies [n]."""
     if devices.has_gpu():
-        return _compare(logits, labels)[2]
+        return _compare(logits, labels)[2] * upstream[:, tf.newaxis]
     with tf.name_scope("cross_entropy"):
-        return _less_one(tf.nn.softmax(logits), labels)
+        return _less_one(tf.nn.softmax(logits), labels) * upstream[:, tf.newaxis]
 
 
 def _less_one(probabilities, labels):
