@@ -11,16 +11,18 @@ import pytest
 from tests.distributed import ROOT, run_ranks
 from tests.test_run import SMALL, configured
 from tftrain import hooks
+from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.user_code import UserCodeError
 from tftrain.parallel.mesh import Mesh
+from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import loop
 from tftrain.train.observers import Outcome
 from tftrain.train.user_hooks import UserHooks
 
 # Notes each call, fails or stops where it is told to.
 MODULE = """
-import json, os
+import json, os, time
 from tftrain.hooks import Hook
 
 class Notes(Hook):
@@ -51,6 +53,16 @@ class Fails(Notes):
 
 class MustNotFail(Fails):
     required = True
+
+class MustNotFailAfter4(MustNotFail):
+    fails = ("after", 4)
+
+class MustEnd(MustNotFail):
+    fails = ("end", 4)
+
+class Hangs(Notes):
+    def on_checkpoint(self, step, folder):
+        time.sleep(60)
 
 class FailsAtOnce(Notes):
     fails = ("init", 0)
@@ -133,7 +145,7 @@ def test_a_step_that_is_saved_again_keeps_its_number():
         progress=SimpleNamespace(step=0),
     )
     saves = SimpleNamespace(newest=None)
-    observer = UserHooks(run, [Steps], saves, print)
+    observer = UserHooks(run, [Steps], saves, SimpleNamespace(stop=print), Watchdog(0, LimitsConfig(), ""))
     first = Path("step_00000012")
     for saves.newest in (None, first, first, Path("step_00000012"), Path("step_00000012_again_2")):
         observer.between_steps(Outcome(1, None, False))
@@ -153,7 +165,8 @@ def test_a_class_that_is_named_twice_is_called_twice():
         task=SimpleNamespace(model=None),
         progress=SimpleNamespace(step=0),
     )
-    UserHooks(run, [Ends, Ends], SimpleNamespace(newest=None), print).finish()
+    saves, signals = SimpleNamespace(newest=None), SimpleNamespace(stop=print)
+    UserHooks(run, [Ends, Ends], saves, signals, Watchdog(0, LimitsConfig(), "")).finish()
     assert len(set(seen)) == 2
 
 
@@ -171,6 +184,23 @@ def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path,
     assert code == ExitCode.DONE
     assert ["init", last, 1] in notes["Notes"]
     assert notes["Notes"][-1] == ["end", 5]
+
+
+@pytest.mark.parametrize(("name", "method"), [("MustNotFailAfter4", "after_step"), ("MustEnd", "on_end")])
+def test_a_required_hook_that_raises_after_the_last_step_fails_the_run(trained, caplog, tmp_path, name, method):
+    code, _ = trained(name)
+    assert code == ExitCode.FAILED
+    assert f"--hooks=my_hooks:{name}: {method} raised KeyError: 'mine'; the run stops" in caplog.text
+    assert (tmp_path / "checkpoints/step_00000004").is_dir()
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_hook_between_steps_has_the_limit_of_a_step(tmp_path):
+    (tmp_path / "my_hooks.py").write_text(MODULE)
+    flags = ["--hooks=my_hooks:Hangs", f"--output_dir={tmp_path}", "--max_steps=1", "--step_timeout_seconds=5"]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; run.main(sys.argv)"
+    output = run_ranks(1, ["-c", program, *SMALL, *flags], expected_code=ExitCode.STALLED)
+    assert "--hooks=my_hooks:Hangs: on_checkpoint took longer than --step_timeout_seconds=5 seconds" in output
 
 
 @pytest.mark.parametrize(("stops", "steps"), [(1, 4), (3, 4)])

@@ -212,15 +212,11 @@ class MemoryCheckpoints:
         neighbour.fetch(server, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 
-    def wait(self) -> None:
-        """Waits for the copy that is under way; not longer than a run may take to end."""
-        self._thread.join(END_SECONDS)
-
     def end(self) -> None:
         """Removes all copies: the last checkpoint is on disk."""
         if not self.is_on:
             return
-        self.wait()
+        self._thread.join(END_SECONDS)
         self._gather("", "end")  # No rank takes another file.
         if self._server:
             self._server.shutdown()

@@ -49,7 +49,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     The configuration is resolved, with the sizes that the data gives, and the ranks are connected.
 
     Returns:
-        DONE; or STOPPED, if a signal asked for the end and the state is saved.
+        DONE; STOPPED, if a signal asked for the end and the state is saved; FAILED, if a required hook raised too late.
 
     Raises:
         DataError, CheckpointError, UserCodeError: the message names the file or the class. FailedSavesError, if the
@@ -101,7 +101,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule, on_spike = SaveSchedule(config.checkpoint, mesh.is_chief), config.limits.on_spike
         evaluate = Evaluate(phases.held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
-        user_hooks = [UserHooks(run, classes, checkpoints.saves, signals.stop)] if classes else []
+        user_hooks = UserHooks(run, classes, checkpoints.saves, signals, watchdog)
         observers = [
             Watch(signals),
             AfterStep(lambda after: health.observe(after.number, after.info, after.is_last)),
@@ -110,7 +110,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             evaluate,
             Save(checkpoints, schedule, health, best, watchdog),
             *([MemoryTrace(run, done + memory_trace.STEP, outside)] if config.log.trace_memory else []),
-            *user_hooks,
+            user_hooks,
             *([Limit(lambda: health.limits()[0]), Limit(lambda: health.limits()[1])] if on_spike == "skip" else []),
         ]
         is_own = resumed is not None and holds(config.run.folder, resumed)
@@ -118,7 +118,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             with watchdog.limit("the first checkpoint", "save_timeout_seconds", kind="checkpoints"):
                 checkpoints.save()  # There is one to go back to from the first step on.
         outcome, goes_back = Outcome(done, None, is_last=done >= max_steps), False
-        for observer in [evaluate, *user_hooks] if is_owed else []:
+        for observer in [evaluate, user_hooks] if is_owed else []:
             observer.between_steps(outcome)
         while goes_back or not outcome.is_last:
             outcome = take_steps(run, step, phases.batches(), observers, reporter.clock, watchdog)
@@ -143,7 +143,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
     conclude(outcome, best)
     if health.problem and not outcome.is_stopped:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
-    return outcome.exit_code
+    return outcome.exit_code or (ExitCode.FAILED if user_hooks.has_failed else ExitCode.DONE)
 
 
 def owes_evaluation(run: Run, held_out: HeldOut | None, done: int) -> bool:

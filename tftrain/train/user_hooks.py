@@ -1,8 +1,7 @@
 """The observer that calls a user's hooks (`tftrain.hooks`); an error in one is named and ends nothing else."""
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,24 +9,25 @@ from tftrain.checkpoint.folder import order
 from tftrain.hooks import Context, Hook, StepResult
 from tftrain.run_state import Run, StepInfo
 from tftrain.saving.saves import Saves
+from tftrain.supervise.signals import Signals
+from tftrain.supervise.watchdog import Watchdog
 from tftrain.train.observers import Observer, Outcome
 
 logger = logging.getLogger(__name__)
 
 
 class UserHooks(Observer):
-    """A run's hooks, in the order of --hooks; the last of its observers."""
+    """A run's hooks, in the order of --hooks; `has_failed`: one that is required has raised."""
 
-    def __init__(self, run: Run, classes: Sequence[type[Hook]], saves: Saves, stop: Callable[[str], None]):
-        """Makes an instance of each class; `stop` ends the run on all ranks after a step."""
-        mesh, names = run.mesh, run.whole.run.hooks
-        self._run, self._saves, self._stop, self._step = run, saves, stop, int(run.progress.step)
+    def __init__(self, run: Run, classes: Sequence[type[Hook]], saves: Saves, signals: Signals, watchdog: Watchdog):
+        """Makes an instance of each class; `signals` end the run on all ranks, the watchdog limits each call."""
+        mesh, names, self._stop, self._watchdog = run.mesh, run.whole.run.hooks, signals.stop, watchdog
+        self._run, self._saves, self._step, self.has_failed = run, saves, int(run.progress.step), False
         self._announced = None  # the newest checkpoint that hooks know
-        context = Context(run.whole, mesh.rank, mesh.size, run.task.model, self._step, stop)
+        context = Context(run.whole, mesh.rank, mesh.size, run.task.model, self._step, self._stop)
         self._hooks: list[tuple[str, Hook]] = []
         for name, hook_class in zip(names, classes, strict=True):
-            with self._named(name, hook_class, "__init__"):
-                self._hooks.append((name, hook_class(context)))
+            self._hooks += [(name, hook) for hook in self._try(name, hook_class, "__init__", hook_class, context)]
 
     def request(self) -> float:
         """Calls `before_step`."""
@@ -64,21 +64,22 @@ class UserHooks(Observer):
 
     def _call(self, method: str, *args) -> None:
         for name, hook in list(self._hooks):
-            with self._named(name, hook, method):
-                getattr(hook, method)(*args)
+            self._try(name, hook, method, getattr(hook, method), *args)
 
-    @contextlib.contextmanager
-    def _named(self, name: str, hook: Hook | type[Hook], method: str) -> Iterator[None]:
-        """Names the hook and the method of an error in the log, and drops the hook."""
+    def _try(self, name: str, hook: Hook | type[Hook], method: str, function: Callable, *args) -> list:
+        """Returns the result in a list; an error is named in the log, and drops the hook."""
         try:
-            yield
+            with self._watchdog.limit(f"--hooks={name}: {method}", "step_timeout_seconds"):
+                return [function(*args)]
         except Exception as error:  # Of the user's own code.
             self._hooks = [each for each in self._hooks if each[1] is not hook]
             end = "the run stops" if hook.required else "it is not called again"
             words = f"--hooks={name}: {method} raised {type(error).__name__}: {error}"
             logger.error(f"{words}; {end}", exc_info=error)
             if hook.required:
+                self.has_failed = True
                 self._stop(words)
+            return []
 
     def _metrics(self, info: StepInfo) -> dict[str, float]:
         names = ("learning_rate", "grad_norm", "loss_scale", "skipped")
