@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
+from tests.saving import test_memory_checkpoints
 from tests.servers import proxy, quick, s3, s3_server
-from tftrain.checkpoint import folder, remote, scores
+from tftrain.checkpoint import folder, memory_slot, remote, scores
 from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
@@ -242,6 +243,20 @@ def test_a_newer_checkpoint_here_stays(server, tmp_path):
     remote.fetch_run(ADDRESS, path)
     assert [each.name for each in folder.find(path)] == NAMES[:2]
     assert (path / "config.json").read_text() == "config.json (1, 2)"
+
+
+def test_copies_in_memory_do_not_count_after_another_run_at_the_address(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_slot, "MEMORY", tmp_path)
+    path = run(tmp_path / "first", 1)
+    upload(path)
+    copies = test_memory_checkpoints.Run(path).begin()
+    copies.save(3)
+    session = path / "checkpoints" / memory_slot.SESSION
+    remote.fetch_run(ADDRESS, path)
+    assert session.exists(), "there is nothing newer"
+    upload(run(tmp_path / "second", 1, 2))
+    remote.fetch_run(ADDRESS, path)
+    assert [each.name for each in copies.in_memory.among(folder.find(path))] == NAMES[1::-1]
 
 
 def test_a_damaged_checkpoint_is_named_and_an_older_one_fetched(server, tmp_path, capsys):

@@ -28,6 +28,7 @@ from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
 
 MEMORY = Path("/dev/shm")
+SESSION = ".memory_session"  # in the folder of the checkpoints: which copies are of the run as it is
 DIGEST = "xxh3_128"
 
 

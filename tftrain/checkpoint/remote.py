@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tftrain.checkpoint import durable, folder, manifest, scores
+from tftrain.checkpoint import durable, folder, manifest, memory_slot, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.host import addresses
@@ -54,6 +54,8 @@ def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
             raise CheckpointError(f"none of its {len(newer)} checkpoints can be used; --resume=none starts over")
         reports = [name for name in files if not name.startswith(f"{CHECKPOINTS}/")]
         _download(address, [each for each in reports if has_fetched or not (output_dir / each).exists()], output_dir)
+        if has_fetched:  # What is in memory here was copied before another run went on.
+            (output_dir / CHECKPOINTS / memory_slot.SESSION).unlink(missing_ok=True)
         if with_best and (best := _best(address, files)) and not (output_dir / best).is_dir():
             _fetch(address, files, best, output_dir)
 

@@ -52,7 +52,7 @@ class MemoryCheckpoints:
         self._every, self._mesh = config.checkpoint.memory_checkpoint_steps, mesh
         self._output_dir = Path(config.run.folder or "")
         self._home = memory_slot.home_of(self._output_dir)
-        self._session_file = folder.checkpoint_folder(self._output_dir) / ".memory_session"
+        self._session_file = folder.checkpoint_folder(self._output_dir) / memory_slot.SESSION
         self._session, self._key, self._count = "", "", 0
         self._slots: list[Slot] = []
         self._sources: dict[int, str] = {}  # Ranks of another host whose copies this rank takes, and their addresses.
