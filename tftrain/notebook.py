@@ -52,7 +52,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
     Raises:
         KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
     """
-    began, config = time.time(), _run_config({**flags, "mode": "train"})
+    began, config = time.monotonic(), _run_config({**flags, "mode": "train"})
     lock = RunLock(config.run.folder)
     if problem := run.lock_problem(lock, config, Launch()):
         raise ConfigError([problem])
@@ -63,7 +63,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
             from tftrain.train import seeds
 
             watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
-            watchdog.ledger.restart(began)  # What the kernel did before is no part of the run.
+            watchdog.ledger.restart(time.monotonic() - began)  # What the kernel did before is no part of the run.
             if seeds.train(config, mesh, watchdog) == ExitCode.STOPPED:
                 raise KeyboardInterrupt
             path = Path(config.run.folder) / "metrics.jsonl"

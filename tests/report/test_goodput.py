@@ -1,5 +1,7 @@
 """Goodput: each second counts once, over all starts of a run, and steps that are lost count as repeated."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -14,8 +16,13 @@ class Clock:
 
     now = 1000.0
 
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
     def time(self):
         return 5e8 + self.now
+
+    def clock_gettime(self, _):
+        return self.now
 
     def monotonic(self):
         return self.now
@@ -28,7 +35,7 @@ def test_a_second_counts_for_the_innermost_kind(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("tftrain.supervise.ledger.time", clock)
     ledger = Ledger()
-    ledger.restart(clock.time() - 5)
+    ledger.restart(5)
     with ledger.spend("compile"):
         clock.sleep(2)
         with ledger.spend("data"):
@@ -36,6 +43,13 @@ def test_a_second_counts_for_the_innermost_kind(monkeypatch):
     clock.sleep(8)
     assert ledger.seconds() == {"start": 5, "compile": 2, "data": 4, "other": 8}
     assert clock.time() - ledger.began == 5 + 2 + 4 + 8
+
+
+def test_a_process_began_when_it_was_started():
+    program = "from tftrain.supervise.ledger import Ledger; print(Ledger().began)"
+    before = time.time()
+    began = float(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True).stdout)
+    assert before - 0.1 <= began <= time.time()
 
 
 def test_an_error_ends_its_kind():

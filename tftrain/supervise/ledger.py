@@ -19,14 +19,14 @@ class Ledger:
 
     def __init__(self):
         """Begins with what the process has done so far, which counts as its start."""
-        self.restart(psutil.Process().create_time())
+        # The time of the boot, which `create_time` adds, is rounded to a second.
+        self.restart(time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.Process().create_time() + psutil.boot_time())
 
-    def restart(self, began: float | None = None) -> None:
-        """Begins again, now or at a time in the past."""
-        now = time.time()
-        self.began = now if began is None else min(began, now)
+    def restart(self, age: float = 0.0) -> None:
+        """Begins again, now or so many seconds ago."""
+        self.began = time.time() - age
         self._seconds: Counter[str] = Counter()
-        self._kind, self._since = START, time.monotonic() - (now - self.began)
+        self._kind, self._since = START, time.monotonic() - age
 
     @contextlib.contextmanager
     def spend(self, kind: str) -> Iterator[None]:
