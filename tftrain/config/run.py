@@ -106,7 +106,7 @@ class LimitsConfig:
     start_timeout_seconds: float = flag(3600, above=0)
     """Time limit for connecting, for restoring a checkpoint, and for a step that compiles."""
     step_timeout_seconds: float = flag(1800, above=0)
-    """Time limit for a step, for reading its batch, and for a batch of an evaluation."""
+    """Time limit for a step, for reading its batch, for a batch of an evaluation, and for a call of a hook."""
     save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0)
     exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
     preempt_save_seconds: float = flag(60, above=0)
