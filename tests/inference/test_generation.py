@@ -29,9 +29,9 @@ KINDS = {
 }
 
 
-def network_of(kind, dtype="float64"):
+def network_of(kind, dtype="float64", **sizes):
     plain = {**implementations(ModelConfig), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = ModelConfig(**SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
+    config = ModelConfig(**{**SIZES, **sizes}, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
     config = dataclasses.replace(config.with_family_defaults(set(KINDS[kind])), **plain)
     return model_class(config)(config, WORDS, dtype, seed=3)
 
