@@ -178,6 +178,9 @@ def llama(name: str, cls, config_class, tied: bool) -> None:
     model.float()
     folder = save(name, model, input_ids=ids, **gradients, **{key: value.detach() for key, value in arrays.items()})
     tokenizer.save_pretrained(folder)
+    model.generation_config.eos_token_id = None
+    found = model.generate(ids[:, :7], attention_mask=torch.ones_like(ids[:, :7]), max_new_tokens=512, do_sample=False)
+    np.savez_compressed(folder / "greedy.npz", prompts=ids[:, :7], tokens=found[:, 7:].short())
 
 
 def modernbert(name: str, cls, **more) -> None:

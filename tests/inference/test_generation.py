@@ -29,9 +29,9 @@ KINDS = {
 }
 
 
-def network_of(kind, dtype="float64"):
+def network_of(kind, dtype="float64", **sizes):
     plain = {**implementations(ModelConfig), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = ModelConfig(**SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
+    config = ModelConfig(**{**SIZES, **sizes}, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
     config = dataclasses.replace(config.with_family_defaults(set(KINDS[kind])), **plain)
     return model_class(config)(config, WORDS, dtype, seed=3)
 
@@ -176,3 +176,15 @@ def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
     config = dataclasses.replace(model.config, task="completion")
     assert special_ids(config, both)["eos_token_id"] == [greedy[1], greedy[2]]
     assert special_ids(config, model.tokenizer)["eos_token_id"] == vocabulary.end_id
+
+
+def test_an_export_names_the_inputs_that_ask_for_more_positions_than_the_model_has():
+    model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_gpt2'}"))
+    function = tf.function(signatures.generate(Source(model, None, 5)).function)
+    settings = tf.constant(0.0), tf.constant(1.0), tf.constant(0)
+    text = tf.constant([[5, 9, 100]]), tf.constant([3])
+    assert function(*text, tf.constant(17), *settings)["output_ids"].shape == [1, 17]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="lengths and max_new_tokens: expected a sum of at most 20"
+    ):
+        function(*text, tf.constant(18), *settings)

@@ -131,7 +131,9 @@ def generate(
         choose: the next token of each text.
         end_id: of the end token; negative: there is none.
     """
-    capacity = tf.shape(ids)[1] + most
+    capacity, longest = tf.shape(ids)[1] + most, int(min(network.embedding.longest, tf.int32.max))
+    unfit = f"lengths and max_new_tokens: expected a sum of at most {longest}, the positions of the model"
+    tf.debugging.assert_less_equal(tf.reduce_max(lengths) + most, longest, unfit)
     layers = [LoopCache(capacity) for _ in network.blocks]
     logits = _read(network, layers, ids, lengths)
     tokens = tf.fill([tf.shape(ids)[0], most], end_id)
@@ -151,14 +153,12 @@ def generate(
 
 
 def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, lengths):
-    mask = AttentionMask(keys=tf.ones_like(ids), causal=True)
-    return _logits(network, layers, {"input_ids": ids}, mask, lengths - 1)
+    return _logits(network, layers, {"input_ids": ids}, AttentionMask(keys=tf.ones_like(ids), causal=True), lengths - 1)
 
 
 def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, positions, capacity):
-    keys = tf.sequence_mask(positions + 1, capacity, tf.int32)
     ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
-    mask = AttentionMask(keys=keys, positions=positions)
+    mask = AttentionMask(keys=tf.sequence_mask(positions[:, 0] + 1, capacity, tf.int32), positions=positions)
     return _logits(network, layers, {"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))
 
 
