@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.formats.models import DATA
+from tests.inference import generation_speed
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
@@ -29,9 +30,9 @@ KINDS = {
 }
 
 
-def network_of(kind, dtype="float64", **sizes):
+def network_of(kind, dtype="float64"):
     plain = {**implementations(ModelConfig), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = ModelConfig(**{**SIZES, **sizes}, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
+    config = ModelConfig(**SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
     config = dataclasses.replace(config.with_family_defaults(set(KINDS[kind])), **plain)
     return model_class(config)(config, WORDS, dtype, seed=3)
 
@@ -188,3 +189,11 @@ def test_an_export_names_the_inputs_that_ask_for_more_positions_than_the_model_h
         tf.errors.InvalidArgumentError, match="lengths and max_new_tokens: expected a sum of at most 20"
     ):
         function(*text, tf.constant(18), *settings)
+
+
+@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2", "hf_qwen3"])
+def test_512_tokens_are_those_of_transformers(name):
+    network = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}")).network
+    expected = np.load(DATA / name / "greedy.npz")
+    for prompt, tokens in zip(expected["prompts"].astype(np.int32), expected["tokens"], strict=True):
+        assert generation_speed.with_cache(network, prompt[np.newaxis], 512)[0] == tokens.tolist()

@@ -1,22 +1,21 @@
-"""The cache of keys and values makes generation fast, and the tokens are those of transformers.
+"""The time of a token after a text of 512, with a cache of keys and values and without it.
 
-python -m pytest -s -m "nightly or not nightly" tests/inference/test_generation_speed.py     # prints the seconds
+python -m tests.inference.generation_speed
 """
 
 import statistics
 import time
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from tests.formats.models import DATA
-from tests.inference.test_generation import WORDS, network_of
-from tftrain.config.model_source import ModelSource
-from tftrain.inference import trained_model
+from tftrain.config.fields import implementations
+from tftrain.config.model import ModelConfig
 from tftrain.model.key_value_cache import CachedDecoder
+from tftrain.model.registry import model_class
 
 SIZES = {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408}
+WORDS = 61
 
 
 def greedy(read, read_more, most):
@@ -53,18 +52,15 @@ def without_cache(network, prompt, most):
     return greedy(lambda: last_logits(tf.constant(prompt)), read_more, most)
 
 
-@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2", "hf_qwen3"])
-def test_512_tokens_are_those_of_transformers(name):
-    network = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}")).network
-    expected = np.load(DATA / name / "greedy.npz")
-    for prompt, tokens in zip(expected["prompts"].astype(np.int32), expected["tokens"], strict=True):
-        assert with_cache(network, prompt[np.newaxis], 512)[0] == tokens.tolist()
-
-
-@pytest.mark.nightly
-def test_a_token_after_512_takes_at_most_a_fifteenth_of_the_time_without_a_cache():
-    network, prompt = network_of("llama", "float32", **SIZES), np.arange(512, dtype=np.int32)[np.newaxis] % WORDS
+def main() -> None:
+    """Prints the seconds of a token."""
+    config = ModelConfig(model_family="llama", max_position_embeddings=1024, **SIZES, **implementations(ModelConfig))
+    network = model_class(config)(config.with_family_defaults({"model_family"}), WORDS, "float32", seed=3)
+    prompt = np.arange(512, dtype=np.int32)[np.newaxis] % WORDS
     (tokens, cached), (expected, seconds) = (each(network, prompt, 34) for each in (with_cache, without_cache))
     assert tokens == expected
-    print(f"\na token: {cached:.4f} s with the cache, {seconds:.4f} s without, {seconds / cached:.1f} times")
-    assert seconds >= 15 * cached
+    print(f"a token: {cached:.4f} s with the cache, {seconds:.4f} s without, {seconds / cached:.1f} times")
+
+
+if __name__ == "__main__":
+    main()
