@@ -3,7 +3,7 @@
     python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
     build/torch/bin/python tests/formats/make_transformers_fixtures.py [FIXTURE ...]     # without names, all
 
-hf_llama, hf_qwen2, hf_qwen3 and hf_modernbert... are by torch 2.13.0 and transformers 5.18.0.
+hf_modernbert... and the greedy tokens are by transformers 5.24.0, hf_llama, hf_qwen2 and hf_qwen3 by 5.18.0.
 
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
@@ -202,21 +202,22 @@ def modernbert(name: str, cls, **more) -> None:
     model = cls(config).eval()
     randomize(model, 0.2)
     ids = torch.randint(0, len(tokenizer), (3, 16))
+    ids[ids == config.pad_token_id] += 1  # Its embedding has no gradient there.
     mask = (torch.arange(16)[None] < torch.tensor([[16], [11], [5]])).long()
     model.double()
     found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     arrays = {"input_ids": ids, "input_mask": mask, "hidden": found.hidden_states[-1].detach()}
     if cls is transformers.ModernBertForMaskedLM:
+        arrays["mlm_logits"] = found.logits.detach()
         loss = torch.nn.functional.cross_entropy(
             found.logits[:, [1, 4]].flatten(0, 1), ids[:, [2, 3]].flatten(), reduction="sum"
         )
-        loss.backward()
-        arrays |= {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
-    if "start_logits" in found:
-        arrays["task_logits"] = torch.stack([found["start_logits"], found["end_logits"]], -1).detach()
     else:
-        key = "mlm_logits" if cls is transformers.ModernBertForMaskedLM else "task_logits"
-        arrays[key] = found.logits.detach()
+        logits = found.logits if "logits" in found else torch.stack([found["start_logits"], found["end_logits"]], -1)
+        arrays["task_logits"] = logits.detach()
+        loss = (logits if logits.dim() == 2 else logits * mask[..., None]).square().sum()
+    loss.backward()
+    arrays |= {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
     model.float()
     tokenizer.save_pretrained(save(name, model, **arrays))
 

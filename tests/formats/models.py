@@ -29,9 +29,7 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
     hidden, pooled = model.encode(batch)
     found = {"hidden": hidden, "pooled": pooled}
     if weights.model.is_fine_tuned:
-        found["task_logits"] = model.head_outputs(
-            model.run_blocks(model.embedding(batch, None), batch, None), batch, None
-        )
+        found["task_logits"] = task_logits(model, batch)
     elif weights.model.is_decoder:
         found["logits"] = model.logits(model.hidden_states(batch))
     else:
@@ -40,3 +38,8 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
         for head in ("mlm", "nsp") if weights.model.next_sentence else ():
             found[f"{head}_log_probabilities"] = tf.nn.log_softmax(found[f"{head}_logits"])
     return {name: value.numpy() for name, value in found.items() if value is not None}
+
+
+def task_logits(model: BertClassifier, batch) -> tf.Tensor:
+    """The outputs of the head of a fine-tuned model."""
+    return model.head_outputs(model.run_blocks(model.embedding(batch, None), batch, None), batch, None)

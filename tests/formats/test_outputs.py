@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.formats.models import DATA, build, outputs
+from tests.formats.models import DATA, build, outputs, task_logits
 from tftrain.config.convert import Place
 from tftrain.formats.hugging_face_tables import links_of
 from tftrain.formats.registry import open_weights
@@ -69,6 +69,20 @@ def test_every_gradient_of_a_modernbert_is_that_of_transformers():
     variables = model.named_variables()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model.loss_terms(model.hidden_states(batch), batch).mlm_entropy)
+    compare_gradients(weights, expected, variables, tape.gradient(loss, list(variables.values())))
+
+
+@pytest.mark.parametrize("kind", ["classes", "mean", "tokens", "answers"])
+def test_every_gradient_of_a_fine_tuned_modernbert_is_that_of_transformers(kind):
+    folder = DATA / f"hf_modernbert_{kind}"
+    weights, expected = open_weights(Place("hf", str(folder))), np.load(folder / "expected.npz")
+    model = build(weights, "float64")
+    batch = {name: tf.constant(expected[name], tf.int32) for name in ("input_ids", "input_mask")}
+    variables = model.named_variables()
+    with tf.GradientTape() as tape:
+        logits = task_logits(model, batch)
+        real = tf.cast(batch["input_mask"], logits.dtype)[..., None] if logits.shape.rank == 3 else 1.0
+        loss = tf.reduce_sum(tf.square(logits * real))
     compare_gradients(weights, expected, variables, tape.gradient(loss, list(variables.values())))
 
 
