@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.tf_models import tf_models
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import table, task, text, torch_worker, training
@@ -241,6 +242,7 @@ def test_labels_are_those_of_the_masked_words_at_either_length(longest, length):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_packed_and_padded_text_train():
+    tf_models("official")
     small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2"
     names = ("text_512/tftrain/bf16", "text_512/tf_models_graph/bf16")
     group = [row for row in table.rows() if row.name in names]
