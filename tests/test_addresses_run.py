@@ -132,6 +132,13 @@ def test_addresses_that_can_not_be_used_are_refused(server, tmp_path):
         with pytest.raises(ConfigError) as raised:
             configured("--synthetic_data", "--vocab_size=90", *flags)
         assert any(str(problem).startswith(line) for problem in raised.value.problems), raised.value.problems
+    handler.faulty, handler.faults[:] = ("GET", "HEAD"), ["denied"] * 100
+    for mode in ("train", "evaluate"):  # The data is that of the run, which can't be asked.
+        with pytest.raises(ConfigError) as raised:
+            configured(f"--output_dir={RUN}", f"--mode={mode}")
+        assert [str(problem) for problem in raised.value.problems] == [
+            f"--output_dir={RUN}: Forbidden; expected an address that can be read"
+        ]
     handler.faulty, handler.faults[:] = ("PUT",), ["denied"] * 100
     with pytest.raises(ConfigError, match="--output_dir=s3://bucket/runs/x: expected an address that can be written"):
         configured("--synthetic_data", "--vocab_size=90", f"--output_dir={RUN}")

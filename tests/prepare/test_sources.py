@@ -69,19 +69,25 @@ def tar(files, mode="w"):
     return sink.getvalue()
 
 
-def zipped(files):
+def zipped(files, links=()):
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            info = zipfile.ZipInfo(name)
+            info.create_system, info.external_attr = 3, (0o120777 if name in links else 0o100644) << 16
+            archive.writestr(info, content)
     return sink.getvalue()
+
+
+def bytes_of(content):
+    return content if isinstance(content, bytes) else content.encode()
 
 
 def write(folder, files):
     for name, content in files.items():
         path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_bytes(bytes_of(content))
     return str(folder)
 
 
@@ -118,6 +124,13 @@ def forms(documents):
         ),
         "dataset of splits": {"dataset_dict.json": '{"splits": ["train"]}'}
         | {f"train/{name}": content for name, content in saved_dataset({"data-0.arrow": whole["all.arrow"]}).items()},
+    }
+    saved = {f"it/{name}": content for name, content in found["dataset"].items()}
+    texts_and_link = {**texts, "link.txt": "000.txt"}
+    found |= {
+        "tar of a dataset": {"all.tar": tar({name: bytes_of(content) for name, content in saved.items()})},
+        "zip of a dataset": {"all.zip": zipped(saved)},
+        "zip of texts and a link": {"all.zip": zipped(texts_and_link, links=("link.txt",))},
     }
     found |= {name: {name: content} for name, content in whole.items()}
     for ending, compress in COMPRESS.items():
@@ -238,6 +251,32 @@ def test_text_that_is_not_utf8_in_a_column_is_named(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": binary}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="row 2: column text: not UTF-8"):
         list(documents_of(tmp_path))
+
+
+NOT_UTF8 = pyarrow.array([b"good", b"\xff"]).view(pyarrow.string())
+KINDS = {
+    "list": (pyarrow.ListArray.from_arrays([0, 1, 2], NOT_UTF8), "ListType"),
+    "struct": (pyarrow.StructArray.from_arrays([NOT_UTF8], ["a"]), "StructType"),
+    "date": (pyarrow.array([1 << 60] * 2, pyarrow.date64()), "DataType"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_is_no_text_has_bad_rows_whatever_is_in_it(tmp_path, kind):
+    column, name = KINDS[kind]
+    content = pyarrow.table({"text": column})
+    with pyarrow.ipc.new_stream(tmp_path / "a.arrow", content.schema) as writer:
+        writer.write_table(content)
+    with pytest.raises(DataError, match=f"row 1: column text: {name}; expected text; correct it"):
+        list(documents_of(tmp_path))
+    assert [bool(document.fault) for document in documents_of(tmp_path, skip_bad_rows=True)] == [True, True]
+
+
+@pytest.mark.parametrize(("value", "kind"), [("true", "bool"), ("1.5", "float"), ("null", "NoneType")])
+def test_an_id_is_text_or_a_whole_number(tmp_path, value, kind):
+    folder = write(tmp_path, {"a.jsonl": f'{{"text": "a", "id": 1}}\n{{"text": "b", "id": {value}}}\n'})
+    with pytest.raises(DataError, match=f"line 2: column id: {kind}; expected text or a whole number; correct it"):
+        list(documents_of(folder, id_column="id"))
 
 
 def test_skipped_rows_are_in_manifest_and_log(prepare_config, tmp_path, caplog):

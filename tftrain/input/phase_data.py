@@ -10,8 +10,6 @@ _ALIKE = ("objective", "vocab_sha256", "normalization", "lower_case", "strip_acc
 def differences(config: TrainConfig) -> list[Problem]:
     """Returns why the prepared data of the phases, each of which can be read, has not one vocabulary."""
     prepared = [(number, phase.data) for number, phase in enumerate(config.phases, 1) if phase.data.folder]
-    if len(prepared) < 2:
-        return []
     manifests = [(number, data.folder, read_prepared(data)) for number, data in prepared]
     faults = [
         (f"phase {number}: {folder} has ", difference(manifests[0][2], each, _ALIKE))

@@ -66,7 +66,7 @@ def match_files(pattern: str, flag: str) -> list[str]:
         path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path) and not path.endswith(".index")
     )
     if not paths:
-        raise DataError(f"--{flag}={pattern}: no file matches; expected a glob of existing files (quote it in a shell)")
+        raise DataError(f"--{flag}={pattern}: no file matches; expected a glob of local files (quote it in a shell)")
     return paths
 
 

@@ -1,6 +1,7 @@
-"""The files in a .tar or .zip archive, in the order of the archive. Hidden ones are left out, as in folders."""
+"""The files in a .tar or .zip archive, in its order. Links are left out, and hidden ones, as in folders."""
 
 import io
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -37,7 +38,8 @@ def zip_members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
     """Yields name and content of each file in a zip archive; the archive must be seekable."""
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
-            if not member.is_dir() and not _is_hidden(member.filename):
+            is_link = stat.S_ISLNK(member.external_attr >> 16)
+            if not (member.is_dir() or is_link or _is_hidden(member.filename)):
                 with archive.open(member) as content:
                     yield f"{name}/{member.filename}", io.BufferedReader(content)
 

@@ -43,9 +43,11 @@ def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, n
 
 
 def _values(column: pyarrow.Array) -> list[Any]:
-    """Returns the values of a column. Arrow does not check that text is UTF-8."""
+    """Returns the values of a column, or its type for each if that is not text. Arrow does not check text for UTF-8."""
     try:
         return column.to_pylist()
-    except UnicodeDecodeError:
+    except (OverflowError, ValueError):
+        if pyarrow.types.is_nested(column.type) or pyarrow.types.is_temporal(column.type):
+            return [column.type] * len(column)
         texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if text is None else text.decode(errors="surrogateescape") for text in texts]

@@ -35,13 +35,13 @@ class Columns(NamedTuple):
     def of(self, row: Row) -> tuple[str, str | None, str | None]:
         """Returns text, id and fault of a row. A fault says where the row is and what is wrong."""
         fault, values = row.fault, row.values
-        for column, kinds in ((self.text, str), (self.id, str | int)):
+        for column, kinds, expected in ((self.text, (str,), "text"), (self.id, (str, int), "text or a whole number")):
             if fault or column is None:
                 continue
             if column not in values:
                 fault = f"no column {column}; the row has {listed([*values], _COLUMNS_SHOWN) or 'none'}"
-            elif not isinstance(values[column], kinds):
-                fault = f"column {column}: {type(values[column]).__name__}; expected text"
+            elif type(values[column]) not in kinds:
+                fault = f"column {column}: {type(values[column]).__name__}; expected {expected}"
             elif _SURROGATE.search(str(values[column])):
                 fault = f"column {column}: not UTF-8"
         if fault:

@@ -8,7 +8,6 @@ import contextlib
 import gzip
 import io
 import lzma
-import os
 import re
 import shutil
 import tarfile
@@ -25,7 +24,7 @@ from tftrain.input.table_rows import Row, json_rows, separated_rows
 from tftrain.prepare import archives, corpus
 from tftrain.prepare.columns import Columns
 
-_COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
+_COMPRESSED = r"\.(gz|zst|bz2|xz)"
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
 
@@ -59,7 +58,7 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
                 for group in range(metadata.num_row_groups):
                     yield Part(path, metadata.row_group(group).total_byte_size, group)
             else:
-                compressed = name.endswith((*_COMPRESSIONS, ".tgz", ".zip"))
+                compressed = re.search(rf"({_COMPRESSED}|\.tgz|\.zip)$", name)
                 yield Part(path, addresses.size(path) * (3 if compressed else 1))
 
 
@@ -77,24 +76,21 @@ def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
                 yield document
 
 
-def _documents(
-    stream: BinaryIO, name: str, config: PrepareConfig, row_group: int | None = None, file_name: str = ""
-) -> Iterator[Document]:
+def _documents(stream: BinaryIO, name: str, config: PrepareConfig, group: int | None, file: str) -> Iterator[Document]:
     columns, content = Columns(config.text_column, config.id_column), _decompressed(stream)
-    uncompressed = (file_name or name).lower()
-    while uncompressed.endswith(_COMPRESSIONS):
-        uncompressed = os.path.splitext(uncompressed)[0]
-    ending = os.path.splitext(uncompressed)[1]
+    ending = re.search(rf"(\.[^./]*)?({_COMPRESSED})*$", file.lower())[1]
     if ending in (".parquet", ".arrow", ".zip") and not (content is stream and stream.seekable()):
-        copy = tempfile.TemporaryFile()  # noqa: SIM115
-        shutil.copyfileobj(content, copy, 1 << 20)
-        copy.seek(0)
-        content = copy
+        packed, content = content, tempfile.TemporaryFile()  # noqa: SIM115
+        shutil.copyfileobj(packed, content, 1 << 20)
+        content.seek(0)
     if ending in (".tar", ".tgz", ".zip"):
         members = archives.zip_members if ending == ".zip" else archives.tar_members
-        for member, file in members(content, name):
-            yield from _documents(file, member, config)
-    elif rows := _rows(content, name, ending, columns, row_group):
+        for member, inside in members(content, name):
+            # `datasets` saves other files beside its rows; state.json is one of them, but not every one.
+            beside = re.search(r"/(cache-\w+\.arrow|dataset_(info|dict)\.json)$", member)
+            if not (beside or b'"_data_files"' in inside.peek(30)[:30]):
+                yield from _documents(inside, member, config, None, member)
+    elif rows := _rows(content, name, ending, columns, group):
         for text, identity, fault in map(columns.of, rows):
             yield Document(corpus.paragraphs(text, config.document_separator), identity, fault)
     elif config.id_column:
