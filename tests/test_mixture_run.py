@@ -1,4 +1,4 @@
-"""A run on a mixture, from flags to files: it resumes on other ranks and micro-batches, and evaluates each source."""
+"""A run on a mixture, from flags to files: it resumes on other ranks and micro-batches, with losses of each source."""
 
 import shutil
 
@@ -43,6 +43,14 @@ def test_the_log_has_share_and_epochs_of_each_source(whole):
     assert "mixture: s0 70.00% of the samples" in output
 
 
+def test_each_source_has_its_training_loss(whole):
+    folder, output = whole
+    for row in rows(folder)[0]:
+        low, high = sorted(row[f"mlm_loss/s{number}"] for number in range(2))
+        assert low < row["mlm_loss"] < high
+        assert f"s0 {row['mlm_loss/s0']:.3f} s1 {row['mlm_loss/s1']:.3f})" in output
+
+
 def test_each_source_is_evaluated(whole):
     folder, output = whole
     for row in rows(folder)[1]:
@@ -64,6 +72,9 @@ def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole,
     shutil.copy(folder / "metrics.jsonl", tmp_path)
     run(ranks, f"--output_dir={tmp_path} --micro_batch_size={micro_batch} --max_steps=8")
     np.testing.assert_allclose(losses(tmp_path), losses(folder), rtol=1e-5)
+    for number in range(2):
+        of_both = ([row[f"mlm_loss/s{number}"] for row in rows(each)[0]] for each in (tmp_path, folder))
+        np.testing.assert_allclose(*of_both, rtol=1e-5)
 
 
 def test_a_resume_with_another_mixture_must_be_meant(whole, mix, tmp_path):

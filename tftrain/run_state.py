@@ -6,8 +6,9 @@ function of the seed and of these.
 
 import contextlib
 import json
+import zlib
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ from tftrain.tasks import make_task
 STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
 SCALARS = ("learning_rate", "grad_norm", "loss_scale", "skipped", "is_nan", "culprit")
+SUMS = "progress/interval_sums"  # a checkpoint of other sources has none of this run
 COUNTERS = ("step", "consumed_samples", "skipped_steps", "nan_steps")
 
 
@@ -97,8 +99,10 @@ class Progress(tf.Module):
         interval_sums: fp64 [sums], the task's sums since the last logged step, without those of NaN steps.
     """
 
-    def __init__(self, sums: int):
+    def __init__(self, sums: int, sources: Sequence[str] = ()):
+        """Has counted nothing; `sources` are those of a mixture that some of the sums are of."""
         super().__init__(name="progress")
+        self._kind = f"/{zlib.crc32('/'.join(sources).encode()):08x}" if sources else ""
         self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
             tf.Variable(0, dtype=tf.int64, trainable=False, name=name) for name in COUNTERS
         )
@@ -121,7 +125,8 @@ class Progress(tf.Module):
 
     def state(self) -> dict[str, tf.Variable]:
         """Returns the counters by the names they have in a checkpoint."""
-        return {f"progress/{name}": getattr(self, name) for name in (*COUNTERS, "interval_sums")}
+        counters = {f"progress/{name}": getattr(self, name) for name in COUNTERS}
+        return {**counters, f"{SUMS}{self._kind}": self.interval_sums}
 
 
 class Run:
@@ -189,7 +194,7 @@ class Run:
         state.start_average()
         model.token_embedding.update_copy(mesh, "initial")
         self.loss_scale = make_loss_scale(config)
-        self.progress = Progress(len(self.task.sums))
+        self.progress = Progress(len(self.task.sums), self.task.source_names)
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 
     def begin_phase(self, config: TrainConfig) -> None:

@@ -1,5 +1,7 @@
 """Bad numbers and unusual ones: what is counted, when a run ends of it, and what it says."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,7 +34,10 @@ BAD = BACKED_OFF._replace(is_nan=tf.constant(True), culprit=tf.constant(7), bad_
 def seen(infos, max_nan_steps=3):
     found = []
     settings, mesh = LimitsConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
-    names = BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}"
+    names = (
+        functools.partial(BertPretraining.mean_values, BertPretraining),
+        lambda culprit: f"the gradient of number {culprit}",
+    )
     health = Health(settings, mesh, *names, found.append, SpikeMonitor(settings.spike_zscore))
     for number, info in enumerate(infos, start=1):
         health.observe(number, info, at_once=number == len(infos))

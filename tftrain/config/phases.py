@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tftrain.config import flags
+from tftrain.config import flags, mixture
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.lines import lines
 from tftrain.config.ramp import Stage
@@ -145,6 +145,12 @@ def without(value: str | None, *names: str) -> str | None:
     if not value or not _is_resolved(value):
         return value
     return json.dumps([{name: entry[name] for name in entry if name not in names} for entry in json.loads(value)])
+
+
+def source_names(config) -> list[str]:
+    """Returns the names of the sources of all mixtures of a run."""
+    mixtures = {(data.mix, data.mix_temperature) for data in (phase.config.data for phase in read(config)) if data.mix}
+    return sorted({source.name for each in mixtures for source in mixture.read(*each)})
 
 
 def longest(config):

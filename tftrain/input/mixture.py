@@ -50,6 +50,7 @@ class Mixture:
 
     def __init__(self, sizes: Mapping[Source, int]):
         self.sources, self.sizes = list(sizes), list(sizes.values())
+        self.names = [source.name for source in sizes]  # of all sources of a run, whose mixture may be another later
         self._begins = np.cumsum([0, *self.sizes])
         ends = np.floor(np.cumsum([source.share for source in sizes]) * PERIOD + 0.5).astype(np.int64)
         ends[-1] = PERIOD
@@ -71,6 +72,11 @@ class Mixture:
             key = int(derive_key(seed, zlib.crc32(self.sources[source].name.encode()))) >> 1
             chosen[own] = self._begins[source] + example_ids(numbers[own], self.sizes[source], key)
         return chosen
+
+    def sources_of(self, examples: np.ndarray) -> np.ndarray:
+        """Maps example numbers, int64 [n], to their sources' places among `names`, int32 [n]."""
+        places = np.array([self.names.index(source.name) for source in self.sources], np.int32)
+        return places[np.searchsorted(self._begins, examples, side="right") - 1]
 
     def rows(self, source: int) -> range:
         """Returns the numbers of the examples of a source."""

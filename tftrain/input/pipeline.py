@@ -34,7 +34,7 @@ def train_batches(
     """Returns this rank's part of the global batches, as an infinite dataset.
 
     Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the features of
-    `ExampleSource.batch` and example_weights float32 [n], all 1, where n = stop - start.
+    `ExampleSource.batch`; example_weights float32 [n], all 1, where n = stop - start; of a mixture, source int32 [n].
 
     Args:
         data: data_readers is the number of threads that read and decode; with seq_length_buckets, batches are arranged
@@ -53,9 +53,14 @@ def train_batches(
         return source.example_numbers(left_out.positions(samples), seed)
 
     def batch(number: tf.Tensor) -> Batch:
-        first = first_sample + number * global_batch_size
-        features = source.batch(first + start, stop - start, buckets.examples if buckets else order)
-        features_of_batch = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
+        first, count = first_sample + number * global_batch_size, stop - start
+        examples = buckets.examples if buckets else order
+        features = source.batch(first + start, count, examples) | {"example_weights": tf.ones([count])}
+        if source.mixture:
+            features["source"] = tf.numpy_function(
+                lambda own: source.mixture.sources_of(examples(np.arange(own, own + count))), [first + start], tf.int32
+            )
+        features_of_batch = _static(source, features, count)
         return buckets.cut(features_of_batch, first) if buckets else features_of_batch
 
     return _dataset(tf.data.Dataset.counter(), batch, source, data)

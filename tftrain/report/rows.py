@@ -174,7 +174,7 @@ def fields(row: Row) -> dict[str, Any]:
 
 def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of a training step, in the manner of Megatron-LM; `means` are the task's."""
-    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss]
+    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss or mean.of_source]
     return " | ".join(
         (
             f"iteration {row.step:8d}/{max_steps:8d}",
@@ -236,7 +236,7 @@ def rollback_line(row: RollbackRow, most: int) -> str:
 
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; of a loss that is the sum of several `means`, these follow it."""
-    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
+    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss or mean.of_source]
     parts = [
         _short_step(row.step, max_steps),
         f"loss {row.loss:.4f}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),

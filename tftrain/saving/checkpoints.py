@@ -20,7 +20,7 @@ from tftrain.host.files import listed
 from tftrain.input.left_out import LeftOut
 from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
-from tftrain.run_state import Run
+from tftrain.run_state import SUMS, Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.memory_checkpoints import MemoryCheckpoints
 from tftrain.saving.saves import Saves
@@ -192,8 +192,9 @@ class Checkpoints:
         expected = self._run.tensor_shapes()
         stored = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
         for name in expected.keys() ^ stored.keys():
-            # Only fp16 runs have a loss scale, and a new one soon reaches its value. An average may begin or end.
-            if name.startswith(("loss_scale/", f"{AVERAGE}/")):
+            # Only fp16 runs have a loss scale, and a new one soon reaches its value. An average may begin or end,
+            # and a mixture have other sources.
+            if name.startswith(("loss_scale/", f"{AVERAGE}/", SUMS)):
                 expected.pop(name, None), stored.pop(name, None)
         differing = [
             f"{name} is {stored.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"

@@ -46,7 +46,7 @@ class MaskedWords(Task):
 
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
-        return open_source(data, split, self.vocab_size, seed)
+        return self._with_names(open_source(data, split, self.vocab_size, seed))
 
     def batch_flops(self, batch: Batch) -> float:
         """Returns the operations of a batch, which may be shorter than the longest one."""
@@ -62,7 +62,13 @@ class MaskedWords(Task):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums of the residual stream after the last block, [b, S, H]."""
         terms = self.model.loss_terms(x, batch, deferred)
-        return masked_sums(terms, batch) | {"examples": tf.reduce_sum(_example_weights(terms, batch))}
+        sums = masked_sums(terms, batch) | {"examples": tf.reduce_sum(_example_weights(terms, batch))}
+        return sums | self._masked_of_sources(terms, batch)
+
+    def _masked_of_sources(self, terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+        weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
+        losses = terms.mlm_entropy * weights
+        return self.of_sources(tf.reduce_sum(losses, axis=1), tf.reduce_sum(weights, axis=1), batch)
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
@@ -90,7 +96,8 @@ class BertPretraining(MaskedWords):
         self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
     ) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
-        return pretraining_loss_sums(self.model.loss_terms(x, batch, deferred), batch)._asdict()
+        terms = self.model.loss_terms(x, batch, deferred)
+        return pretraining_loss_sums(terms, batch)._asdict() | self._masked_of_sources(terms, batch)
 
 
 def masked_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:

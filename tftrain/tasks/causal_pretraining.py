@@ -32,7 +32,7 @@ class CausalPretraining(Task):
 
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
-        return open_source(data, split, self.vocab_size, seed, objective="causal")
+        return self._with_names(open_source(data, split, self.vocab_size, seed, objective="causal"))
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the number of the tokens, fp32 [1]."""
@@ -45,12 +45,13 @@ class CausalPretraining(Task):
         entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
+        losses = tf.reduce_sum(entropy, axis=1) * weights
         return {
-            "lm_sum": tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
+            "lm_sum": tf.reduce_sum(losses),
             "lm_weight": tf.reduce_sum(weights) * batch["labels"].shape[1],
             "lm_correct": tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
             "examples": tf.reduce_sum(weights),
-        }
+        } | self.of_sources(losses, weights * batch["labels"].shape[1], batch)
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens that a batch's samples predict, int [n]."""

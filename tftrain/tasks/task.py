@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
+from tftrain.config import phases
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
@@ -47,6 +48,7 @@ class Mean(NamedTuple):
     is_loss: bool = False  # whether it is minimised; the loss of a run is the sum of these means. In nats
     in_training: bool = True  # where it is reported
     in_evaluation: bool = True
+    of_source: bool = False  # of the samples of one source of a mixture
 
     @property
     def short_label(self) -> str:
@@ -81,7 +83,12 @@ class Task(abc.ABC):
             config: resolved, with the sizes that the data gives.
             part: the layers of this rank; by default all.
         """
-        self._config, gpu = config, devices.has_gpu()
+        self._config, gpu, self.source_names = config, devices.has_gpu(), phases.source_names(config)
+        for name in self.source_names:
+            of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False, "of_source": True}
+            own = {field: f"{of_all[field]}/{name}" for field in ("name", "title", "total", "weight")}
+            self.means += (Mean(**of_all | own | {"label": name}),)
+            self.sums += (own["total"], own["weight"])
         dtype = DTYPES[config.compute.precision]
         self.model = model_class(config.model)(
             implementations.resolve_implementations(config.model, dtype, gpu),
@@ -161,6 +168,15 @@ class Task(abc.ABC):
     ) -> dict[str, tf.Tensor]:
         """Returns what `compute` does, given the residual stream after the last block, [b, S, H]; see `run_part`."""
 
+    def of_sources(self, losses: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the sums of each source, given those of each row, [b]; zeros for a batch without `source`."""
+        if not self.source_names:
+            return {}
+        places, count = batch.get("source", tf.fill(tf.shape(losses), -1)), len(self.source_names)
+        rows = tf.one_hot(places, count, dtype=losses.dtype)
+        sums = tf.linalg.matmul(rows, tf.stack([losses, weights], 1), transpose_a=True)
+        return dict(zip(self.sums[-2 * count :], tf.unstack(tf.reshape(sums, [-1])), strict=True))
+
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:
         """Returns the shape of one sample's activations between two blocks on this rank; they travel between stages."""
         return self._activations(batch["input_ids"].shape[1])
@@ -228,6 +244,12 @@ class Task(abc.ABC):
             flops=self.batch_flops(batch),
         )
 
+    def _with_names(self, source: ExampleSource) -> ExampleSource:
+        """Returns a source that numbers those of its mixture as `source_names` does."""
+        if source.mixture:
+            source.mixture.names = self.source_names
+        return source
+
     def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the sums as one vector, [len(self.sums)]."""
         return tf.stack([sums[name] for name in self.sums])
@@ -244,15 +266,14 @@ class Task(abc.ABC):
             loss += share
         return loss
 
-    @classmethod
-    def mean_values(cls, vector: Sequence[float]) -> dict[str, float]:
+    def mean_values(self, vector: Sequence[float]) -> dict[str, float]:
         """Returns each of `means` by name, and their "loss", from a vector of sums; NaN where a weight is zero."""
-        sums = dict(zip(cls.sums, vector, strict=True))
+        sums = dict(zip(self.sums, vector, strict=True))
         values = {
             mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else math.nan
-            for mean in cls.means
+            for mean in self.means
         }
-        return values | {"loss": math.fsum(values[mean.name] for mean in cls.means if mean.is_loss)}
+        return values | {"loss": math.fsum(values[mean.name] for mean in self.means if mean.is_loss)}
 
 
 def is_best(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
