@@ -100,9 +100,8 @@ class Progress(tf.Module):
     """
 
     def __init__(self, sums: int, sources: Sequence[str] = ()):
-        """Has counted nothing; `sources` are those of a mixture that some of the sums are of."""
         super().__init__(name="progress")
-        self._kind = f"/{zlib.crc32('/'.join(sources).encode()):08x}" if sources else ""
+        self._sums_name = SUMS + (f"/{zlib.crc32('/'.join(sources).encode()):08x}" if sources else "")
         self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
             tf.Variable(0, dtype=tf.int64, trainable=False, name=name) for name in COUNTERS
         )
@@ -125,8 +124,7 @@ class Progress(tf.Module):
 
     def state(self) -> dict[str, tf.Variable]:
         """Returns the counters by the names they have in a checkpoint."""
-        counters = {f"progress/{name}": getattr(self, name) for name in COUNTERS}
-        return {**counters, f"{SUMS}{self._kind}": self.interval_sums}
+        return {f"progress/{name}": getattr(self, name) for name in COUNTERS} | {self._sums_name: self.interval_sums}
 
 
 class Run:

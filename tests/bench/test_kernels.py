@@ -7,8 +7,7 @@ import pytest
 
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels import table, traffic
-from tftrain.bench.kernels.copy import Copy
-from tftrain.bench.kernels.worker import WARM_UP, alternate, figures
+from tftrain.bench.kernels.worker import WARM_UP, Copy, alternate, figures
 from tftrain.bench.table import Row
 from tftrain.ops.library import candidates
 

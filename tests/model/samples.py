@@ -1,5 +1,6 @@
 """Small models and batches with every trait that can go wrong: odd sizes, padding, unused slots, all weights random."""
 
+import collections
 from typing import NamedTuple
 
 import ml_dtypes
@@ -7,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.train import ModelConfig
-from tftrain.model.bert import BertPretrainer
+from tftrain.model.bert import BertPretrainer, LossTerms
 from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import BertPretraining
 
 VOCAB = 59
+LossSums = collections.namedtuple("LossSums", BertPretraining.sums)
 PLAIN = dict.fromkeys(FLAGS, "reference")
 
 
@@ -96,7 +98,12 @@ def mean_loss(sums: LossSums) -> tf.Tensor:
 
 def loss_sums(model: BertPretrainer, batch: dict, key: DropoutKey | None = None) -> LossSums:
     """Returns the `LossSums` of a batch."""
-    return pretraining_loss_sums(model.loss_terms(model.hidden_states(batch, key), batch), batch)
+    return batch_sums(model.loss_terms(model.hidden_states(batch, key), batch), batch)
+
+
+def batch_sums(terms: LossTerms, batch: dict) -> LossSums:
+    """Returns the `LossSums` of what a model predicts."""
+    return LossSums(**BertPretraining.batch_sums(terms, batch))
 
 
 def loss_and_gradients(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, scale: float = 1.0):

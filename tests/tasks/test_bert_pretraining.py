@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import assert_close, dropout_key, loss_sums, rows, small_batch, small_config, small_model
+from tests.model.samples import (
+    LossSums,
+    assert_close,
+    batch_sums,
+    dropout_key,
+    loss_sums,
+    rows,
+    small_batch,
+    small_config,
+    small_model,
+)
 from tests.test_run import configured
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
@@ -13,7 +23,7 @@ from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
-from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.tasks.task import Contents
 
 
@@ -28,7 +38,7 @@ def test_sums_equal_numpy(example_weights):
     found, batch = comparison(), small_batch()
     if example_weights:
         batch["example_weights"] = tf.constant(example_weights)
-    sums = pretraining_loss_sums(found, batch)
+    sums = batch_sums(found, batch)
 
     weights, labels = batch["masked_lm_weights"].numpy(), batch["next_sentence_labels"].numpy()
     pairs = np.ones(5) if example_weights is None else np.asarray(example_weights)
@@ -49,7 +59,7 @@ def test_sums_equal_numpy(example_weights):
 def test_right_predictions_are_counted_right():
     batch = small_batch()
     right = LossTerms(tf.zeros([5, 4]), tf.ones([5, 4]), 10 * tf.one_hot(batch["next_sentence_labels"], 2))
-    sums = pretraining_loss_sums(right, batch)
+    sums = batch_sums(right, batch)
     assert sums.mlm_correct == sums.mlm_weight
     assert sums.nsp_correct == sums.examples
 
@@ -57,7 +67,7 @@ def test_right_predictions_are_counted_right():
 def test_labels_may_have_a_last_axis_of_one():
     found, batch = comparison(), small_batch()
     column = batch | {"next_sentence_labels": batch["next_sentence_labels"][:, None]}
-    assert pretraining_loss_sums(found, column).nsp_sum == pretraining_loss_sums(found, batch).nsp_sum
+    assert batch_sums(found, column).nsp_sum == batch_sums(found, batch).nsp_sum
 
 
 def test_unused_slots_and_weightless_examples_have_no_gradient():
@@ -65,7 +75,7 @@ def test_unused_slots_and_weightless_examples_have_no_gradient():
     batch["example_weights"] = tf.constant([1.0, 0.0, 1.0, 1.0, 1.0])
     with tf.GradientTape() as tape:
         tape.watch(found)
-        sums = pretraining_loss_sums(found, batch)
+        sums = batch_sums(found, batch)
         loss = sums.mlm_sum + sums.nsp_sum
     gradient = tape.gradient(loss, found)
     np.testing.assert_array_equal(gradient.mlm_entropy, batch["masked_lm_weights"])

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.model.samples import PLAIN, loss_sums
+from tests.model.samples import PLAIN, LossSums, loss_sums
 from tftrain.config.families import FAMILIES
 from tftrain.config.train import (
     BatchConfig,
@@ -22,7 +22,6 @@ from tftrain.config.train import (
 )
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
-from tftrain.tasks.bert_pretraining import LossSums
 from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12

@@ -50,7 +50,7 @@ class Mixture:
 
     def __init__(self, sizes: Mapping[Source, int]):
         self.sources, self.sizes = list(sizes), list(sizes.values())
-        self.names = [source.name for source in sizes]  # of all sources of a run, whose mixture may be another later
+        self.names = sorted(source.name for source in sizes)  # of all sources of a run, which phases may add to
         self._begins = np.cumsum([0, *self.sizes])
         ends = np.floor(np.cumsum([source.share for source in sizes]) * PERIOD + 0.5).astype(np.int64)
         ends[-1] = PERIOD

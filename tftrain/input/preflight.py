@@ -10,11 +10,11 @@ from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.example import decode
 from tftrain.input.manifest import NAME, Manifest, file_sha256
-from tftrain.input.mixture import read_prepared
+from tftrain.input.mixture import difference, read_prepared
 from tftrain.input.objectives import OBJECTIVES, problem
-from tftrain.input.phase_data import differences
 from tftrain.input.records import RecordSet, match_files
 
+_ONE_VOCABULARY = ("objective", "vocab_sha256", "normalization", "lower_case", "strip_accents")
 _NO_VOCAB_SIZE = "expected the vocabulary's size, as --train_files do not state it"
 
 
@@ -100,7 +100,7 @@ def problems(config: TrainConfig) -> list[Problem]:
         config: any configuration, valid or not. Problems that `TrainConfig.problems` reports are not repeated, and no
             check depends on a flag that is out of its bounds.
     """
-    return phases.problems(config, _of_phase) or differences(config)
+    return phases.problems(config, _of_phase) or _differences(config)
 
 
 def _of_phase(config: TrainConfig) -> list[Problem]:
@@ -208,3 +208,11 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
         expected = f"expected at least the max_seq_length={length} of {origin}"
         faults.append(problem(config.model, "max_position_embeddings", expected))
     return faults
+
+
+def _differences(config: TrainConfig) -> list[Problem]:
+    """Returns why the prepared data of the phases, each of which can be read, has not one vocabulary."""
+    folders = {f"phase {number}: {phase.data.folder} has ": phase.data for number, phase in enumerate(config.phases, 1)}
+    read = {words: read_prepared(data) for words, data in folders.items() if data.folder}
+    faults = {words: difference(next(iter(read.values())), each, _ONE_VOCABULARY) for words, each in read.items()}
+    return [Problem("phases", config.data.phases, words + fault) for words, fault in faults.items() if fault]

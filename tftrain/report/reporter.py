@@ -241,7 +241,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     return TrainRow(
         step=int(progress.step),
         loss=means["loss"],
-        means={mean.name: means[mean.name] for mean in run.task.means if mean.in_training},
+        means={mean.name: means[mean.name] for mean in run.task.means if mean.in_training and mean.name in means},
         learning_rate=float(info.learning_rate),
         grad_norm=float(info.grad_norm),
         loss_scale=float(info.loss_scale),

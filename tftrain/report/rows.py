@@ -174,7 +174,7 @@ def fields(row: Row) -> dict[str, Any]:
 
 def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of a training step, in the manner of Megatron-LM; `means` are the task's."""
-    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss or mean.of_source]
+    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss]
     return " | ".join(
         (
             f"iteration {row.step:8d}/{max_steps:8d}",
@@ -184,6 +184,7 @@ def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
             f"learning rate: {row.learning_rate:.3E}",
             f"global batch size: {row.global_batch_size:5d}",
             *losses,
+            *(f"{name}: {mean:.4f}" for name, mean in row.means.items() if "/" in name),
             f"loss scale: {row.loss_scale:.1f}",
             f"grad norm: {row.grad_norm:.3f}",
             f"skipped iterations: {row.skipped_steps:3d}",
@@ -236,7 +237,8 @@ def rollback_line(row: RollbackRow, most: int) -> str:
 
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; of a loss that is the sum of several `means`, these follow it."""
-    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss or mean.of_source]
+    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
+    losses += [f"{name.partition('/')[2]} {mean:.3f}" for name, mean in row.means.items() if "/" in name]
     parts = [
         _short_step(row.step, max_steps),
         f"loss {row.loss:.4f}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),

@@ -192,8 +192,7 @@ class Checkpoints:
         expected = self._run.tensor_shapes()
         stored = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
         for name in expected.keys() ^ stored.keys():
-            # Only fp16 runs have a loss scale, and a new one soon reaches its value. An average may begin or end,
-            # and a mixture have other sources.
+            # A new loss scale soon reaches its value. An average may begin or end, and a mixture have other sources.
             if name.startswith(("loss_scale/", f"{AVERAGE}/", SUMS)):
                 expected.pop(name, None), stored.pop(name, None)
         differing = [

@@ -5,7 +5,6 @@ the next-sentence predictions divided by the number of samples.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,34 +18,23 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
-
-class LossSums(NamedTuple):
-    """Sums over a micro-batch, scalars in fp32 (fp64 for a float64 model); logarithms are natural.
-
-    A pair is an example: a row of a batch, or one of several that are packed into a row.
-    """
-
-    mlm_sum: tf.Tensor  # cross-entropy of the masked words, weighted
-    mlm_weight: tf.Tensor  # weights of the masked words
-    mlm_correct: tf.Tensor  # weights of the masked words whose best prediction is right
-    nsp_sum: tf.Tensor  # cross-entropy of the sentence pairs, weighted
-    nsp_correct: tf.Tensor  # weights of the pairs that are predicted right
-    examples: tf.Tensor  # weights of the pairs; without weights, their number
-
-
 _MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)
 _MLM_ACCURACY = Mean("mlm_accuracy", "lm accuracy", "masked-LM accuracy", "mlm_correct", "mlm_weight")
 
 
 class MaskedWords(Task):
-    """An encoder with the head of masked words alone; its sums are those `LossSums` that are of no pairs."""
+    """An encoder with the head of masked words alone.
+
+    Its sums are the cross-entropy of the masked words, in nats, their weights, the weights of those whose best
+    prediction is right, and the weights of the examples, of which a row of a batch may have several.
+    """
 
     sums = ("mlm_sum", "mlm_weight", "mlm_correct", "examples")
     means = (_MLM_LOSS, _MLM_ACCURACY)
 
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
-        return self._with_names(open_source(data, split, self.vocab_size, seed))
+        return open_source(data, split, self.vocab_size, seed)
 
     def batch_flops(self, batch: Batch) -> float:
         """Returns the operations of a batch, which may be shorter than the longest one."""
@@ -62,13 +50,26 @@ class MaskedWords(Task):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums of the residual stream after the last block, [b, S, H]."""
         terms = self.model.loss_terms(x, batch, deferred)
-        sums = masked_sums(terms, batch) | {"examples": tf.reduce_sum(_example_weights(terms, batch))}
-        return sums | self._masked_of_sources(terms, batch)
-
-    def _masked_of_sources(self, terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
         weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
-        losses = terms.mlm_entropy * weights
-        return self.of_sources(tf.reduce_sum(losses, axis=1), tf.reduce_sum(weights, axis=1), batch)
+        of_rows = (tf.reduce_sum(each, axis=1) for each in (terms.mlm_entropy * weights, weights))
+        return self.batch_sums(terms, batch) | self.of_sources(*of_rows, batch)
+
+    @staticmethod
+    def batch_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the sums of what the model predicts; those of losses have gradients.
+
+        Args:
+            batch: masked_lm_weights, float [b, P], 0 where a slot is unused; and, if present, example_weights, float
+                [b], 0 for an example that only fills the batch, or sequence_weights, float [b, E], where a row has up
+                to E examples. The last two weight examples, not masked words.
+        """
+        weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
+        return {
+            "mlm_sum": tf.reduce_sum(terms.mlm_entropy * weights),
+            "mlm_weight": tf.reduce_sum(weights),
+            "mlm_correct": tf.reduce_sum(terms.mlm_correct * weights),
+            "examples": tf.reduce_sum(_example_weights(terms, batch)),
+        }
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
@@ -76,9 +77,9 @@ class MaskedWords(Task):
 
 
 class BertPretraining(MaskedWords):
-    """A BERT encoder with its two heads; its sums are `LossSums`."""
+    """A BERT encoder with its two heads; two more sums are of the sentence pairs of the examples."""
 
-    sums = LossSums._fields
+    sums = ("mlm_sum", "mlm_weight", "mlm_correct", "nsp_sum", "nsp_correct", "examples")
     means = (
         _MLM_LOSS,
         Mean("nsp_loss", "nsp loss", "next-sentence loss", "nsp_sum", "examples", is_loss=True, in_evaluation=False),
@@ -92,22 +93,17 @@ class BertPretraining(MaskedWords):
         pairs = tf.cast(self.batch_size(batch), tf.float32) if packed is None else tf.reduce_sum(packed)
         return tf.concat([super().loss_weights(batch), [pairs]], 0)
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
-        terms = self.model.loss_terms(x, batch, deferred)
-        return pretraining_loss_sums(terms, batch)._asdict() | self._masked_of_sources(terms, batch)
-
-
-def masked_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
-    """Returns the sums of the masked words; masked_lm_weights, float [b, P], are 0 where a slot is unused."""
-    weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
-    return {
-        "mlm_sum": tf.reduce_sum(terms.mlm_entropy * weights),
-        "mlm_weight": tf.reduce_sum(weights),
-        "mlm_correct": tf.reduce_sum(terms.mlm_correct * weights),
-    }
+    @staticmethod
+    def batch_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the sums, with next_sentence_labels, int32 [b], [b, 1] or [b, E], in the batch too."""
+        labels = tf.reshape(batch["next_sentence_labels"], [-1])
+        logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
+        weights = _example_weights(terms, batch)
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return MaskedWords.batch_sums(terms, batch) | {
+            "nsp_sum": tf.reduce_sum(entropy * weights),
+            "nsp_correct": tf.reduce_sum(tf.cast(is_best(logits, labels), logits.dtype) * weights),
+        }
 
 
 def _example_weights(terms: LossTerms, batch: Batch) -> tf.Tensor:
@@ -115,29 +111,6 @@ def _example_weights(terms: LossTerms, batch: Batch) -> tf.Tensor:
     weights, wide = batch.get("sequence_weights", batch.get("example_weights")), terms.mlm_entropy.dtype
     rows = tf.shape(terms.mlm_entropy)[:1]
     return tf.ones(rows, wide) if weights is None else tf.reshape(tf.cast(weights, wide), [-1])
-
-
-def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
-    """Weights and sums what the model's predictions give; only mlm_sum and nsp_sum have gradients.
-
-    Args:
-        batch: masked_lm_weights, float [b, P], 0 where a slot is unused; next_sentence_labels, int32 [b] or [b, 1];
-            and, if present, example_weights, float [b], 0 for an example that only fills the batch. They weight the
-            next-sentence loss; masked_lm_weights weight the masked words. Where a row has up to E examples:
-            next_sentence_labels, int32 [b, E], and sequence_weights, float [b, E], in the place of example_weights.
-    """
-    wide = terms.nsp_logits.dtype
-    nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
-    nsp_logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
-    nsp_weights = _example_weights(terms, batch)
-    nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
-    nsp_correct = is_best(nsp_logits, nsp_labels)
-    return LossSums(
-        **masked_sums(terms, batch),
-        nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),
-        nsp_correct=tf.reduce_sum(tf.cast(nsp_correct, wide) * nsp_weights),
-        examples=tf.reduce_sum(nsp_weights),
-    )
 
 
 def original_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:

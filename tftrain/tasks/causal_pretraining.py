@@ -32,7 +32,7 @@ class CausalPretraining(Task):
 
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
-        return self._with_names(open_source(data, split, self.vocab_size, seed, objective="causal"))
+        return open_source(data, split, self.vocab_size, seed, objective="causal")
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the number of the tokens, fp32 [1]."""

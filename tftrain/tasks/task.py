@@ -48,7 +48,6 @@ class Mean(NamedTuple):
     is_loss: bool = False  # whether it is minimised; the loss of a run is the sum of these means. In nats
     in_training: bool = True  # where it is reported
     in_evaluation: bool = True
-    of_source: bool = False  # of the samples of one source of a mixture
 
     @property
     def short_label(self) -> str:
@@ -85,9 +84,9 @@ class Task(abc.ABC):
         """
         self._config, gpu, self.source_names = config, devices.has_gpu(), phases.source_names(config)
         for name in self.source_names:
-            of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False, "of_source": True}
+            of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False}
             own = {field: f"{of_all[field]}/{name}" for field in ("name", "title", "total", "weight")}
-            self.means += (Mean(**of_all | own | {"label": name}),)
+            self.means += (Mean(**of_all | own),)
             self.sums += (own["total"], own["weight"])
         dtype = DTYPES[config.compute.precision]
         self.model = model_class(config.model)(
@@ -244,12 +243,6 @@ class Task(abc.ABC):
             flops=self.batch_flops(batch),
         )
 
-    def _with_names(self, source: ExampleSource) -> ExampleSource:
-        """Returns a source that numbers those of its mixture as `source_names` does."""
-        if source.mixture:
-            source.mixture.names = self.source_names
-        return source
-
     def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the sums as one vector, [len(self.sums)]."""
         return tf.stack([sums[name] for name in self.sums])
@@ -261,10 +254,7 @@ class Task(abc.ABC):
         over the global batch.
         """
         shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
-        loss = shares[0]
-        for share in shares[1:]:
-            loss += share
-        return loss
+        return sum(shares[1:], shares[0])
 
     def mean_values(self, vector: Sequence[float]) -> dict[str, float]:
         """Returns each of `means` by name, and their "loss", from a vector of sums; NaN where a weight is zero."""
@@ -272,6 +262,7 @@ class Task(abc.ABC):
         values = {
             mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else math.nan
             for mean in self.means
+            if sums[mean.weight] or "/" not in mean.name  # Of a source without samples there is none.
         }
         return values | {"loss": math.fsum(values[mean.name] for mean in self.means if mean.is_loss)}
 
