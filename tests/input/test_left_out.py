@@ -54,7 +54,7 @@ def test_sums_are_those_over_the_positions_that_remain(ranges, samples):
 class Numbers:
     """A source whose examples say their number."""
 
-    num_examples, widths, is_remote, max_seq_length = 37, {"number": None}, False, 8
+    num_examples, widths, is_remote, max_seq_length, mixture = 37, {"number": None}, False, 8, None
 
     def example_numbers(self, samples, seed):
         return example_ids(samples, self.num_examples, seed)

@@ -238,7 +238,7 @@ def rollback_line(row: RollbackRow, most: int) -> str:
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; of a loss that is the sum of several `means`, these follow it."""
     losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
-    losses += [f"{name.partition('/')[2]} {mean:.3f}" for name, mean in row.means.items() if "/" in name]
+    losses += [f"{name.partition('/')[2]} {mean:.3f}" for name, mean in row.means.items() if "/" in name][:8]
     parts = [
         _short_step(row.step, max_steps),
         f"loss {row.loss:.4f}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),
