@@ -12,7 +12,7 @@ number in its source, which has epochs of its own (`order`).
 import functools
 import os
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -50,7 +50,7 @@ class Mixture:
 
     def __init__(self, sizes: Mapping[Source, int]):
         self.sources, self.sizes = list(sizes), list(sizes.values())
-        self.names = sorted(source.name for source in sizes)  # of all sources of a run, which phases may add to
+        self.number(sorted(source.name for source in sizes))
         self._begins = np.cumsum([0, *self.sizes])
         ends = np.floor(np.cumsum([source.share for source in sizes]) * PERIOD + 0.5).astype(np.int64)
         ends[-1] = PERIOD
@@ -73,10 +73,14 @@ class Mixture:
             chosen[own] = self._begins[source] + example_ids(numbers[own], self.sizes[source], key)
         return chosen
 
+    def number(self, names: Sequence[str]) -> None:
+        """Numbers the sources by their places among `names`, such as those of all phases of a run."""
+        places = {name: place for place, name in enumerate(names)}
+        self._places = np.array([places[source.name] for source in self.sources], np.int32)
+
     def sources_of(self, examples: np.ndarray) -> np.ndarray:
-        """Maps example numbers, int64 [n], to their sources' places among `names`, int32 [n]."""
-        places = np.array([self.names.index(source.name) for source in self.sources], np.int32)
-        return places[np.searchsorted(self._begins, examples, side="right") - 1]
+        """Maps example numbers, int64 [n], to the numbers of their sources, int32 [n]."""
+        return self._places[np.searchsorted(self._begins, examples, side="right") - 1]
 
     def rows(self, source: int) -> range:
         """Returns the numbers of the examples of a source."""

@@ -212,7 +212,7 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
 
 def _differences(config: TrainConfig) -> list[Problem]:
     """Returns why the prepared data of the phases, each of which can be read, has not one vocabulary."""
-    folders = {f"phase {number}: {phase.data.folder} has ": phase.data for number, phase in enumerate(config.phases, 1)}
-    read = {words: read_prepared(data) for words, data in folders.items() if data.folder}
-    faults = {words: difference(next(iter(read.values())), each, _ONE_VOCABULARY) for words, each in read.items()}
-    return [Problem("phases", config.data.phases, words + fault) for words, fault in faults.items() if fault]
+    data = [(f"phase {number}: {each.data.folder} has ", each.data) for number, each in enumerate(config.phases, 1)]
+    manifests = [(words, read_prepared(each)) for words, each in data if each.folder and len(data) > 1]
+    faults = [(words, difference(manifests[0][1], each, _ONE_VOCABULARY)) for words, each in manifests]
+    return [Problem("phases", config.data.phases, words + fault) for words, fault in faults if fault]

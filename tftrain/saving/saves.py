@@ -77,7 +77,8 @@ class Saves:
     @property
     def newest(self) -> Path | None:
         """The newest checkpoint that this run has completed, on the chief; None on other ranks."""
-        return (self._save and self._save.path) or self._newest
+        completed = self._save and self._save.path
+        return completed if completed and folder.order(completed) else self._newest  # Other names are of no checkpoint.
 
     @property
     def copy_bytes(self) -> int:

@@ -50,18 +50,15 @@ class MaskedWords(Task):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums of the residual stream after the last block, [b, S, H]."""
         terms = self.model.loss_terms(x, batch, deferred)
-        weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
-        of_rows = (tf.reduce_sum(each, axis=1) for each in (terms.mlm_entropy * weights, weights))
-        return self.batch_sums(terms, batch) | self.of_sources(*of_rows, batch)
+        return self.batch_sums(terms, batch) | self.of_sources(terms.mlm_entropy, batch["masked_lm_weights"], batch)
 
     @staticmethod
     def batch_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the sums of what the model predicts; those of losses have gradients.
 
         Args:
-            batch: masked_lm_weights, float [b, P], 0 where a slot is unused; and, if present, example_weights, float
-                [b], 0 for an example that only fills the batch, or sequence_weights, float [b, E], where a row has up
-                to E examples. The last two weight examples, not masked words.
+            batch: masked_lm_weights, float [b, P], 0 where a slot is unused. If present, example_weights, float [b], or
+                sequence_weights, float [b, E] of up to E examples a row, weight the examples: 0 only fills the batch.
         """
         weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
         return {

@@ -45,13 +45,12 @@ class CausalPretraining(Task):
         entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
-        losses = tf.reduce_sum(entropy, axis=1) * weights
         return {
-            "lm_sum": tf.reduce_sum(losses),
+            "lm_sum": tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
             "lm_weight": tf.reduce_sum(weights) * batch["labels"].shape[1],
             "lm_correct": tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
             "examples": tf.reduce_sum(weights),
-        } | self.of_sources(losses, weights * batch["labels"].shape[1], batch)
+        } | self.of_sources(entropy, weights[:, tf.newaxis] * tf.ones_like(entropy), batch)
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens that a batch's samples predict, int [n]."""

@@ -167,13 +167,14 @@ class Task(abc.ABC):
     ) -> dict[str, tf.Tensor]:
         """Returns what `compute` does, given the residual stream after the last block, [b, S, H]; see `run_part`."""
 
-    def of_sources(self, losses: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the sums of each source, given those of each row, [b]; zeros for a batch without `source`."""
+    def of_sources(self, entropy: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the sums of each source, given all cross-entropies, [b, n]; zeros for a batch without `source`."""
         if not self.source_names:
             return {}
-        places, count = batch.get("source", tf.fill(tf.shape(losses), -1)), len(self.source_names)
-        rows = tf.one_hot(places, count, dtype=losses.dtype)
-        sums = tf.linalg.matmul(rows, tf.stack([losses, weights], 1), transpose_a=True)
+        weights, count = tf.cast(weights, entropy.dtype), len(self.source_names)
+        of_rows = tf.reduce_sum(tf.stack([entropy * weights, weights], axis=1), axis=2)
+        rows = tf.one_hot(batch.get("source", tf.fill(tf.shape(entropy)[:1], -1)), count, dtype=entropy.dtype)
+        sums = tf.linalg.matmul(rows, of_rows, transpose_a=True)
         return dict(zip(self.sums[-2 * count :], tf.unstack(tf.reshape(sums, [-1])), strict=True))
 
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ class RunPhases:
         self.number, self._run, configs = -1, run, [phase.config for phase in run.timeline.phases]
         self._sources = [run.task.open_source(config.data, "train", config.run.seed) for config in configs]
         for mixture in (source.mixture for source in self._sources if source.mixture):
-            mixture.names = run.task.source_names
+            mixture.number(run.task.source_names)
         self._held_out = [held_out.of_run(run, config) for config in configs]
 
     def begin(self) -> bool:

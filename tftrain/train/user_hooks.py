@@ -48,7 +48,7 @@ class UserHooks(Observer):
     def go_back(self, step: int) -> None:
         """Goes on with the step after this one; a newer checkpoint that hooks do not know yet is set aside."""
         self._step, newest = step, self._saves.newest
-        if newest and (order(newest) or (0, 0))[0] > step:
+        if newest and order(newest)[0] > step:
             self._announced = newest
 
     def finish(self) -> None:
@@ -58,7 +58,7 @@ class UserHooks(Observer):
 
     def _checkpoint(self) -> None:
         newest = self._saves.newest
-        if newest and order(newest) and newest is not self._announced:  # After a rollback a name comes again.
+        if newest and newest is not self._announced:  # After a rollback, another one has the same name.
             self._announced = newest
             self._call("on_checkpoint", order(newest)[0], newest)
 

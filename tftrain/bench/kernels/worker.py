@@ -1,6 +1,5 @@
 """The process that times one row of table `kernels`: rounds in which a copy and every implementation run in turn."""
 
-import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +25,7 @@ class Copy:
         """Makes arrays, of `size` bytes read and written together, of which each thread copies its part."""
         half = max(int(size) // 2, threads)
         self._source, self._target = np.ones(half, np.uint8), np.ones(half, np.uint8)
-        bounds = [half * index // threads for index in range(threads + 1)]
-        self._parts = [slice(*part) for part in itertools.pairwise(bounds)]
+        self._parts = [slice(half * part // threads, half * (part + 1) // threads) for part in range(threads)]
         self._pool = ThreadPoolExecutor(threads)
         self.bytes = 2 * half
 
