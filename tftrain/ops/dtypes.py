@@ -15,6 +15,11 @@ def wide_dtype(dtype: tf.DType | str) -> tf.DType:
     return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
 
+def exact_sum(x: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of all elements in x's dtype, added in fp64: their order does not matter to it."""
+    return tf.cast(tf.reduce_sum(tf.cast(x, tf.float64)), x.dtype)
+
+
 def check_storage(name: str, tensor: tf.Tensor) -> None:
     """Raises a tf.errors.InvalidArgumentError if an argument, called `name`, is neither fp32 nor fp16 nor bf16."""
     if tensor.dtype not in STORAGE:

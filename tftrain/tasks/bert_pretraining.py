@@ -16,6 +16,7 @@ from tftrain.input.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 _MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)
@@ -62,7 +63,7 @@ class MaskedWords(Task):
         """
         weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
         return {
-            "mlm_sum": tf.reduce_sum(terms.mlm_entropy * weights),
+            "mlm_sum": exact_sum(terms.mlm_entropy * weights),
             "mlm_weight": tf.reduce_sum(weights),
             "mlm_correct": tf.reduce_sum(terms.mlm_correct * weights),
             "examples": tf.reduce_sum(_example_weights(terms, batch)),
@@ -98,7 +99,7 @@ class BertPretraining(MaskedWords):
         weights = _example_weights(terms, batch)
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return MaskedWords.batch_sums(terms, batch) | {
-            "nsp_sum": tf.reduce_sum(entropy * weights),
+            "nsp_sum": exact_sum(entropy * weights),
             "nsp_correct": tf.reduce_sum(tf.cast(is_best(logits, labels), logits.dtype) * weights),
         }
 

@@ -12,6 +12,7 @@ from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource, open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task
 
 
@@ -46,7 +47,7 @@ class CausalPretraining(Task):
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
         return {
-            "lm_sum": tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
+            "lm_sum": exact_sum(entropy * weights[:, tf.newaxis]),
             "lm_weight": tf.reduce_sum(weights) * batch["labels"].shape[1],
             "lm_correct": tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
             "examples": tf.reduce_sum(weights),

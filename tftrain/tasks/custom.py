@@ -23,6 +23,7 @@ from tftrain.labelled.splits import MemorySource
 from tftrain.labelled.tokenizers import tokenizer_of
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
 
@@ -181,7 +182,7 @@ class CustomTask(LabelledTask):
                 raise UserCodeError(f"returned {name}, which the class neither minimizes nor reports")
             if (shape := tf.convert_to_tensor(value).shape).rank != 1 or not shape.is_compatible_with(weights.shape):
                 raise UserCodeError(f"returned {name} of shape {shape}; expected a number an example, {weights.shape}")
-        return {name: tf.reduce_sum(tf.cast(value, weights.dtype) * weights) for name, value in values.items()}
+        return {name: exact_sum(tf.cast(value, weights.dtype) * weights) for name, value in values.items()}
 
     def _named(self, method: str) -> AbstractContextManager:
         return user_code.named("task", self.config.model.task, method)

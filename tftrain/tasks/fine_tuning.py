@@ -14,6 +14,7 @@ from tftrain.labelled.scorers import SCORERS, Scorer
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 # Of each sequence, where an example has several.
@@ -96,7 +97,7 @@ class FineTuning(LabelledTask):
         loss, correct = self.loss_terms(outputs, batch)
         weights = tf.cast(self.weights(batch), loss.dtype)
         return {
-            "loss_sum": tf.reduce_sum(loss * weights),
+            "loss_sum": exact_sum(loss * weights),
             "weight": tf.reduce_sum(weights),
             "correct": tf.reduce_sum(tf.cast(correct, loss.dtype) * weights),
             "examples": tf.reduce_sum(tf.cast(self.examples(batch), loss.dtype)),

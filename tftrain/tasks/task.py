@@ -172,9 +172,9 @@ class Task(abc.ABC):
         if not self.source_names:
             return {}
         weights, count = tf.cast(weights, entropy.dtype), len(self.source_names)
-        of_rows = tf.reduce_sum(tf.stack([entropy * weights, weights], axis=1), axis=2)
-        rows = tf.one_hot(batch.get("source", tf.fill(tf.shape(entropy)[:1], -1)), count, dtype=entropy.dtype)
-        sums = tf.linalg.matmul(rows, of_rows, transpose_a=True)
+        of_rows = tf.reduce_sum(tf.cast(tf.stack([entropy * weights, weights], axis=1), tf.float64), axis=2)
+        rows = tf.one_hot(batch.get("source", tf.fill(tf.shape(entropy)[:1], -1)), count, dtype=tf.float64)
+        sums = tf.cast(tf.linalg.matmul(rows, of_rows, transpose_a=True), entropy.dtype)
         return dict(zip(self.sums[-2 * count :], tf.unstack(tf.reshape(sums, [-1])), strict=True))
 
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:
