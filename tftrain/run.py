@@ -182,7 +182,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-            ranks = start.start(launch, compute.cpu_threads, *sizes, parallel.group_transport, parallel.split_group)
+            how = parallel.group_transport, parallel.split_group, parallel.splits_state
+            ranks = start.start(launch, compute.cpu_threads, *sizes, *how)
             watchdog.pending = ranks.pending
             watchdog.stage = ranks.stage if ranks.pipeline_parallel_size > 1 else None
             if launch.size > 1:

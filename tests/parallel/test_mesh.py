@@ -25,7 +25,7 @@ def test_no_run_may_switch_that_off(switched_off):
 
 
 GLOO = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
-CYCLE, CACHE = "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY"
+CYCLE, CACHE, FUSION = "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_FUSION_THRESHOLD"
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,16 @@ def test_collectives_of_gpus_do_not_wait_for_the_host():
     assert "HOROVOD_ENABLE_ASYNC_COMPLETION" not in speed_settings({}, Launch(0, 8, 0, 8), 96)
 
 
+def test_buckets_of_cpus_have_a_small_buffer_for_joint_sums():
+    two = Launch(0, 2, 0, 2)
+    assert speed_settings({}, two, 2, splits_state=True)[FUSION] == "4194304"
+    assert FUSION not in speed_settings({}, two, 2) | speed_settings({}, two, 2, gpu=True, splits_state=True)
+
+
 def test_the_speed_settings_of_the_user_count():
-    given = {**GLOO, CYCLE: "3.5", CACHE: "0"}
-    assert speed_settings(given, Launch(0, 64, 0, 64), 2) == {CYCLE: "3.5", CACHE: "0"}
+    given = {**GLOO, CYCLE: "3.5", CACHE: "0", FUSION: "0"}
+    settings = speed_settings(given, Launch(0, 64, 0, 64), 2, splits_state=True)
+    assert settings == {name: given[name] for name in (CYCLE, CACHE, FUSION)}
     # The fourth tensor of each of 1,000 layers still fits.
     assert int(speed_settings({}, Launch(0, 2, 0, 2), 2)[CACHE]) > 4000
 

@@ -30,6 +30,8 @@ GPU_CYCLE_MS = 0.1
 # Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
 # beyond it would be negotiated in every step, and unused entries cost nothing.
 CACHED_TENSORS = 16384
+# Gradients of a divided state travel in large buckets. Horovod's buffer for joint sums, of 128 MiB, saves them no time.
+BUFFER_BYTES = 4 << 20
 
 
 def start(
@@ -39,6 +41,7 @@ def start(
     pipeline_parallel_size: int = 1,
     group_transport: str = "horovod",
     split_group: str = "all",
+    splits_state: bool = False,
 ) -> Mesh:
     """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
@@ -47,6 +50,7 @@ def start(
         tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
         group_transport: of tensor parallel ranks and between pipeline stages: auto, horovod or tensorflow.
         split_group: the data parallel ranks that divide a state: all, or those of each host.
+        splits_state: whether they do.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
@@ -58,7 +62,7 @@ def start(
     kinds = tensorflow_kinds(mesh, group_transport, os.environ, gpu=bool(devices.gpus()))
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
-        mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
+        mesh, addresses = _connect(launch, mesh, splits_state, tensorflow_cluster.address(reserved) if reserved else "")
     _choose_device(mesh, cpu_threads)
     if reserved:
         if addresses is None:
@@ -106,14 +110,15 @@ def split_size_of(launch: Launch, tensor_parallel_size: int) -> int | None:
     return launch.local_size // tensor_parallel_size if launch.local_size < launch.size else None
 
 
-def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] | None]:
+def _connect(launch: Launch, mesh: Mesh, splits_state: bool, address: str) -> tuple[Mesh, list[str] | None]:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one.
 
     Returns:
         The mesh; and the addresses of all ranks, None if this one does not learn them.
     """
     os.environ.update(stall_limits(os.environ))
-    os.environ.update(speed_settings(os.environ, launch, len(os.sched_getaffinity(0)), gpu=bool(devices.gpus())))
+    cores, gpu = len(os.sched_getaffinity(0)), bool(devices.gpus())
+    os.environ.update(speed_settings(os.environ, launch, cores, gpu, splits_state))
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
@@ -143,8 +148,10 @@ def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] 
     return dataclasses.replace(mesh, **numbers, process_sets=sets, pending=PendingCollectives()), addresses
 
 
-def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False) -> dict[str, str]:
-    """Returns the environment variables for how soon Horovod's collectives begin; the user's values take precedence.
+def speed_settings(
+    environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False, splits_state: bool = False
+) -> dict[str, str]:
+    """Returns the environment variables for Horovod's collectives; the user's values take precedence.
 
     Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend
     all time on asking each other what is ready. On GPUs, a collective is done when the host has put it on the stream
@@ -157,6 +164,8 @@ def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: 
     defaults = {"HOROVOD_CYCLE_TIME": f"{cycle:g}", "HOROVOD_CACHE_CAPACITY": str(CACHED_TENSORS)}
     if gpu:
         defaults["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    elif splits_state:
+        defaults["HOROVOD_FUSION_THRESHOLD"] = str(BUFFER_BYTES)
     return {name: environ.get(name, value) for name, value in defaults.items()}
 
 
