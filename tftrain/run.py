@@ -161,7 +161,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import evaluate, rank_checks, seeds
 
-    compute, parallel = config.compute, config.parallel
+    compute = config.compute
     tf.config.experimental.enable_tensor_float_32_execution(compute.tensor_float_32 and not compute.deterministic)
     if compute.deterministic:
         determinism.enable()
@@ -181,9 +181,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         peer_failure.on_uncaught_gloo_error(end_after_peer)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
-            sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-            how = parallel.group_transport, parallel.split_group, parallel.splits_state
-            ranks = start.start(launch, compute.cpu_threads, *sizes, *how)
+            ranks = start.start(launch, compute.cpu_threads, config.parallel)
             watchdog.pending = ranks.pending
             watchdog.stage = ranks.stage if ranks.pipeline_parallel_size > 1 else None
             if launch.size > 1:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.model.samples import half_unit, loss_sums, small_batch, small_config, small_model
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
@@ -165,7 +166,7 @@ def check(case: Case, group: Group) -> float:
 
 if __name__ == "__main__":
     launch = launch_from_environment()
-    mesh = start(launch, tensor_parallel_size=2)
+    mesh = start(launch, parallel=ParallelConfig(tensor_parallel_size=2, group_transport="horovod"))
     everyone = dataclasses.replace(mesh.world, name="tensor")
     for title, case in CASES.items():
         if mesh.size in case.ranks:

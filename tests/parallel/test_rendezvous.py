@@ -45,7 +45,7 @@ def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, 
         monkeypatch.setenv(name, value)
     value_of_rank_0(Launch(0, 4), "sizes", '{"tensor_parallel_size": 2, "pipeline_parallel_size": 1}')
     with pytest.raises(MeshError, match="on rank 3 --tensor_parallel_size is 1, but 2 on rank 0"):
-        start.start(Launch(3, 4, 3, 4), 1, 1)
+        start.start(Launch(3, 4, 3, 4), 1)
 
 
 def test_nobody_goes_on_before_the_last_has_come(store):

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config.parallel import ParallelConfig
 from tftrain.parallel import collectives, tensorflow_transport
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group
@@ -13,7 +14,7 @@ from tftrain.parallel.start import start
 from tftrain.parallel.tensor import TensorRanks, copy_to_ranks, sum_over_ranks
 
 launch = launch_from_environment()
-mesh = start(launch, 1, launch.size, 1, "tensorflow")
+mesh = start(launch, 1, ParallelConfig(tensor_parallel_size=launch.size, group_transport="tensorflow"))
 assert mesh.tensorflow_kinds == ("tensor",)
 OURS, HOROVOD = mesh.tensor, dataclasses.replace(mesh.tensor, by_tensorflow=False)
 tensorflow_transport.PIECE_BYTES = 104  # Transfers have several pieces, and a shorter one at the end.

@@ -44,7 +44,7 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.supervise import peer_failure
 from tftrain.parallel import start
 from tftrain.parallel.pending_collectives import Collective
-ranks = start.start(launch_from_environment(), 1, 1)
+ranks = start.start(launch_from_environment(), 1)
 if ranks.rank == 1:
     pending = ranks.pending.unfinished
     peer_failure.on_forgotten_collective(lambda: bool(pending()), lambda: (print("lost", flush=True), os._exit(80)))

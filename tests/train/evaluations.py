@@ -9,6 +9,7 @@ import numpy as np
 
 from tftrain import run
 from tftrain.config import flags
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.model.part import joined
 from tftrain.parallel import collectives
@@ -44,7 +45,8 @@ def compare(found, expected):
 def main(layout, *paths):
     """Evaluates with the flags of each file in a layout."""
     tensor, pipeline, micro = LAYOUTS[layout]
-    mesh = start(launch_from_environment(), 1, tensor, pipeline)
+    parallel = ParallelConfig(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, group_transport="horovod")
+    mesh = start(launch_from_environment(), 1, parallel)
     sizes = (f"--tensor_parallel_size={tensor}", f"--pipeline_parallel_size={pipeline}")
     for path in paths:
         found = evaluation(mesh, path, *sizes, f"--micro_batch_size={micro}", "--global_batch_size=60")

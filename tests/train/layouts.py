@@ -399,6 +399,11 @@ def sizes(config):
     return config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
 
 
+def with_transport(parallel):
+    """Returns how a case is started, with the transport that the environment names."""
+    return dataclasses.replace(parallel, group_transport=os.environ.get(TRANSPORT, "horovod"))
+
+
 def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
@@ -409,7 +414,7 @@ def main(names):
         if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(found[name]):
             if mesh is not None:
                 hvd.shutdown()
-            mesh = start(launch, 1, *sizes(found[name]), os.environ.get(TRANSPORT, "horovod"))
+            mesh = start(launch, 1, with_transport(found[name].parallel))
         begin = time.perf_counter()
         compare(name, found[name], mesh)
         if mesh.is_chief:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.train.layouts import ACCUMULATE, FUSED, SAMPLES, ZERO_1, ZERO_2, case
 from tests.train.test_step import batches
+from tftrain.config.parallel import ParallelConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
@@ -76,7 +77,7 @@ def check(name, mesh):
 
 
 if __name__ == "__main__":
-    ranks = start(launch_from_environment(), tensor_parallel_size=2)
+    ranks = start(launch_from_environment(), parallel=ParallelConfig(tensor_parallel_size=2, group_transport="horovod"))
     for case in sys.argv[1:]:
         check(case, ranks)
     collectives.gather_numbers(ranks.world, 0.0, "end")  # Horovod ends on all ranks when one is done.

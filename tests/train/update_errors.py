@@ -87,7 +87,9 @@ def print_rows(rules, sizes):
     launch = launch_from_environment()
     layouts.STEPS = 1
     layouts.starting.value_of_rank_0 = lambda launch, name, value: value  # As in layouts.main.
-    mesh = start(launch, 1, *sizes)
+    tensor, pipeline = sizes
+    parallel = ParallelConfig(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, group_transport="horovod")
+    mesh = start(launch, 1, parallel)
     for rule in rules:
         for layout in LAYOUTS:
             config = configured(rule, layout)

@@ -36,6 +36,9 @@ _CLASSIC = {
     **_ALL_GLOBAL,
     **_EVEN_HEADS,
 }
+_ROTARY = {"norm_position": ("auto", "pre"), "position_embedding": ("rotary",), "use_bias_in_keys": (True,)}
+_ROTARY_DEFAULTS = {"bias": "none", "layer_norm_epsilon": 1e-5, "position_embedding": "rotary"}
+_NO_DROPOUT = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
 FAMILIES = {
     "bert": Family(
         "masked", False, "layer", True, False, {"position_embedding": ("learned",), **_CLASSIC, **_FIRST_TOKEN}
@@ -47,24 +50,8 @@ FAMILIES = {
         norm="rms",
         token_types=False,
         scales_residual=False,
-        values={
-            "activation": ("swiglu",),
-            "gelu_form": ("tanh",),
-            "norm_position": ("auto", "pre"),
-            "position_embedding": ("rotary",),
-            "use_bias_in_keys": (True,),
-            **_ALL_GLOBAL,
-            **_OF_DECODERS,
-        },
-        defaults={
-            "activation": "swiglu",
-            "attention_probs_dropout_prob": 0.0,
-            "bias": "none",
-            "hidden_dropout_prob": 0.0,
-            "layer_norm_epsilon": 1e-5,
-            "position_embedding": "rotary",
-            "tie_output": False,
-        },
+        values={"activation": ("swiglu",), "gelu_form": ("tanh",), **_ROTARY, **_ALL_GLOBAL, **_OF_DECODERS},
+        defaults={"activation": "swiglu", "tie_output": False, **_NO_DROPOUT, **_ROTARY_DEFAULTS},
         norm_shift=False,
     ),
     "modernbert": Family(
@@ -77,24 +64,19 @@ FAMILIES = {
             "activation": ("geglu",),
             "bias": ("none",),
             "next_sentence": (False,),
-            "norm_position": ("auto", "pre"),
             "num_key_value_heads": (None,),
-            "position_embedding": ("rotary",),
+            **_ROTARY,
             "rope_scaling": ("none",),
             "tie_output": (True,),
-            "use_bias_in_keys": (True,),
             **_EVEN_HEADS,
         },
         defaults={
             "activation": "geglu",
-            "attention_probs_dropout_prob": 0.0,
-            "bias": "none",
             "gelu_form": "erf",
-            "hidden_dropout_prob": 0.0,
-            "layer_norm_epsilon": 1e-5,
+            **_NO_DROPOUT,
+            **_ROTARY_DEFAULTS,
             "local_attention": 128,
             "next_sentence": False,
-            "position_embedding": "rotary",
             "rope_theta": 160_000.0,
         },
         norm_shift=False,

@@ -48,8 +48,9 @@ _GPT_SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positio
 
 
 def _sizes(*defaults: int | None, theirs: tuple[str, ...] = _SIZES):
-    """Returns the fields of `_SIZES`, which most types call as we do, with a type's defaults."""
-    return dict(zip(_SIZES, zip(theirs, defaults, strict=True), strict=True))
+    """Returns the fields of `_SIZES`, which most types call as we do, with a type's defaults, and that of all types."""
+    sizes = dict(zip(_SIZES, zip(theirs, defaults, strict=True), strict=True))
+    return sizes | {"initializer_range": ("initializer_range", 0.02)}
 
 
 _QUERY_KEY_VALUE = ("attention/query", "attention/key", "attention/value")
@@ -70,7 +71,6 @@ _BERT = Kind(
         "type_vocab_size": ("type_vocab_size", 2),
         "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
         "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
-        "initializer_range": ("initializer_range", 0.02),
         "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
         "gelu_form": ("hidden_act", "gelu"),
     },
@@ -124,7 +124,6 @@ _GPT2 = Kind(
         **_sizes(50257, 768, 12, 12, None, 1024, theirs=_GPT_SIZES),
         "hidden_dropout_prob": ("resid_pdrop", 0.1),
         "attention_probs_dropout_prob": ("attn_pdrop", 0.1),
-        "initializer_range": ("initializer_range", 0.02),
         "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
         "gelu_form": ("activation_function", "gelu_new"),
     },
@@ -154,7 +153,6 @@ _LLAMA = Kind(
         "attention_head_size": ("head_dim", None),
         "num_key_value_heads": ("num_key_value_heads", None),
         "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-        "initializer_range": ("initializer_range", 0.02),
         "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
         "tie_output": ("tie_word_embeddings", False),
     },
@@ -205,7 +203,6 @@ _MODERNBERT = Kind(
         **_sizes(50368, 768, 22, 12, 1152, 8192),
         "hidden_dropout_prob": ("embedding_dropout", 0.0),
         "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-        "initializer_range": ("initializer_range", 0.02),
         "layer_norm_epsilon": ("norm_eps", 1e-5),
         "gelu_form": ("hidden_activation", "gelu"),
         "local_attention": ("local_attention", 128),

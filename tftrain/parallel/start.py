@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tftrain.config.parallel import ParallelConfig
 from tftrain.host import devices
 from tftrain.parallel import tensorflow_cluster
 from tftrain.parallel.launcher import Launch
@@ -34,35 +35,28 @@ CACHED_TENSORS = 16384
 BUFFER_BYTES = 4 << 20
 
 
-def start(
-    launch: Launch,
-    cpu_threads: int = 0,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    group_transport: str = "horovod",
-    split_group: str = "all",
-    splits_state: bool = False,
-) -> Mesh:
+def start(launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None = None) -> Mesh:
     """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
     Args:
         cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
-        tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
-        group_transport: of tensor parallel ranks and between pipeline stages: auto, horovod or tensorflow.
-        split_group: the data parallel ranks that divide a state: all, or those of each host.
-        splits_state: whether they do.
+        parallel: the sizes, whose product divides the number of ranks, the transport and what is divided.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
             another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have the transport or
             the split group.
     """
-    split_size = split_size_of(launch, tensor_parallel_size) if split_group == "host" else None
-    mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size, split_size)
-    kinds = tensorflow_kinds(mesh, group_transport, os.environ, gpu=bool(devices.gpus()))
+    parallel = parallel or ParallelConfig()
+    sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    mesh = Mesh(*launch, *sizes, split_size_of(launch, sizes[0]) if parallel.split_group == "host" else None)
+    kinds = tensorflow_kinds(mesh, parallel.group_transport, os.environ, gpu=bool(devices.gpus()))
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
-        mesh, addresses = _connect(launch, mesh, splits_state, tensorflow_cluster.address(reserved) if reserved else "")
+        os.environ.update(stall_limits(os.environ))
+        cores, gpu = len(os.sched_getaffinity(0)), bool(devices.gpus())
+        os.environ.update(speed_settings(os.environ, launch, cores, gpu, parallel.splits_state))
+        mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
     _choose_device(mesh, cpu_threads)
     if reserved:
         if addresses is None:
@@ -110,15 +104,12 @@ def split_size_of(launch: Launch, tensor_parallel_size: int) -> int | None:
     return launch.local_size // tensor_parallel_size if launch.local_size < launch.size else None
 
 
-def _connect(launch: Launch, mesh: Mesh, splits_state: bool, address: str) -> tuple[Mesh, list[str] | None]:
+def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] | None]:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one.
 
     Returns:
         The mesh; and the addresses of all ranks, None if this one does not learn them.
     """
-    os.environ.update(stall_limits(os.environ))
-    cores, gpu = len(os.sched_getaffinity(0)), bool(devices.gpus())
-    os.environ.update(speed_settings(os.environ, launch, cores, gpu, splits_state))
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tftrain.config.parallel import ParallelConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
@@ -85,7 +86,8 @@ def measure(settings: dict[str, Any]) -> dict[str, Any] | None:
         On the chief: `step_ms`, the median of the steps; `step_times_ms` of each; `bubble` in percent, and `held`, the
         most micro-batches (times chunks) that each stage held at a time, both as measured in the last step.
     """
-    mesh = start(launch_from_environment(), 1, 1, settings["stages"])
+    parallel = ParallelConfig(pipeline_parallel_size=settings["stages"], group_transport="horovod")
+    mesh = start(launch_from_environment(), 1, parallel)
     table = orders.table(settings["schedule"], settings["stages"], settings["micro_batches"], settings["chunks"])
     clock, stage = StageClock(), WaitingStage(mesh, table.chunks, settings["seconds"])
     batch = {"input_ids": tf.zeros([table.micro_batches, 1], tf.int32)}
