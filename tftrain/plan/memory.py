@@ -106,7 +106,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
-        reserve=(constants.reserve_gb + constants.transport_gb * ((work.ranks > 1) + (work.pp > 1))) * GB,
+        reserve=(constants.reserve_gb + constants.transport_gb * (work.ranks > 1)) * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )
@@ -137,9 +137,9 @@ def _lost_pieces(work: Workload, one: Workload, constants: Constants) -> list[tu
 def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
     """Returns what this project's pipeline stages hold beside the activations that the schedule counts.
 
-    Backward of a part frees nothing before its end, where it has the part's gradients too; half of a micro-batch's
-    activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of all products'
-    outputs until the second half.
+    Backward of a part frees nothing before its end, where it has the part's gradients too; six tenths of a
+    micro-batch's activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of
+    all products' outputs until the second half.
     """
     if work.trainer != "tftrain":
         return []
@@ -147,7 +147,7 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
         whole += layers * 4 * work.rows * work.seq * work.model.width * work.item
-    tensors = [("activations of a part until its backward ends", whole / 2)]
+    tensors = [("activations of a part until its backward ends", 0.6 * whole)]
     if work.schedule == "zero_bubble":
         outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item
         waiting = 1 + min(stage, round(work.micro_batches))
