@@ -92,8 +92,10 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     widened = half and not (work.trainer == "tftrain" and work.dp == 1)
     # Every data parallel rank writes a share of whole state.
     written = owned if work.zero_stage else with_state / work.dp
-    # With an accumulation buffer, ZeRO-2 partitions that buffer; the gradients of one micro-batch are whole.
-    divided, whole = work.owners if work.zero_stage >= 2 else 1, work.accumulation and work.zero_stage < 3
+    # ZeRO-2 partitions the accumulation buffer. In this project, each rank computes all gradients of a micro-batch, and
+    # what the process once held stays with it.
+    divided = work.owners if work.zero_stage >= 2 else 1
+    whole = (work.accumulation or work.trainer == "tftrain") and work.zero_stage < 3
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
         weights=0.0 if shares else weights * work.item / (work.owners if work.zero_stage == 3 else 1),
@@ -106,7 +108,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
-        reserve=(constants.reserve_gb + constants.transport_gb * (work.ranks > 1)) * GB,
+        reserve=(constants.reserve_gb + constants.transport_gb * (work.ranks > 1 and not work.zero_stage)) * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )

@@ -101,7 +101,7 @@ def search(
             least = timing.least_seconds(candidate, cluster, constants)
             fitting.append((least, candidate, needed))
     fastest: list[Forecast] = []
-    for least, candidate, needed in sorted(fitting, key=lambda each: (each[0], each[2].total)):
+    for least, candidate, needed in sorted(fitting, key=lambda each: (each[0], each[2].total, -each[1].zero_stage)):
         # The table of a schedule takes long: those that are too slow without any idle time need none.
         if len(fastest) >= top and least >= fastest[top - 1].seconds:
             break
@@ -109,7 +109,7 @@ def search(
             continue
         seconds = timing.step(candidate, cluster, constants)
         fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
-        fastest.sort(key=lambda plan: (plan.seconds, plan.gb))
+        fastest.sort(key=lambda plan: (plan.seconds, plan.gb, -plan.work.zero_stage))
     return SearchResult(count, len(fitting), fastest[:top])
 
 
