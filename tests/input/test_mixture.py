@@ -160,17 +160,24 @@ def test_a_batch_has_the_records_of_its_sources(folders):
         np.testing.assert_array_equal(found["input_mask"][row], part["input_mask"][local])
 
 
-def test_an_evaluation_reads_the_held_out_rows_of_one_source(folders):
+def test_an_evaluation_reads_the_held_out_rows_of_one_source_after_another(folders):
     data = DataConfig(mix=mix_of(folders, 3, 1))
     source = opened(data, "eval")
-    for number, folder in enumerate(folders.values()):
-        own = opened(DataConfig(data_dir=folder), "eval")
-        rows = source.mixture.rows(number)
-        assert len(rows) == own.num_examples > 0
-        found = joined(eval_batches(source, data, 4, 0, 4, rows))
-        expected = joined(eval_batches(own, data, 4, 0, 4))
-        for name in ("segment_ids", "input_mask", "next_sentence_labels", "example_weights"):
-            np.testing.assert_array_equal(found[name], expected[name])
+    alone = [opened(DataConfig(data_dir=folder), "eval") for folder in folders.values()]
+    parts = [source.mixture.rows(number) for number in range(len(alone))]
+    assert [len(part) for part in parts] == [own.num_examples for own in alone]
+    size = next(size for size in (4, 5, 7) if any(len(part) % size for part in parts))
+    found = joined(eval_batches(source, data, size, 0, size, parts))
+    expected = [joined(eval_batches(own, data, size, 0, size)) for own in alone]
+    real = found["example_weights"] > 0
+    assert not found["masked_lm_weights"][~real].any()
+    for name in ("segment_ids", "input_mask", "next_sentence_labels", "example_weights"):
+        of_both = np.concatenate([each[name] for each in expected])
+        np.testing.assert_array_equal(found[name][real], of_both[real])
+    np.testing.assert_array_equal(real, np.concatenate([each["example_weights"] for each in expected]) > 0)
+    again = [joined(eval_batches(source, data, 3, 0, 3, [part])) for part in parts]
+    masks = [each["masked_lm_positions"][each["example_weights"] > 0] for each in again]
+    np.testing.assert_array_equal(found["masked_lm_positions"][real], np.concatenate(masks))
 
 
 def test_shares_and_temperature():

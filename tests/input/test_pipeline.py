@@ -204,7 +204,7 @@ def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared
 
 def test_evaluation_has_the_same_examples_and_masks_whatever_the_batch(prepared):
     data = DataConfig(data_dir=prepared)
-    found = [joined(eval_batches(source_of(data, "eval"), data, size, 0, size, range(7))) for size in (4, 3, 7)]
+    found = [joined(eval_batches(source_of(data, "eval"), data, size, 0, size, [range(7)])) for size in (4, 3, 7)]
     assert [len(each["input_ids"]) for each in found] == [8, 9, 7]
     real = [{name: value[each["example_weights"] > 0] for name, value in each.items()} for each in found]
     assert len(real[0]["input_ids"]) == 7

@@ -50,6 +50,19 @@ def test_mlflow_has_one_run_with_all_rows_the_flags_and_the_curve(train, tmp_pat
     assert not (tmp_path / "run/tensorboard").exists()
 
 
+def test_mlflow_has_the_losses_of_sources_in_a_folder(tmp_path, monkeypatch):
+    """There, a metric is a file, so no other metric can lie below its name."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracker = trackers.Mlflow(tmp_path, {}, None)
+    values = {"train/lm_loss": 3.0, "train/lm_loss/wiki": 2.0, "train/lm_loss/..": 4.0, "eval/lm_loss/a": 1.0}
+    tracker.log(1, values)
+    assert mlflow.MlflowClient().get_run(tracker.id).data.metrics == {
+        name.replace("loss/", "loss."): value for name, value in values.items()
+    }
+
+
 def records(content):
     """Yields the records of a log in the format of LevelDB, which begins after wandb's own header of 7 bytes."""
     at, record = 7, b""

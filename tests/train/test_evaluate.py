@@ -6,12 +6,23 @@ import pytest
 from tests.distributed import run_ranks
 from tests.labelled import files
 from tests.train.evaluations import LAYOUTS
+from tftrain.run_state import Evaluation
+from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.train import evaluate
 from tftrain.train.held_out import entropy
 
 
 def test_entropy_in_nats():
     assert entropy(np.array([5, 5, 0, 5, 5])) == np.log(4)
     assert entropy(np.array([0, 7, 0])) == 0
+
+
+def test_sources_keep_their_names_and_long_ones_their_distance_to_the_value():
+    means = {"mlm_loss": 3.0, "mlm_accuracy": 0.5, "nsp_accuracy": 0.5}
+    result = Evaluation(means, None, 9, 9, {"mlm_loss/common_crawl_2024": 3.5, "mlm_loss/a": 2.5})
+    lines = evaluate.evaluation_lines(BertPretraining, "step 3", result).splitlines()
+    assert "mlm loss/common_crawl_2024 3.5000" in lines
+    assert "mlm loss/a              2.5000" in lines
 
 
 INPUTS = ("synthetic", "buckets", "packed", "classes")

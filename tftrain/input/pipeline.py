@@ -5,7 +5,7 @@ samples of a global batch. The order (`order`) and the masks (`masking`) are fun
 number. So the batches do not depend on the number of ranks, and a resumed run reads the same samples.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -92,35 +92,32 @@ def ramped_batches(
 
 
 def eval_batches(
-    source: ExampleSource, data: DataConfig, global_batch_size: int, start: int, stop: int, rows: range | None = None
+    source: ExampleSource, data: DataConfig, global_batch_size: int, start: int, stop: int, parts: Sequence[range] = ()
 ) -> tf.data.Dataset:
     """Returns this rank's part of one pass over the held-out examples, in file order; their masks are always the same.
 
-    The elements are as those of `train_batches`. Every rank has the same number of batches. The last batch is padded
-    with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
+    The elements are as those of `train_batches`. Every rank has the same number of batches. The last batch of a part is
+    filled up with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
 
     Args:
         source: the examples, opened with split "eval".
         data: data_readers is the number of threads that read and decode.
         global_batch_size: examples of one batch over all ranks.
         start, stop: this rank's examples of each batch.
-        rows: numbers of the rows to read, however batches divide them; by default all.
+        parts: numbers of the rows to read, however batches divide them; each part begins a batch. By default all.
     """
-    rows = rows or range(source.num_examples)
-    batches = -(-len(rows) // global_batch_size)
-
-    def order(samples: np.ndarray) -> np.ndarray:
-        return np.minimum(samples, rows.stop - 1)
+    parts = parts or [range(source.num_examples)]
+    bounds = [(row, part.stop) for part in parts for row in part[::global_batch_size]]
 
     def batch(number: tf.Tensor) -> Batch:
-        first = rows.start + number * global_batch_size + start
-        features = source.batch(first, stop - start, order)
-        weights = tf.cast(first + tf.range(stop - start, dtype=tf.int64) < rows.stop, tf.float32)
+        begin, end = tf.unstack(tf.constant(bounds, tf.int64, [len(bounds), 2])[number])
+        features = source.batch(begin + start, stop - start, lambda rows: np.minimum(rows, source.num_examples - 1))
+        weights = tf.cast(begin + tf.range(start, stop, dtype=tf.int64) < end, tf.float32)
         for name in source.weights:
             features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)
 
-    return _dataset(tf.data.Dataset.range(batches), batch, source, data)
+    return _dataset(tf.data.Dataset.range(len(bounds)), batch, source, data)
 
 
 def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataConfig) -> tf.data.Dataset:

@@ -96,9 +96,9 @@ class Mlflow:
         self.id = known
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends a row."""
-        now = int(1000 * time.time())
-        metrics = [self._mlflow.entities.Metric(name, value, now, step) for name, value in values.items()]
+        """Sends a row. In a folder, LOSS is a file, which holds no LOSS/SOURCE: that is LOSS.SOURCE."""
+        now, named = int(1000 * time.time()), {name.replace("loss/", "loss."): value for name, value in values.items()}
+        metrics = [self._mlflow.entities.Metric(name, value, now, step) for name, value in named.items()]
         self._client.log_batch(self.id, metrics=metrics)
 
     def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:

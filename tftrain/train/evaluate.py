@@ -50,19 +50,18 @@ def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
-    lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
-    logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
+    logger.info(evaluation_lines(task, f"{path} (step {step})", result))
     if result.outputs is not None and mesh.is_chief:
         predictions.write(config.run.folder, held_out.scorer, result.outputs)
     return rows.of_evaluation(step, task.means, result)
 
 
-def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
-    """Returns the result of an evaluation in words: titles and values."""
+def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
+    """Returns the result of an evaluation in words, a title and its value on each line."""
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
     part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
-    lines = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
+    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
     if result.unigram_nats is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         lines |= {
@@ -70,10 +69,11 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
             "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
             "learned from context": f"{result.unigram_nats - value:.4f} nats",
         }
-    return lines | {
-        **{name.replace("_", " "): f"{score:.4f}" for name, score in result.scores.items()},
-        **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},
-    }
+    for name, score in result.scores.items():
+        score_name, slash, source = name.partition("/")
+        lines[score_name.replace("_", " ") + slash + source] = f"{score:.4f}"
+    lines |= {mean.title: f"{result.means[mean.name]:.4f}" for mean in others}
+    return "\n".join(f"{title:23} {value}" for title, value in lines.items())
 
 
 def load_task(

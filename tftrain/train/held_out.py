@@ -69,16 +69,17 @@ class HeldOut:
         share = self._mesh.data.share(samples)
         parts = self._parts()
         sums, counts, outputs = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size), []
-        for own, rows in zip(sums, parts.values(), strict=True):
-            for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, rows):
-                before_batch()
-                of_batch, predicted = self._forward(batch)
-                own += of_batch.numpy()
-                if predicted is not None:
-                    outputs.append(predicted.numpy())
-                tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
-                if tokens is not None:
-                    counts += np.bincount(tokens, minlength=self._task.vocab_size)
+        places = [place for place, part in enumerate(parts.values()) for _ in part[::samples]]
+        batches = pipeline.eval_batches(self._source, self._config.data, samples, *share, list(parts.values()))
+        for place, batch in zip(places, batches, strict=True):
+            before_batch()
+            of_batch, predicted = self._forward(batch)
+            sums[place] += of_batch.numpy()
+            if predicted is not None:
+                outputs.append(predicted.numpy())
+            tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
+            if tokens is not None:
+                counts += np.bincount(tokens, minlength=self._task.vocab_size)
         vector = tf.constant(np.concatenate([sums.reshape(-1), counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         sums, counts = vector[: sums.size], vector[sums.size :]
@@ -95,7 +96,7 @@ class HeldOut:
             return result._replace(scores=values)
         if self.scorer is None:
             return result
-        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(rows)]
+        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(parts[""])]
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
 
     def _parts(self) -> dict[str, range]:
