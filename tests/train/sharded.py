@@ -21,11 +21,11 @@ from tests.train.layouts import (
     batches,
     case,
     coarsest,
+    connected,
     documents,
     sizes,
     token_batches,
     two_in_a_row,
-    with_transport,
 )
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
@@ -132,7 +132,7 @@ def main(names):
                 hvd.shutdown()
             of_host = launch.size // 2  # There are two hosts.
             local = launch._replace(local_rank=launch.rank % of_host, local_size=of_host) if group == "host" else launch
-            mesh, before = start(local, 1, with_transport(CASES[name].parallel)), place
+            mesh, before = start(local, 1, connected(CASES[name].parallel)), place
         compare(name, CASES[name], mesh)
         collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.
 
