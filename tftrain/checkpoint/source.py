@@ -7,8 +7,10 @@ processor's cache.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import random
 import stat
@@ -20,10 +22,9 @@ import numpy as np
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory import PAGE_BYTES
 
-# Number of bytes of a file that are looked for in the page cache: if all are cached, so is most of the file.
+# Number of pages of a file that are looked for in the page cache: if all are cached, so is most of the file.
 PROBES = 3
-# Missing in a Python that was built with an old C library.
-NOWAIT = getattr(os, "RWF_NOWAIT", None)
+_LIBC = ctypes.CDLL(None)
 
 
 def open_file(path: Path) -> int:
@@ -103,19 +104,20 @@ class Source:
             raise CheckpointError(f"{self.path}: damaged: it ends before its {end - begin} last bytes")
 
     def _cached(self, size: int) -> bool:
-        """Whether most of the file is in the page cache; True as well if the kernel can't tell.
+        """Whether most of the file is in the page cache; True as well if the system doesn't tell.
 
-        The offsets are random, because each probe makes the kernel read the page in question.
+        A read that must not wait doesn't tell: it starts to read the page, and a fast disk has it in time.
         """
-        if NOWAIT is None:
-            return True
-        try:
-            for _ in range(PROBES):
-                os.preadv(self._descriptor, [bytearray(1)], random.randrange(max(size, 1)), NOWAIT)
-        except BlockingIOError:
-            return False
-        except (OSError, NotImplementedError):  # Some file systems, such as NFS, can't tell.
-            pass
+        pages = -(-size // PAGE_BYTES)
+        with contextlib.suppress(OSError):
+            for page in random.sample(range(pages), min(PROBES, pages)):
+                # ctypes takes writable memory only; this is private, so nothing is written to the file.
+                with mmap.mmap(self._descriptor, 1, access=mmap.ACCESS_COPY, offset=page * PAGE_BYTES) as mapped:
+                    first, state = ctypes.c_char.from_buffer(mapped), ctypes.c_ubyte(1)
+                    _LIBC.mincore(ctypes.byref(first), ctypes.c_size_t(1), ctypes.byref(state))
+                    del first  # It would keep the mapping open.
+                if not state.value & 1:
+                    return False
         return True
 
     def _set_direct(self, direct: bool) -> bool:
