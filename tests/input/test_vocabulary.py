@@ -1,20 +1,23 @@
 """Vocabularies: read with their special tokens, learned to the size, cut into the same pieces."""
 
-import itertools
 import os
 from collections import Counter
 
 import numpy as np
 import pytest
+from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from tests import corpora
 from tftrain.input.errors import DataError
 from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.input.words import count_words
-from tftrain.prepare import vocabulary_learner
-from tftrain.prepare.alphabet import choose_alphabet
-from tftrain.prepare.vocabulary_learner import learn_sentencepiece, learn_wordpiece, sentencepiece_vocabulary
+from tftrain.prepare.vocabulary_learner import (
+    _learn_with_threshold,
+    learn_sentencepiece,
+    learn_wordpiece,
+    sentencepiece_vocabulary,
+)
 
 SPECIAL = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
@@ -99,7 +102,7 @@ def test_missing_vocabulary_is_named(tmp_path):
 
 @pytest.mark.parametrize("size", [200, 1000])
 def test_wordpiece_vocabulary_has_the_size_that_was_asked_for(size):
-    learned = learn_wordpiece(counts(), size)
+    learned = learn_wordpiece(counts(), size, lambda: None)
     assert len(learned) == len(set(learned.tokens)) == size
     assert learned.tokens[:5] == SPECIAL_TOKENS
 
@@ -107,62 +110,38 @@ def test_wordpiece_vocabulary_has_the_size_that_was_asked_for(size):
 def test_wordpiece_vocabulary_does_not_depend_on_the_order_of_the_counts():
     made = counts()
     turned = Counter(dict(reversed(list(made.items()))))
-    assert learn_wordpiece(made, 300) == learn_wordpiece(turned, 300)
+    assert learn_wordpiece(made, 300, lambda: None) == learn_wordpiece(turned, 300, lambda: None)
 
 
-def joined_pairs(words, first, size):
-    """The tokens of byte pair encoding over characters, word by word: the oracle of a learned vocabulary."""
-    ids = {token: number for number, token in enumerate(first)}
-    spelled = {word: [word[0], *(f"##{character}" for character in word[1:])] for word in words}
-    while len(ids) < size:
-        pairs = Counter()
-        for word, pieces in spelled.items():
-            for pair in itertools.pairwise(pieces):
-                pairs[pair] += words[word]
-        if not pairs:
-            break
-        left, right = max(pairs, key=lambda pair: (pairs[pair], -ids[pair[0]], -ids[pair[1]]))
-        ids.setdefault(left + right[2:], len(ids))
-        for pieces in spelled.values():
-            for place in reversed(range(len(pieces) - 1)):
-                if pieces[place : place + 2] == [left, right]:
-                    pieces[place : place + 2] = [left + right[2:]]
-    return tuple(ids)
-
-
-@pytest.mark.parametrize("size", [100, 300, 2000])
-def test_wordpiece_vocabulary_has_the_pairs_that_occur_most_often(size):
-    # A word may contain a space that is not ASCII's.
-    made = counts(400, seed=size) + Counter({"ka\u2028bo": 7000, "ab": 3})
-    alphabet = choose_alphabet(made, size)
-    expected = joined_pairs(made, (*SPECIAL_TOKENS, *alphabet.tokens), size)
-    assert learn_wordpiece(made, size).tokens == expected
-    assert len(expected) == size or size == 2000
-
-
-def test_large_counts_are_divided(monkeypatch):
-    made = counts(400)
-    expected = learn_wordpiece(made, 300)
-    monkeypatch.setattr(vocabulary_learner, "_WORDS", made.total())
-    assert learn_wordpiece(Counter({word: 7 * count for word, count in made.items()}), 300) == expected
+@pytest.mark.parametrize("threshold", [1, 3, 40, 700, 10**9])
+def test_tokens_are_those_of_tensorflow_texts_learner(threshold):
+    params = learner.Params(None, None, 4, -1, 30, -1, 0, 0, True, "##", [])
+    words = sorted(counts(800, seed=threshold).items())
+    words += [("a", 9), ("\0bada", 50), ("ka\u2028bo", 7), ("aaaaaaa", 60), ("b" * 30, 45)]
+    expected = learner.learn_with_thresh(words, threshold, params)
+    learned = _learn_with_threshold(words, threshold)
+    assert [token for token in learned if len(token.removeprefix("##")) > 1] == [
+        token for token in expected if len(token.removeprefix("##")) > 1
+    ]
+    assert set(learned) == set(expected)
 
 
 def test_wordpiece_vocabulary_spells_every_word_and_holds_the_frequent_ones():
     made = counts()
-    learned = learn_wordpiece(made, 1000)
+    learned = learn_wordpiece(made, 1000, lambda: None)
     tokens = TextTokenizer(learned, True, None)(list(made))
     assert not any(learned.id("[UNK]") in found for found in tokens)
     assert all(len(found) == 1 for found in tokens[:100])
 
 
 def test_wordpiece_vocabulary_of_few_words_is_smaller():
-    learned = learn_wordpiece(Counter({"ab": 3, "b": 1}), 500)
+    learned = learn_wordpiece(Counter({"ab": 3, "b": 1}), 500, lambda: None)
     assert set(learned.tokens) == {*SPECIAL_TOKENS, "ab", "a", "b", "##b"}
 
 
 def test_text_without_words_is_refused():
     with pytest.raises(DataError, match="no words"):
-        learn_wordpiece(Counter(), 500)
+        learn_wordpiece(Counter(), 500, lambda: None)
 
 
 def test_words_are_counted_as_bert_splits_them():

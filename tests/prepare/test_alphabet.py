@@ -43,7 +43,7 @@ def script_text(name, seed=0, lines=150):
 def test_text_of_every_script_has_hardly_an_unknown_token(script, lower_case):
     text = script_text(script)
     counts = count_words(text, "wordpiece", lower_case)
-    learned = learn_wordpiece(counts, 4000)
+    learned = learn_wordpiece(counts, 4000, lambda: None)
     assert len(learned) == len(set(learned.tokens)) <= 4000
     tokens = np.concatenate(TextTokenizer(learned, lower_case, None)(text))
     assert (tokens == learned.id("[UNK]")).mean() < 0.001
@@ -61,7 +61,7 @@ def test_text_of_every_script_has_hardly_an_unknown_token(script, lower_case):
 
 
 def test_ideographs_and_punctuation_have_no_form_inside_words():
-    learned = learn_wordpiece(count_words(script_text("chinese"), "wordpiece", True), 4000)
+    learned = learn_wordpiece(count_words(script_text("chinese"), "wordpiece", True), 4000, lambda: None)
     assert not [token for token in learned.tokens if token.startswith("##")]
     assert len(learned) > 1290
 
@@ -71,7 +71,7 @@ def test_words_are_learned_from_runs_longer_than_a_token():
     rng = np.random.default_rng(0)
     syllables = ["".join(chr(code) for code in rng.integers(0xE01, 0xE2E, 3)) for _ in range(40)]
     text = ["".join(rng.choice(syllables, 25)) for _ in range(400)]
-    learned = learn_wordpiece(count_words(text, "wordpiece", True), 400)
+    learned = learn_wordpiece(count_words(text, "wordpiece", True), 400, lambda: None)
     assert sum(f"##{syllable}" in learned.tokens for syllable in syllables) > 30
     assert not [token for token in learned.tokens if "\0" in token]
     lengths = [len(ids) for ids in TextTokenizer(learned, True, None)(text)]
@@ -80,7 +80,7 @@ def test_words_are_learned_from_runs_longer_than_a_token():
 
 def test_characters_that_do_not_fit_are_named_with_a_size_that_holds_them():
     counts = count_words(script_text("chinese"), "wordpiece", True)
-    learned = learn_wordpiece(counts, 200)
+    learned = learn_wordpiece(counts, 200, lambda: None)
     assert len(learned) == 200
     assert sum(counts[token] for token in learned.tokens) == sum(count for _, count in counts.most_common(195))
     (warning,) = vocabulary_warnings(counts, learned, 200)
@@ -89,7 +89,7 @@ def test_characters_that_do_not_fit_are_named_with_a_size_that_holds_them():
     assert f"make up {share:.2%} of it" in warning
     size = choose_alphabet(counts, 200).vocab_size
     assert f"--vocab_size={size} holds the characters of 99.95%" in warning
-    enough = learn_wordpiece(counts, size)
+    enough = learn_wordpiece(counts, size, lambda: None)
     assert sum(counts[token] for token in enough.tokens) >= 0.9995 * counts.total()
     assert sum(counts[token] for token in enough.tokens[:-1]) < 0.9995 * counts.total()
     assert not any("[UNK]" in warning for warning in vocabulary_warnings(counts, enough, size))
@@ -97,7 +97,7 @@ def test_characters_that_do_not_fit_are_named_with_a_size_that_holds_them():
 
 def test_smaller_vocabulary_is_explained_by_what_the_text_has():
     counts = Counter({"\u4e00": 5, "\u4e8c": 4, "ab": 3, "b": 1})
-    learned = learn_wordpiece(counts, 500)
+    learned = learn_wordpiece(counts, 500, lambda: None)
     assert learned.tokens == (*SPECIAL_TOKENS, "\u4e00", "b", "##b", "\u4e8c", "a", "ab")
     (warning,) = vocabulary_warnings(counts, learned, 500)
     assert "has 11 tokens, not 500: the text has 4 different characters and 1 different words of two" in warning
@@ -106,7 +106,7 @@ def test_smaller_vocabulary_is_explained_by_what_the_text_has():
 
 def test_space_that_words_leave_is_for_the_rare_characters():
     counts = Counter({"\u4e00": 100_000, "\u4e8c": 1, "\u4e09a": 1} | {chr(0x5000 + number): 1 for number in range(40)})
-    learned = learn_wordpiece(counts, 64)
+    learned = learn_wordpiece(counts, 64, lambda: None)
     assert set(learned.tokens) == {*SPECIAL_TOKENS, *"".join(counts).replace("a", ""), "##a", "\u4e09a"}
 
 

@@ -132,13 +132,13 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     if strips and config.resolved_normalization == "bert":
         counts = words.strip_accents(counts)
     workers.load("tftrain.input.tokenization")
-    with progress("learn vocabulary"):
+    with progress("learn vocabulary") as advance:
         from tftrain.prepare import vocabulary_learner
 
         if config.tokenizer_type == "sentencepiece":
             learned = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
             return _tokenizer(config, *learned)
-        vocabulary = vocabulary_learner.learn_wordpiece(counts, size)
+        vocabulary = vocabulary_learner.learn_wordpiece(counts, size, advance)
     for warning in vocabulary_warnings(counts, vocabulary, size):
         logger.warning(warning)
     return _tokenizer(config, vocabulary, strips=strips)
