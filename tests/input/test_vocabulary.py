@@ -13,8 +13,8 @@ from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.input.words import count_words
 from tftrain.prepare.vocabulary_learner import (
-    _learn_with_threshold,
     learn_sentencepiece,
+    learn_with_threshold,
     learn_wordpiece,
     sentencepiece_vocabulary,
 )
@@ -119,7 +119,7 @@ def test_tokens_are_those_of_tensorflow_texts_learner(threshold):
     words = sorted(counts(800, seed=threshold).items())
     words += [("a", 9), ("\0bada", 50), ("ka\u2028bo", 7), ("aaaaaaa", 60), ("b" * 30, 45)]
     expected = learner.learn_with_thresh(words, threshold, params)
-    learned = _learn_with_threshold(words, threshold)
+    learned = learn_with_threshold(words, threshold)
     assert [token for token in learned if len(token.removeprefix("##")) > 1] == [
         token for token in expected if len(token.removeprefix("##")) > 1
     ]

@@ -107,7 +107,7 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
     enough, too_few = _Trial(0, 0, []), _Trial(highest, 0, [])
     while too_few.threshold - enough.threshold > 1:
         threshold = min(max(threshold, enough.threshold + 1), too_few.threshold - 1)
-        tokens = _learn_with_threshold(words, threshold)
+        tokens = learn_with_threshold(words, threshold)
         pieces = [token for token in tokens if len(token.removeprefix("##")) > 1 and _INSIDE not in token]
         trial = _Trial(threshold, taken + len(pieces), pieces)
         progress()
@@ -122,7 +122,7 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
     return enough.pieces or too_few.pieces
 
 
-def _learn_with_threshold(words: list[tuple[str, int]], threshold: int) -> list[str]:
+def learn_with_threshold(words: list[tuple[str, int]], threshold: int) -> list[str]:
     """Returns the tokens of tensorflow-text's `learn_with_thresh`, the most frequent ones first.
 
     In each of its iterations, that function counts the pieces that begin where a token of the last iteration does, and
