@@ -28,8 +28,6 @@ _ZIPF = 1.4
 _PART = 15
 # Marks a part that does not begin a word. Normalization deletes this character, so no word has it.
 _INSIDE = "\0"
-# The learner holds the pieces that end its words in memory, some hundred bytes each.
-_PIECES = 12_000_000
 # Fixed, because the rounding of sums depends on the number of threads.
 _SENTENCEPIECE_THREADS = 2
 
@@ -73,7 +71,7 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
 
     Args:
         characters: words with other characters are left out.
-        limit: maximum number of words. Another limit is the learner's memory, which grows with a word's length.
+        limit: maximum number of words. The learner holds a piece for each of their characters, in some hundred bytes.
     """
     whole: Counter = Counter()
     for word, count in counts.items():
@@ -83,13 +81,7 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
                 parts = [_INSIDE * (begin > 0) + word[begin : begin + _PART] for begin in range(0, len(word), _PART)]
             for part in parts:
                 whole[part] += count
-    words, pieces = [], 0
-    for word, count in sorted(whole.items(), key=lambda item: (-item[1], item[0])):
-        pieces += len(word)
-        if len(words) == limit or pieces > _PIECES:
-            break
-        words.append((word, count))
-    return words
+    return sorted(whole.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, progress: Callable[[], None]) -> list[str]:
