@@ -98,6 +98,21 @@ def test_a_disk_of_larger_pages_is_read_through_the_page_cache(tmp_path, permits
     assert len(refused) == 1
 
 
+def test_a_file_system_that_refuses_to_read_without_waiting_reads_ahead(tmp_path, permits, monkeypatch):
+    preadv = os.preadv
+
+    def refusing(descriptor, blocks, offset, *flags):
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return preadv(descriptor, blocks, offset)
+
+    path, content = written(tmp_path, SIZES[-1])
+    monkeypatch.setattr(os, "preadv", refusing)
+    with opened(path, len(content)) as source:
+        assert not source.direct
+        assert bytes_of(source, 0, len(content)) == content
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_file_that_becomes_shorter_is_named(tmp_path, alone):
     path, content = written(tmp_path, SIZES[-1])

@@ -109,7 +109,7 @@ class Source:
         A read that must not wait doesn't tell: it starts to read the page, and a fast disk has it in time.
         """
         pages = -(-size // PAGE_BYTES)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, NotImplementedError):
             for page in random.sample(range(pages), min(PROBES, pages)):
                 # ctypes takes writable memory only; this is private, so nothing is written to the file.
                 with mmap.mmap(self._descriptor, 1, access=mmap.ACCESS_COPY, offset=page * PAGE_BYTES) as mapped:
@@ -117,6 +117,8 @@ class Source:
                     _LIBC.mincore(ctypes.byref(first), ctypes.c_size_t(1), ctypes.byref(state))
                     del first  # It would keep the mapping open.
                 if not state.value & 1:
+                    with contextlib.suppress(BlockingIOError):  # Network file systems, which read ahead, refuse it.
+                        os.preadv(self._descriptor, [bytearray(1)], page * PAGE_BYTES, os.RWF_NOWAIT)
                     return False
         return True
 
