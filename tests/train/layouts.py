@@ -404,9 +404,12 @@ def connected(parallel):
 
     No state is divided there: Horovod 0.28 crashes at its second start in a process that sets its fusion threshold.
     """
-    transport = os.environ.get(TRANSPORT, "horovod")
-    sizes = {name: getattr(parallel, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
-    return ParallelConfig(group_transport=transport, split_group=parallel.split_group, **sizes)
+    return ParallelConfig(
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        pipeline_parallel_size=parallel.pipeline_parallel_size,
+        split_group=parallel.split_group,
+        group_transport=os.environ.get(TRANSPORT, "horovod"),
+    )
 
 
 def main(names):
