@@ -12,6 +12,7 @@ Run it with the Python that will use Horovod; TensorFlow must be installed for t
 """
 
 import argparse
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -26,18 +27,14 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import horovod_patch
 from horovod_features import Features, of_machine
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
-# Part of the cache key: raise it when this file changes what is built.
-RECIPE = 1
-
-# CMake writes the folders it linked from into the library's run path; one of them, under /tmp, may later be anyone's.
-NO_BUILD_PATHS = "set(CMAKE_SKIP_BUILD_RPATH TRUE)\n"
-SOURCE_LIST = "horovod/tensorflow/CMakeLists.txt"
-DROPPED_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
+# Part of the cache key: raise it when this file or horovod_patch.py changes what is built.
+RECIPE = 2
 
 # A translation unit that includes TensorFlow's headers takes up to 2 GB to compile.
 GB_PER_COMPILER = 2
@@ -70,8 +67,25 @@ def wheel_folder(features: Features) -> Path:
 
 
 def find_wheel(folder: Path) -> Path | None:
-    """Returns the finished wheel in `folder`, or None."""
-    return next(folder.glob("horovod-*.whl"), None)
+    """Returns the finished wheel in `folder`, or None.
+
+    Raises:
+        BuildError: another user could have put it there, or it is not the file that was built.
+    """
+    wheel = next(folder.glob("horovod-*.whl"), None)
+    for path in (folder, wheel) if wheel else ():
+        status = path.stat()
+        if status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022:
+            raise BuildError(f"{path}: others own it or may write there; remove it, or `chmod go-w` after a check")
+    digest = wheel and wheel.with_suffix(".sha256")
+    if wheel and not (digest.is_file() and digest.read_text() == sha256(wheel)):
+        raise BuildError(f"{wheel}: {digest.name} beside it has another digest or is missing; remove the folder")
+    return wheel
+
+
+def sha256(path: Path) -> str:
+    """Returns the digest of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(command: list, **options) -> None:
@@ -84,7 +98,7 @@ def run(command: list, **options) -> None:
 
 
 def unpack_source(work: Path) -> Path:
-    """Downloads the source archive with its hash checked, unpacks it and takes the dropped source off its list.
+    """Downloads the source archive with its hash checked, unpacks it and changes what `horovod_patch` names.
 
     It always unpacks the archive again: Horovod's CMake copies Gloo inside the source tree and fails if a copy exists.
     """
@@ -95,11 +109,10 @@ def unpack_source(work: Path) -> Path:
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
         archive.extractall(work)
     source = work / f"horovod-{VERSION}"
-    listing = source / SOURCE_LIST
-    text = listing.read_text()
-    if DROPPED_SOURCE not in text:
-        raise BuildError(f"{SOURCE_LIST} of Horovod {VERSION} does not list xla_mpi_ops.cc as expected")
-    listing.write_text(text.replace(DROPPED_SOURCE, NO_BUILD_PATHS))
+    try:
+        horovod_patch.apply(source)
+    except ValueError as error:
+        raise BuildError(f"Horovod {VERSION}: {error}") from error
     return source
 
 
@@ -165,13 +178,16 @@ def build(features: Features, folder: Path) -> Path:
             [*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", wheels, source],
             env=build_environment(features, work),
         )
-        built = find_wheel(wheels)
+        built = next(wheels.glob("horovod-*.whl"), None)
         if built is None:
             raise BuildError("the build ended without an error and without a wheel")
         # Copied beside its place, then renamed: another process never sees half a wheel.
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True, mode=0o755)
+        folder.chmod(0o755)
         partial = folder / f"{built.name}.{os.getpid()}.partial"
         shutil.copyfile(built, partial)
+        partial.chmod(0o644)
+        (folder / built.name).with_suffix(".sha256").write_text(sha256(built))
         wheel = partial.rename(folder / built.name)
     say(f"Built {wheel} in {time.monotonic() - started:.0f} s")
     return wheel
@@ -181,9 +197,16 @@ def install(wheel: Path) -> None:
     """Installs the wheel into the running Python's environment and shows that it starts."""
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
     run([*pip, "--no-deps", "--no-index", "--force-reinstall", wheel])
-    check = "import horovod.tensorflow as hvd; hvd.init(); assert hvd.gloo_built() and hvd.size() == 1"
+    check()
+
+
+def check() -> None:
+    """Raises BuildError unless Horovod starts in this environment."""
+    code = "import horovod.tensorflow as hvd; hvd.init(); assert hvd.gloo_built() and hvd.size() == 1"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "OMPI_"))}
-    run([sys.executable, "-c", check], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "2"}, cwd=tempfile.gettempdir())
+    # Nothing is imported from the working folder (-I), and others can't write there.
+    with tempfile.TemporaryDirectory() as own:
+        run([sys.executable, "-I", "-c", code], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "2"}, cwd=own)
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
     tftrain-*.whl       the package with the compiled ops
     horovod-*.whl       as `tools/build_horovod.py` has built it; no package index has one
-    constraints.txt     the versions of the lock file
-    requirements.txt    installs both: pip install -r dist/requirements.txt
+    requirements.txt    installs both, and what they need in the versions of the lock file, all by their SHA-256:
+                        pip install -r dist/requirements.txt
 
 The wheels are for the version of Python, the TensorFlow and the platform that built them. If Horovod was built with
 MPI, the host needs the same MPI.
@@ -16,7 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Container, Iterable
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).parent))
 import build_horovod
@@ -31,9 +35,8 @@ FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 REQUIREMENTS = """\
 # pip install -r requirements.txt
 --find-links .
---constraint constraints.txt
+--require-hashes
 --only-binary tftrain,horovod
-{requirements}
 """
 
 
@@ -72,9 +75,26 @@ def pinned(requirement: re.Match) -> str:
     return f'"{requirement[1]}=={importlib.metadata.version(requirement[1])}"'
 
 
-def constraints(lock: str) -> str:
-    """Returns the versions in a lock file as constraints, without hashes, which pip would require of the wheels too."""
-    return "".join(f"{line.strip()}\n" for line in re.findall(r"^[\w.-]+==[^\\\n]+", lock, re.MULTILINE))
+def needed(roots: Iterable[str]) -> set[str]:
+    """Returns the names of all installed packages that these requirements need, in the form of lock files."""
+    names, waiting = set(), [Requirement(root) for root in roots]
+    done = set()
+    while waiting:
+        each = waiting.pop()
+        name = canonicalize_name(each.name)
+        for extra in {"", *each.extras}:
+            if (name, extra) not in done:
+                done.add((name, extra))
+                requires = map(Requirement, importlib.metadata.requires(name) or ())
+                waiting += [other for other in requires if not other.marker or other.marker.evaluate({"extra": extra})]
+        names.add(name)
+    return names
+
+
+def locked(lock: str, names: Container[str]) -> str:
+    """Returns the entries of a lock file with these names: versions and hashes."""
+    entries = re.findall(r"^([\w.-]+)(==.*\n(?:    --hash=.*\n)*)", lock, re.MULTILINE)
+    return "".join(f"{name}{rest}" for name, rest in entries if canonicalize_name(name) in names)
 
 
 def main() -> int:
@@ -97,10 +117,9 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"build_wheel: exit status {error.returncode} from pip", file=sys.stderr)
         return 1
-    version = wheels[0].name.split("-")[1]
-    names = [f"tftrain{'[gpu]' if choices.gpu else ''}=={version}", f"horovod=={build_horovod.VERSION}"]
-    (arguments.to / "constraints.txt").write_text(constraints(choices.lock.read_text()))
-    (arguments.to / "requirements.txt").write_text(REQUIREMENTS.format(requirements="\n".join(names)))
+    names = needed([f"tftrain{'[gpu]' if choices.gpu else ''}", "horovod"]) - {"tftrain", "horovod"}
+    own = "".join("{}=={} --hash=sha256:{}\n".format(*w.name.split("-")[:2], build_horovod.sha256(w)) for w in wheels)
+    (arguments.to / "requirements.txt").write_text(REQUIREMENTS + own + locked(choices.lock.read_text(), names))
     for wheel in wheels:
         print(f"{wheel}  {wheel.stat().st_size / 1e6:.1f} MB")
     print(f"on another host: pip install -r {arguments.to / 'requirements.txt'}")

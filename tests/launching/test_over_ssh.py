@@ -45,7 +45,7 @@ say(f"{os.getcwd()} {[os.environ.get(name) for name in names]}")
 run(15)
 """
     environ = {**ssh(), "WORD": 'it\'s "$HOME"', "CUDA_VISIBLE_DEVICES": "0"}
-    options = {"hosts": f"localhost:1,{HOST}:2", "ssh_port": 2222, "ssh_identity_file": "/a key"}
+    options = {"hosts": f"localhost:1,{HOST}:2", "ssh_port": 2222, "ssh_identity_file": "/a key", "pass_env": "W*"}
     with started(tmp_path, script, 3, options=options, environ=environ) as job:
         job.wait_for("HOME", 3)
         job.press_ctrl_c()
@@ -58,7 +58,29 @@ run(15)
         f"rank 2 {os.getcwd()} [{word}, None, '1', '3', 'gloo']",
     ]
     (call,) = (tmp_path / "ssh").read_text().splitlines()
-    assert f" {HOST} -p 2222 -i /a key " in call
+    assert f" -p 2222 -i /a key -- {HOST} " in call
+    assert "StrictHostKeyChecking" not in call
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [(None, ""), ("AWS_*,SESSION", "AWS_SECRET_ACCESS_KEY=canary SESSION=canary ")]
+)
+def test_keys_and_passwords_stay_on_this_host_unless_they_are_asked_for(tmp_path, ssh, asked, got):
+    script = "say(' '.join(f'{name}={value}' for name, value in sorted(os.environ.items()) if 'canary' in value))"
+    secrets = ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "PGPASSWORD", "GITHUB_PAT", "SESSION")
+    environ = {
+        **ssh(),
+        **dict.fromkeys(secrets, "canary"),
+        "https_proxy": "http://u:canary@proxy",
+        "TF_NAME": "a canary",
+    }
+    with started(tmp_path, script, 1, options={"hosts": f"{HOST}:1", "pass_env": asked}, environ=environ) as job:
+        assert job.code() == 0, job.everything()
+        names = "GITHUB_PAT, HF_TOKEN, PGPASSWORD, WANDB_API_KEY, https_proxy"
+        assert job.output().splitlines()[-1] == f"rank 0 {got}TF_NAME=a canary"
+        assert (
+            f"{HOST} does not get {'' if asked else 'AWS_SECRET_ACCESS_KEY, '}{names}; --pass_env=NAME" in job.output()
+        )
 
 
 def test_lines_of_a_login_script_are_passed_on_as_errors(tmp_path, ssh):

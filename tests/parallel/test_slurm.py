@@ -1,14 +1,16 @@
 """The ranks of an srun step find each other: rank 0's address, its rendezvous, and the places that Horovod gets."""
 
+import os
 import socket
 import threading
 import time
+import urllib.error
 
 import pytest
 
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
-from tftrain.parallel.rendezvous import Store, address_of_store
+from tftrain.parallel.rendezvous import TOKEN, Store, address_of_store
 
 
 def environment(rank, port, **changes):
@@ -26,6 +28,12 @@ def environment(rank, port, **changes):
         "HOROVOD_GLOO_IFACE": "lo",
         **changes,
     }
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch, tmp_path):
+    monkeypatch.setenv(TOKEN, "that of the batch script")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def connect(environ, seconds=20):
@@ -98,6 +106,24 @@ def test_ranks_wait_for_rank_0_and_get_their_places(port):
     assert len({found[rank]["HOROVOD_HOSTNAME"] for rank in found}) == 2
     Store(address_of_store(found[0])).put("width", "2")
     assert Store(address_of_store(found[3])).get("width") == "2"
+
+
+def test_ranks_of_a_user_share_a_token_that_nobody_else_can_read(port, tmp_path, monkeypatch):
+    monkeypatch.delenv(TOKEN)
+    waits = threading.Thread(target=connect, args=[environment(1, port)])
+    waits.start()
+    connect(environment(0, port))
+    waits.join()
+    file = tmp_path / "cache/tftrain/steps/41.0"
+    assert file.read_text() == os.environ[TOKEN]
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    monkeypatch.delenv(TOKEN)
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        Store(f"127.0.0.1:{port}").get("slurm_step")
+    file.unlink()
+    with pytest.raises(slurm.AbsentServerError, match=r"no token in .*41\.0, which the hosts must share; or write"):
+        connect(environment(1, port), seconds=0.3)
+    monkeypatch.setenv(TOKEN, "restored after the test")
 
 
 @pytest.mark.parametrize(

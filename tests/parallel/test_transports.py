@@ -29,10 +29,10 @@ def kinds(transport, environ, gpu=False, tensor=2, pipeline=2):
 
 def test_who_has_which_transport():
     both = ("tensor", "link")
-    assert kinds("auto", STORE) == kinds("tensorflow", STORE) == both
+    assert kinds("tensorflow", STORE) == both
     assert kinds("tensorflow", STORE, tensor=1) == ("link",)
     assert kinds("tensorflow", STORE, gpu=True) == ("tensor",)
-    for none in (("horovod", STORE), ("auto", STORE, True), ("auto", {}), ("auto", STORE, False, 1, 1)):
+    for none in (("horovod", STORE), ("auto", STORE), ("auto", {}), ("tensorflow", STORE, False, 1, 1)):
         assert kinds(*none) == ()
     mesh = Mesh(size=8, tensor_parallel_size=2, pipeline_parallel_size=2, tensorflow_kinds=both)
     assert mesh.tensor.by_tensorflow
@@ -78,8 +78,10 @@ def test_a_port_is_reached_at_the_address_of_the_run_alone(family, wildcard):
         server.listen()
         port = server.getsockname()[1]
         assert all(reaches(address, port) for address in ("127.0.0.1", "127.0.0.2"))
-        tensorflow_cluster.listen_only_at("127.0.0.2", port)
+        tensorflow_cluster.listen_only_at("127.0.0.2", port, ["127.0.0.1", "127.0.0.2"])
         assert [reaches(address, port) for address in ("127.0.0.1", "127.0.0.2", "::1")] == [False, True, False]
+        with pytest.raises(OSError, match="timed out"):  # From a host without ranks.
+            socket.create_connection(("127.0.0.2", port), 1, ("127.0.0.3", 0))
         for _ in range(3):
             server.accept()[0].close()
         with socket.create_connection(("127.0.0.2", port)) as client:
@@ -92,7 +94,7 @@ def test_a_port_is_reached_at_the_address_of_the_run_alone(family, wildcard):
             connection.close()
         assert received == sent
     with pytest.raises(OSError, match=rf"nothing listens at port {port}"):
-        tensorflow_cluster.listen_only_at("127.0.0.2", port)
+        tensorflow_cluster.listen_only_at("127.0.0.2", port, ["127.0.0.1", "127.0.0.2"])
 
 
 @pytest.fixture

@@ -43,9 +43,17 @@ def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
     assert data <= {name.split("/")[-1] for name in names}
 
 
-def test_constraints_are_the_versions_of_the_lock_without_hashes():
-    lock = "# by uv\na-b==1.2 ; python_version < '3.13' \\\n    --hash=sha256:00 \\\n    # via c\nd_e==3\n"
-    assert build_wheel.constraints(lock) == "a-b==1.2 ; python_version < '3.13'\nd_e==3\n"
+def test_requirements_have_the_versions_and_hashes_of_what_the_wheels_need_and_of_nothing_else():
+    entry = "a-b==1.2 ; python_version < '3.13' \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
+    lock = f"# by uv\n{entry}    # via c\nd_e==3\n"
+    assert build_wheel.locked(lock, {"a-b", "d-e"}) == f"{entry}d_e==3\n"
+    assert build_wheel.locked(lock, {"d-e"}) == "d_e==3\n"
+    names = build_wheel.needed(["tftrain", "horovod"])
+    assert {"tensorflow", "numpy", "cloudpickle", "markupsafe"} <= names
+    assert names.isdisjoint({"pytest", "beam", "ray"})
+    entries = build_wheel.locked((ROOT / "requirements.lock").read_text(), names - {"tftrain", "horovod"})
+    pinned = re.findall(r"^([\w.-]+)==.*\n    --hash=", entries, re.MULTILINE)
+    assert {build_wheel.canonicalize_name(name) for name in pinned} == names - {"tftrain", "horovod"}
 
 
 # Nightly: half a minute of pip and of a training; the content is tested above.

@@ -128,8 +128,9 @@ class ParallelConfig:
     chunks, chunk c of stage s is number c * stages + s of the list."""
     group_transport: str = flag("auto", choices=GROUP_TRANSPORTS)
     """What sums and gathers over tensor parallel ranks, and sends between pipeline stages; gradients are always summed
-    over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. auto: tensorflow on
-    CPUs; horovod on GPUs and under MPI."""
+    over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. Each rank then
+    listens at a port where every user of the run's hosts can run ops in it, so that user reads and writes your files:
+    only for hosts that nobody else uses. auto: horovod."""
     backward_segments: int | None = flag(None, minimum=1)
     """Number of segments of the model whose backward passes run one after the other: the gradients of one are summed
     over the ranks while the next one is computed. By default one for every 32 MB of gradients, at most 8, if XLA

@@ -58,7 +58,8 @@ class Agent:
                 check_host_name()
             check_memory(hello["memory_gb"])
             self.send(ready=interface(hello["address"], hello["port"], hello["interfaces"]))
-            on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
+            if hello["keepalive_port"]:  # This is another host than the launcher's.
+                on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
             if (job := self._receive()) is None:
                 return
             self._start(job)

@@ -25,6 +25,9 @@ class LaunchConfig:
     )
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.")
+    pass_env: str | None = flag(None)
+    """Environment variables that other hosts get beside the usual ones, separated by commas: names or patterns, such as
+    AWS_*,MY_FLAG. By default they get none that docs/security.md does not name, so no keys and no passwords."""
     start_timeout: float = flag(30.0, "Seconds until every host must have answered.", above=0)
     fork_ranks: bool = flag(
         False,

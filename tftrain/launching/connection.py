@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, BinaryIO, NamedTuple
 
-from horovod.runner.util.remote import get_remote_command
+from horovod.runner.common.util.env import KUBEFLOW_MPI_EXEC, is_kubeflow_mpi
 
 from tftrain.launching import messages
 from tftrain.launching.config import LaunchConfig
@@ -19,8 +19,9 @@ from tftrain.launching.hosts import Host
 AGENT = ("-m", "tftrain.launching.agent")
 CONNECT_SECONDS = 10
 CLOSE_SECONDS = 5
-# After a minute without an answer, ssh ends.
-KEEPALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
+# Nobody answers a question. After a minute without an answer of the host, ssh ends. What it thinks of the host's key
+# stands in its own configuration.
+SSH_OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ServerAliveInterval=15", "ServerAliveCountMax=4")
 # What the agent's own interpreter may need; the ranks' variables follow in a message.
 FOR_INTERPRETER = ("LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -122,6 +123,9 @@ def over_ssh(host: str, config: LaunchConfig) -> list[str]:
     """Returns the command that starts the agent on another host, in this folder and with this interpreter."""
     variables = [f"{name}={os.environ[name]}" for name in FOR_INTERPRETER if name in os.environ]
     there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *variables, sys.executable, *AGENT])}"
-    identity = config.ssh_identity_file and shlex.quote(config.ssh_identity_file)
-    command = shlex.split(get_remote_command(shlex.quote(there), host, config.ssh_port, identity, CONNECT_SECONDS))
-    return [command[0], *KEEPALIVE, *command[1:]] if command[0] == "ssh" else command
+    if is_kubeflow_mpi():
+        return [KUBEFLOW_MPI_EXEC, host, there]
+    options = [word for option in SSH_OPTIONS for word in ("-o", option)]
+    options += ["-p", str(config.ssh_port)] if config.ssh_port else []
+    options += ["-i", config.ssh_identity_file] if config.ssh_identity_file else []
+    return ["ssh", *options, "--", host, there]

@@ -1,18 +1,39 @@
 """The hosts of a job from `--hosts` or `--hostfile`, their ranks, which Horovod assigns, and the ranks' environment."""
 
+import fnmatch
+import logging
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from horovod.runner.common.util.env import is_exportable
 from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.util import network
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import read_small
 from tftrain.launching.config import LaunchConfig
+from tftrain.parallel.rendezvous import TOKEN
 
+logger = logging.getLogger(__name__)
+
+# Environment variables that travel to other hosts: what shells, Python, TensorFlow, Horovod and their libraries read
+# where they run. docs/security.md has the same list.
+TRAVELS = (
+    *("PATH", "*LIBRARY_PATH", "LD_PRELOAD", "PYTHON*", "VIRTUAL_ENV", "CONDA*", "LANG", "LC_*", "TZ"),
+    *("TMPDIR", "XDG_CACHE_HOME", "TFTRAIN_*", "HOROVOD_*", "NCCL_*", "GLOO_*", "UCX_*", "TF_*", "XLA_*", "CUDA_*"),
+    *("NVIDIA_*", "OMP_*", "MKL_*", "KMP_*", "ONEDNN_*", "DNNL_*", "OPENBLAS_*", "MALLOC_*", "GLIBC_TUNABLES"),
+    *("GRPC_*", "*_proxy", "*_PROXY", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "FSSPEC_*", "HF_HOME", "HF_HUB_OFFLINE"),
+    *("WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_BASE_URL", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_*"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL*", "AWS_PROFILE", "AWS_CONFIG_FILE"),
+)
+# They belong to the launcher's host alone, whatever else they match.
+STAYS = ("*CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OLDPWD", "BASH_FUNC_*")
+# Names and values that say that the value is a secret.
+SECRET = re.compile(
+    r"(?i)(^|_)(KEY|PAT|PASS)(_|$)|API_?KEY|TOKEN(?!IZER)|SECRET|PASSW(OR)?D|CREDENTIAL|CONNECTION_STRING"
+)
+WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 MAX_HOSTFILE_BYTES = 1 << 20
 _HOST = re.compile(r"([\w.-]+):(\d{1,6})")
 _HOST_LINE = re.compile(r"([\w.-]+)\s+slots\s*=\s*(\d{1,6})")
@@ -49,14 +70,17 @@ def assign(config: LaunchConfig) -> list[Host]:
 
 
 def variables(
-    host: Host, environ: Mapping[str, str], network: Mapping[str, object], chosen_interfaces: str | None
+    host: Host, environ: Mapping[str, str], network: Mapping[str, object], config: LaunchConfig
 ) -> dict[str, str]:
     """Returns the environment variables that all ranks of a host have.
 
-    They are the launcher's, and Horovod's for the network. Other hosts do not get what only this one has, such as
-    CUDA_VISIBLE_DEVICES. `chosen_interfaces` is the value of --network-interfaces.
+    They are the launcher's, on other hosts those that `travels` chooses, and Horovod's for the network.
     """
-    passed = {name: value for name, value in environ.items() if host.is_local or is_exportable(name)}
+    chosen_interfaces, passed = config.network_interfaces, dict(environ)
+    if not host.is_local:
+        passed = {name: value for name, value in environ.items() if travels(name, value, config.pass_env)}
+        if secrets := sorted(name for name in environ if name not in passed and is_secret(name, environ[name])):
+            logger.info(f"{host.name} does not get {', '.join(secrets)}; --pass_env=NAME sends a variable")
     network = {name: str(value) for name, value in network.items()}
     if chosen_interfaces:
         network["NCCL_SOCKET_IFNAME"] = chosen_interfaces
@@ -64,6 +88,19 @@ def variables(
         network.pop("NCCL_SOCKET_IFNAME", None)
     # A rank's lines come out at once, also those of libraries that print.
     return {**passed, "PYTHONUNBUFFERED": "1", **network}
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the name of a variable, or its value, says that it is a secret."""
+    return SECRET.search(name) is not None or WITH_PASSWORD.search(value) is not None
+
+
+def travels(name: str, value: str, chosen: str | None) -> bool:
+    """Whether a variable is sent to other hosts; `chosen` is the value of --pass_env."""
+    wanted = any(fnmatch.fnmatchcase(name, pattern) for pattern in (chosen or "").split(","))
+    usual = any(fnmatch.fnmatchcase(name, pattern) for pattern in TRAVELS) and not is_secret(name, value)
+    stays = any(fnmatch.fnmatchcase(name, pattern) for pattern in STAYS)
+    return name == TOKEN or ((wanted or usual) and not stays)
 
 
 def _given(config: LaunchConfig) -> list[HostInfo]:

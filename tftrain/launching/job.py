@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
 
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
@@ -24,6 +23,7 @@ from tftrain.launching.connection import Connection, Event, Output
 from tftrain.launching.hosts import Host, variables
 from tftrain.launching.layouts import Layouts
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
+from tftrain.parallel import store_server
 from tftrain.parallel.rendezvous import STORE_ERRORS, Store
 from tftrain.supervise.signals import REQUESTS, Signals
 
@@ -34,10 +34,8 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
+CONNECTIONS_WAITING = 4096
 POLL_SECONDS = 2  # between questions whether a layout is slow
-# Every rank asks for the address of every other one, all at the same time. Horovod's server lets 5 connections wait;
-# the kernel drops further ones, and tries again after a second or more.
-REQUESTS_WAITING = 4096
 SSH_FAILED = 255
 
 
@@ -49,13 +47,6 @@ class Limits(NamedTuple):
     starting: float = 10  # the same, if they were not: ranks that wait for the failed one do not learn of its end
     terminate: float = 10  # from SIGTERM to SIGKILL
     kill: float = 5  # from SIGKILL to the end of the job
-
-
-class _Handler(RendezvousHandler):
-    """Answers at once, in one packet."""
-
-    disable_nagle_algorithm = True
-    wbufsize = -1
 
 
 class LaunchError(RunError):
@@ -82,14 +73,15 @@ def run(
         # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    job = _Job(hosts, config, limits, layouts)
-    server = RendezvousServer()
-    port = server.start(_Handler)
-    server._httpd.socket.listen(REQUESTS_WAITING)
-    server.init([slot for host in hosts for slot in host.slots])
+    store_server.make_token()
+    # One address serves all hosts, unless they are reached by several networks.
+    own = {host.launcher_address for host in hosts}
+    address = own.pop() if len(own) == 1 else ""
+    server = store_server.serve(address, 0, [slot for host in hosts for slot in host.slots])
+    job = _Job(hosts, config, limits, layouts, address)
     with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
         try:
-            return job.connect(port) or job.supervise(command, fork_server)
+            return job.connect(server.server_port) or job.supervise(command, fork_server)
         finally:
             job.close()
 
@@ -97,8 +89,11 @@ def run(
 class _Job:
     """The state of `run`."""
 
-    def __init__(self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits, layouts: Layouts | None):
+    def __init__(
+        self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits, layouts: Layouts | None, address: str
+    ):
         self._hosts, self._config, self._limits, self._layouts = hosts, config, limits, layouts
+        self._address = address  # at which the store listens; "" for all of this host
         # Of an agent; a first signal; or the exit code after a second one.
         self._events: queue.Queue[Event | signal.Signals | int] = queue.Queue()
         self._output = Output()
@@ -109,8 +104,10 @@ class _Job:
         self._steps: list[tuple[float, int | None]] = []
         self._stop_requested = self._by_launcher = False
         self._forced: int | None = None
-        # The agents connect to it. The kernel accepts the connections and answers keepalives.
-        self._keepalive = socket.create_server(("", 0), backlog=len(hosts))
+        # Agents of other hosts connect to it. The kernel accepts the connections and answers keepalives.
+        self._keepalive = None
+        if not all(host.is_local for host in hosts):
+            self._keepalive = socket.create_server((address, 0), backlog=CONNECTIONS_WAITING)
 
     def request(self, name: str) -> None:
         """Takes a first signal, from any thread."""
@@ -137,7 +134,7 @@ class _Job:
             connection.send(
                 address=host.launcher_address,
                 port=port,
-                keepalive_port=self._keepalive.getsockname()[1],
+                keepalive_port=self._keepalive.getsockname()[1] if self._keepalive and not host.is_local else 0,
                 interfaces=interfaces,
                 is_parallel=len(self._host_names) > 1,
                 save_seconds=self._limits.save,
@@ -168,7 +165,7 @@ class _Job:
             connection.send(
                 command=command,
                 fork_server=fork_server,
-                environ=variables(host, os.environ, network, self._config.network_interfaces),
+                environ=variables(host, os.environ, network, self._config),
                 ranks={slot.rank: create_slot_env_vars(slot) for slot in host.slots},
                 terminals=self._output.terminals(),
             )
@@ -203,7 +200,8 @@ class _Job:
         return code
 
     def close(self) -> None:
-        self._keepalive.close()
+        if self._keepalive:
+            self._keepalive.close()
         last = time.monotonic() + CLOSE_SECONDS
         for connection in self._connections:
             connection.close()
@@ -275,7 +273,7 @@ class _Job:
 
     def _are_connected(self) -> bool:
         """Returns whether every rank has reached the start of Horovod; ranks put a note into the store there."""
-        store = Store(f"127.0.0.1:{self._port}")
+        store = Store(f"{self._address or '127.0.0.1'}:{self._port}")
         try:
             return all(store.get(f"present_{rank}", seconds=5) is not None for rank in self._host_names)
         except STORE_ERRORS:

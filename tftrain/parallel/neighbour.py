@@ -19,11 +19,11 @@ SECONDS = 30  # As for Gloo's connections.
 class _Files(http.server.SimpleHTTPRequestHandler):
     timeout = SECONDS
 
-    def do_GET(self):
+    def send_head(self):
+        """Opens the file of a request of any method."""
         if hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.server.key.encode()):
-            super().do_GET()
-        else:
-            self.send_error(http.HTTPStatus.FORBIDDEN)
+            return super().send_head()
+        return self.send_error(http.HTTPStatus.FORBIDDEN)
 
     def log_message(self, *_):
         pass

@@ -28,6 +28,8 @@ REQUESTS_PER_SECOND = 400
 # A rank that has waited for some time waits this share of it until it asks again.
 POLL_SHARE = 0.125
 STORE_ERRORS = (OSError, http.client.HTTPException)
+# The environment variable with the secret of a job, which each request has; Horovod's own requests too.
+TOKEN = "HOROVOD_JOB_TOKEN"
 
 
 class Store:
@@ -38,6 +40,8 @@ class Store:
         self._url = f"http://{address}/{scope}/"
         # Without a proxy, as Horovod itself does.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        if token := os.environ.get(TOKEN):
+            self._opener.addheaders = [("Authorization", f"Bearer {token}")]
 
     def put(self, name: str, value: str, seconds: float = WAIT_SECONDS) -> None:
         """Stores a value under a name of letters, digits and underscores."""

@@ -2,20 +2,27 @@
 
 `tftrain.launch` and horovodrun serve the rendezvous themselves and give its address to the ranks. srun does not, so
 each rank computes the address from Slurm's variables: the first host of the step, and a port that belongs to the step.
+The token of the job is in a file that only the user can read, in a folder that the hosts share, or in
+HOROVOD_JOB_TOKEN, which the batch script may set.
 
 `HOROVOD_CONTROLLER=mpi` connects the ranks through MPI instead.
 """
 
+import atexit
+import contextlib
 import os
 import re
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
+from tftrain.host.addresses import Cache
 from tftrain.host.environment import route_to
 from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.parallel import store_server
 from tftrain.parallel.launcher import Launch, is_slurm_step, tasks_of_hosts
-from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, WAIT_SECONDS, Store
+from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, TOKEN, WAIT_SECONDS, Store
 
 # The last ports: Linux gives those below 61,000 to outgoing connections.
 FIRST_PORT, PORTS = 61440, 4096
@@ -23,6 +30,7 @@ STEPS_OF_JOB = 16
 PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 INTERFACE = "HOROVOD_GLOO_IFACE"
 NAME_OF_STEP = "slurm_step"
+_OWN_TOKEN = f"or write `export {TOKEN}=$(openssl rand -hex 32)` into the batch script, before srun"
 
 
 class SlurmError(RunError):
@@ -39,7 +47,8 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
     """Serves the rendezvous on rank 0 until the process ends; on all ranks, waits for it.
 
     Args:
-        environ: Slurm's variables. The user may set HOROVOD_GLOO_RENDEZVOUS_PORT and HOROVOD_GLOO_IFACE.
+        environ: Slurm's variables. The user may set HOROVOD_GLOO_RENDEZVOUS_PORT and HOROVOD_GLOO_IFACE. The token is
+            that of the process's environment, which gets one if it has none.
         seconds: how long rank 0 may take.
 
     Returns:
@@ -67,10 +76,13 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
     slot.rank = launch.rank  # Slurm may deal the ranks to the hosts in turn.
     host, port = first_host(environ["SLURM_STEP_NODELIST"]), port_of_step(environ)
     step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    token = None if os.environ.get(TOKEN) else Cache().path("steps", step)
     if launch.rank == 0:
-        _serve(host, port, slots)
-        Store(f"127.0.0.1:{port}").put(NAME_OF_STEP, step)
-    address = _await_server(host, port, step, seconds)
+        if token:
+            _write_token(token, store_server.make_token())
+        address = _serve(host, port, slots, several=len(hosts) > 1)
+        Store(f"{address}:{port}").put(NAME_OF_STEP, step)
+    address = _await_server(host, port, step, seconds, token)
     interface = environ.get(INTERFACE) or _interface(host, address, port, len(hosts))
     network = {name: str(value) for name, value in create_run_env_vars(address, [interface], port).items()}
     if "NCCL_SOCKET_IFNAME" in environ:
@@ -102,27 +114,54 @@ def port_of_step(environ: Mapping[str, str]) -> int:
     return FIRST_PORT + (int(environ["SLURM_JOB_ID"]) * STEPS_OF_JOB + step) % PORTS
 
 
-def _serve(host: str, port: int, slots: list) -> None:
-    """Serves the rendezvous in a thread that ends with the process."""
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-    from horovod.runner.util.threads import in_thread
+def _serve(host: str, port: int, slots: list, several: bool) -> str:
+    """Serves the rendezvous of one or several hosts at the address of `host`, this one, until the process ends.
 
+    Returns:
+        The address. If the name has one of loopback, others reach the host at another address: it serves at all.
+    """
     try:
-        server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+        address = socket.gethostbyname(host)
+        store_server.serve("" if several and address.startswith("127.") else address, port, slots)
+        return address
     except OSError as error:
         raise SlurmError(
             f"rank 0 can't listen at port {port} of {host}: {error.strerror}; set {PORT} to a free port there, the "
             "same for all ranks"
         ) from error
-    server.init(slots)
-    in_thread(target=server.serve_forever)
 
 
-def _await_server(host: str, port: int, step: str, seconds: float) -> str:
-    """Waits until this step's rank 0 answers; returns its IPv4 address."""
+def _write_token(path: Path, token: str) -> None:
+    """Puts a token into a file that only this user can read, until the process ends."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            file.write(token)
+        new.replace(path)
+    except OSError as error:
+        raise SlurmError(f"{path}: {error.strerror}; {_OWN_TOKEN}") from error
+    atexit.register(path.unlink, missing_ok=True)
+
+
+def _take_token(path: Path) -> bool:
+    """Puts the token in a file of this user into the environment; returns whether there is one."""
+    with contextlib.suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+        if os.fstat(file.fileno()).st_uid == os.getuid():
+            os.environ[TOKEN] = file.read()
+            return bool(os.environ[TOKEN])
+    return False
+
+
+def _await_server(host: str, port: int, step: str, seconds: float, token: Path | None) -> str:
+    """Waits until this step's rank 0 answers; returns its IPv4 address. `token` is the file of the token, if any."""
     last, reason = time.monotonic() + seconds, ""
     while time.monotonic() < last:
         try:
+            if token and not _take_token(token):
+                reason = f"no token in {token}, which the hosts must share; {_OWN_TOKEN}"
+                time.sleep(POLL_SECONDS)
+                continue
             address = socket.gethostbyname(host)
             answer = Store(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
             if answer == step:

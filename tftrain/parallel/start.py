@@ -69,7 +69,7 @@ def start(launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None 
 
 
 def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str], gpu: bool) -> tuple[str, ...]:
-    """Returns the kinds of groups whose transport is TensorFlow. auto: those for which it is faster on CPUs.
+    """Returns the kinds of groups whose transport is TensorFlow. auto: none, because its ports run ops for everybody.
 
     On GPUs, TensorFlow's collectives begin in the order of each rank's program, in which the transfers of two stages
     have different orders: there these stay with Horovod.
@@ -78,11 +78,10 @@ def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str
         AgreedMeshError: it was asked for, and there is no store through which the ranks could exchange addresses.
     """
     sizes = {"tensor": mesh.tensor_parallel_size, "link": 1 if gpu else mesh.pipeline_parallel_size}
-    has_store = address_of_store(environ) is not None
-    if group_transport == "horovod" or (group_transport == "auto" and (gpu or not has_store)):
+    if group_transport != "tensorflow":
         return ()
     kinds = tuple(kind for kind, size in sizes.items() if size > 1)
-    if kinds and not has_store:
+    if kinds and address_of_store(environ) is None:
         raise AgreedMeshError(
             "--group_transport=tensorflow: expected auto or horovod, because under MPI the ranks can't exchange the "
             "addresses for TensorFlow's collectives; or start them with `tftrain.launch`"

@@ -4,7 +4,8 @@ Every process serves the others on a port of its own. The addresses are exchange
 Horovod starts, because TensorFlow must know them before it runs its first op.
 
 TensorFlow's server listens at all addresses of a host and knows no other way. Who can connect to it can run ops in the
-process. So a filter of the kernel drops what is sent to the port at another address than that of the run.
+process. So a filter of the kernel drops what is sent to the port at another address than that of the run, and what
+comes from a host without ranks. It can't distinguish the users of these hosts.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
@@ -87,26 +88,33 @@ def join(rank: int, addresses: Sequence[str], reserved: socket.socket) -> None:
         context.ensure_initialized()
     host, _, port = addresses[rank].rpartition(":")
     try:
-        listen_only_at(host, int(port))
+        listen_only_at(host, int(port), {each.rpartition(":")[0] for each in addresses})
     except OSError as error:
         logger.warning(f"port {port} of TensorFlow's collectives is open at all addresses of this host: {error}")
     reserved.close()
 
 
-def listen_only_at(address: str, port: int) -> None:
+def listen_only_at(address: str, port: int, sources: Iterable[str]) -> None:
     """Lets the sockets of this process that listen at a port, and their connections, receive what is sent to `address`.
+
+    Args:
+        address, sources: IPv4 addresses; those in `sources` may send.
 
     Raises:
         OSError: there is no such socket, or the kernel takes no filter.
     """
+    known = [int.from_bytes(socket.inet_aton(each), "big") for each in sources]
     program = [
         (0x30, 0, 0, IP_HEADER),  # load the first byte: the version and the length of the header
         (0x54, 0, 0, 0xF0),
-        (0x15, 0, 3, 0x40),  # IPv4, else drop
+        (0x15, 1, 0, 0x40),  # IPv4, else drop
+        (0x06, 0, 0, 0),
         (0x20, 0, 0, IP_HEADER + 16),  # load the destination
-        (0x15, 0, 1, int.from_bytes(socket.inet_aton(address), "big")),  # `address`, else drop
-        (0x06, 0, 0, 0xFFFFFFFF),  # accept
-        (0x06, 0, 0, 0),  # drop
+        (0x15, 1, 0, int.from_bytes(socket.inet_aton(address), "big")),  # `address`, else drop
+        (0x06, 0, 0, 0),
+        (0x20, 0, 0, IP_HEADER + 12),  # load the source; a source that is known is accepted
+        *(line for source in known for line in ((0x15, 0, 1, source), (0x06, 0, 0, 0xFFFFFFFF))),
+        (0x06, 0, 0, 0),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     filters = struct.pack("HP", len(program), ctypes.addressof(code))

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 PARENT = "TFTRAIN_SUPERVISOR"  # in the environment of a child, the number of the process that has started it
 MAX_RANKS = 4096  # more than any job has
+RESUME = "--resume=auto"
 HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
 # The time that a child has to notice that its peers are gone, and to report it.
@@ -139,9 +140,10 @@ class Supervisor:
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
         # After the first start, the run's own checkpoints are newer than what --resume names; also for a new host.
-        resume = "--resume=auto" if self._saves and self._has_restarted and folder.newest(self._output_dir) else ""
-        resume = value_of_rank_0(self._launch, "resume", resume, self._environ)
-        self._child = subprocess.Popen([*self._command, *resume.split()], env=self._environ, stdin=subprocess.DEVNULL)
+        resume = RESUME if self._saves and self._has_restarted and folder.newest(self._output_dir) else ""
+        resumes = value_of_rank_0(self._launch, "resume", resume, self._environ) == RESUME
+        command = [*self._command, RESUME] if resumes else self._command
+        self._child = subprocess.Popen(command, env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
