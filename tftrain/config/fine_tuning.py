@@ -12,6 +12,7 @@ _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
 _TEXTS, _COMPLETION, _ANSWERS = (
     {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))
 )
+_WITH_COLUMNS = {"task": (*_TEXTS["task"], "token_classification")}
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,17 @@ class FineTuningConfig:
     ON_RESUME = "named"
 
     train_file: str | None = flag(None, path=True)
-    """Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering; for
-    completion, prompts with completions, or JSONL with lists of messages."""
+    """Labelled examples: TSV, CSV, JSON; CoNLL for token_classification; SQuAD's JSON for question_answering; for
+    completion, prompts with completions, or JSON with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
-    text_column: str | None = flag(None, restrict=_TEXTS)
+    text_column: str | None = flag(None, restrict=_WITH_COLUMNS)
     """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
-    with task=completion."""
+    with task=completion; with task=token_classification the number of the column of the word, by default 0."""
     text_pair_column: str | None = flag(None, restrict={"task": _OF_TEXTS})
     """Column of the second text of a pair; by default there is none."""
-    label_column: str | None = flag(None, restrict={"task": (*_OF_TEXTS[:3], "completion")})
-    """Column of the label; by default label, or completion with task=completion."""
+    label_column: str | None = flag(None, restrict=_WITH_COLUMNS)
+    """Column of the label; by default label, or completion with task=completion, or with task=token_classification the
+    last one."""
     header: bool = flag(True, restrict=_TEXTS)
     """Whether the first line of a TSV or CSV has the names of the columns."""
     chat_template: str | None = flag(None, path=True, restrict=_COMPLETION)
@@ -38,6 +40,8 @@ class FineTuningConfig:
     default the tokenizer's own."""
     label_separator: str = flag("|", restrict={"task": ("multi_label",)})
     """Separates the labels of an example of task=multi_label; JSONL may have lists."""
+    skip_bad_rows: bool = flag(False, restrict={"task": (*_WITH_COLUMNS["task"], "question_answering")})
+    """Leave out examples that can't be read, and say how many; by default the first one ends the run."""
     glue_task: str | None = flag(None, choices=GLUE_TASKS)
     """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
     glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)

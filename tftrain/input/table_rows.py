@@ -3,6 +3,8 @@
 import codecs
 import csv
 import io
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, AnyStr, BinaryIO, NamedTuple
 
@@ -12,6 +14,7 @@ from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
+HEADER_AGAIN = "the names of the columns again; remove the line"  # the fault of a row of files that were joined
 
 
 class Row(NamedTuple):
@@ -63,7 +66,9 @@ def separated_rows(
             check(names, name)
             if header:
                 continue
-        if len(fields) == len(names):
+        if header and [field.removeprefix("\ufeff") for field in fields] == names and len(names) > 1:
+            yield Row(where, {}, HEADER_AGAIN)
+        elif len(fields) == len(names):
             yield Row(where, dict(zip(names, fields, strict=True)))
         else:
             yield Row(where, {}, f"{len(fields)} fields; expected {len(names)}, as in the first line")
@@ -74,6 +79,8 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
     is_tsv = delimiter == "\t"
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="\n" if is_tsv else "")
     lines = _lines(text.readline, name)
+    if not is_tsv:
+        delimiter, lines = _delimited(lines, delimiter)
     if is_tsv:
         for number, line in enumerate(lines, 1):
             if line := line.rstrip("\r\n"):
@@ -87,6 +94,16 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
                 yield reader.line_num, fields, None
         except csv.Error as error:
             yield reader.line_num, [], str(error)
+
+
+def _delimited(lines: Iterator[str], delimiter: str) -> tuple[str, Iterator[str]]:
+    """Returns what separates the columns of CSV, and its lines: the first line without a comma may have ; or a tab."""
+    first = next(lines, "")
+    if named := re.fullmatch(r"sep=(.)\s*", first):  # Spreadsheets write this line.
+        return named[1], itertools.chain(["\n"], lines)
+    unquoted = re.sub(r'"[^"]*"', "", first)
+    found = [each for each in (delimiter, ";", "\t") if each in unquoted]
+    return (found or [delimiter])[0], itertools.chain([first] if first else [], lines)
 
 
 def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:

@@ -1,20 +1,27 @@
 """Examples of text with labels, as tables have them: one text or a pair, and a class, classes or a number."""
 
+import logging
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.host.files import listed
+from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
-from tftrain.labelled import glue
-from tftrain.labelled.tables import column_of, read_table, text_of
+from tftrain.labelled import classes, glue
+from tftrain.labelled.tables import column_of, columns_of, read_table, text_of, usable
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
 PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
-LABEL_COLUMNS = ("label", "labels", "score")
+LABEL_COLUMNS = ("label", "labels")
+NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
 MAX_LABELS = 10_000
-_MOST_DIGITS = 4300  # Python's int() reads no longer texts.
+_LIST = re.compile(r"[\[({].*[\])}]", re.DOTALL)  # as pandas writes a list into a cell
+
+logger = logging.getLogger(__name__)
 
 
 class TextExample(NamedTuple):
@@ -31,33 +38,97 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
     """
-    if settings.glue_task:
-        layout = glue.TASKS[settings.glue_task]
-        rows = read_table(path_of(settings, split), layout.header, layout.skips_damaged, reports)
-        columns, label = layout.texts, layout.label
-        for column in (*columns, label):
+    path, layout = path_of(settings, split), glue.TASKS.get(settings.glue_task)
+    skips, names_first = settings.skip_bad_rows or bool(layout and layout.skips_damaged), layout is None
+    header = layout.header if layout else settings.header
+    rows = read_table(path, header, skips, reports, names_first)
+    if layout:
+        texts, label = layout.texts, layout.label
+        for column in (*texts, label):
             if column not in rows[0].values:
                 expected = f"expected the layout of --glue_task={settings.glue_task}"
                 raise DataError(f"{rows[0].place}: no column {column!r}; {expected}")
     else:
-        rows = read_table(path_of(settings, split), settings.header)
-        columns, label = _columns(rows[0], settings, task)
-    texts = [tuple(text_of(row, name) for name in columns) for row in rows]
-    labels = [label and _label(row, label, task, settings) for row in rows]
-    return [TextExample(row.place, *each) for row, *each in zip(rows, texts, labels, strict=True)]
+        texts, label = _columns(rows, settings, task)
+    read = [*texts, *([label] if label else [])]
+    if reports and not layout and (others := [name for name in columns_of(rows) if name not in read]):
+        logger.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
+    if label and task == "multi_label" and _are_flags([row.values.get(label) for row in rows]):
+        rows = [row._replace(values={**row.values, label: _positions(row.values[label])}) for row in rows]
+
+    def example(row: Row) -> TextExample:
+        own = tuple(text_of(row, name) for name in texts)
+        return TextExample(row.place, own, label and _label(row, label, task, settings))
+
+    examples = usable(path, example, rows, settings.skip_bad_rows, reports)
+    if task == "embedding":
+        return _partners(examples, path, label, settings, split, reports)
+    if task == "regression" and reports:
+        _report_thousands(rows, label, path)
+    return examples
 
 
-def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
-    """Returns the columns of the texts and that of the label, given any row."""
-    columns = [column_of(row, settings.text_column, TEXT_COLUMNS, "text_column")]
+def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
+    """Returns the columns of the texts and that of the label."""
+    columns = [column_of(rows, settings.text_column, TEXT_COLUMNS, "text_column")]
     if settings.text_pair_column or task == "embedding":
-        columns.append(column_of(row, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
-    elif not settings.text_column and (pairs := [column for column in PAIR_COLUMNS if column in row.values]):
+        columns.append(column_of(rows, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
+    elif not settings.text_column and (pairs := [column for column in PAIR_COLUMNS if column in columns_of(rows)]):
+        place = columns_of(rows)[pairs[0]].place
         remedy = f"give it, or --text_column={columns[0]} to leave the other text out"
-        raise DataError(f"{row.place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
+        raise DataError(f"{place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
+    defaults = NUMBER_COLUMNS if task in ("regression", "embedding") else LABEL_COLUMNS
     if task == "embedding" and not settings.label_column:
-        return columns, None
-    return columns, column_of(row, settings.label_column, LABEL_COLUMNS, "label_column")
+        label = next((name for name in defaults if name in columns_of(rows)), None)
+        return columns, label if label and all(_is_number(row.values.get(label)) for row in rows) else None
+    return columns, column_of(rows, settings.label_column, defaults, "label_column")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(number(int(value) if isinstance(value, bool) else value, ""))
+    except DataError:
+        return False
+
+
+def _partners(
+    examples: list[TextExample], path: str, label: str | None, settings: FineTuningConfig, split: str, reports: bool
+) -> list[TextExample]:
+    """Returns the pairs whose texts belong together; a pair with the label 0 or less has texts that do not.
+
+    Held-out examples keep such pairs if `--label_column` asks for the correlation with the labels.
+    """
+    if not label:
+        return examples
+    together = [example for example in examples if example.label > 0]
+    if not together:
+        raise DataError(f"{path}: {label} is 0 in each row; expected pairs that belong together")
+    named = settings.label_column is not None
+    if reports and len(together) < len(examples):
+        fate = "count for spearman alone" if split == "eval" and named else "are left out"
+        logger.info(f"{path}: {len(examples) - len(together)} of {len(examples)} pairs have {label} 0 and {fate}")
+    if reports and len({example.label for example in together}) > 1:
+        logger.info(f"{path}: pairs with any {label} above 0 are trained as texts that belong together")
+    if named:
+        return examples if split == "eval" else together
+    return [example._replace(label=None) for example in together]
+
+
+def _are_flags(values: Sequence[Any]) -> bool:
+    """Whether each value is a list with a 0 or a 1 for each class."""
+    lists = [value for value in values if isinstance(value, list)]
+    is_one_size = len(lists) == len(values) and len({len(value) for value in lists}) == 1 and len(lists[0]) > 1
+    return is_one_size and all(flag in (0, 1) and not isinstance(flag, str) for value in lists for flag in value)
+
+
+def _positions(flags: Sequence[float]) -> list[int]:
+    return [number for number, is_set in enumerate(flags) if is_set]
+
+
+def _report_thousands(rows: Sequence[Row], label: str, path: str) -> None:
+    pointed = [value for row in rows if isinstance(value := row.values.get(label), str) and "." in value]
+    if pointed and all(re.fullmatch(r"\s*-?\d{1,3}(\.\d{3})+\s*", value) for value in pointed):
+        logger.warning(f"{path}: {pointed[0]} is read as a fraction; if the point separates thousands, remove it")
 
 
 def path_of(settings: FineTuningConfig, split: str) -> str:
@@ -71,33 +142,33 @@ def path_of(settings: FineTuningConfig, split: str) -> str:
 
 
 def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
-    value = row.values.get(column)
+    value, what = row.values.get(column), f"{row.place}: {column}"
     if task == "multi_label":
         if isinstance(value, str):
+            if _LIST.fullmatch(value.strip()):
+                remedy = f"expected classes with {settings.label_separator!r} between them, or a list in JSON"
+                raise DataError(f"{what} is {shown(value)}, a list in a text; {remedy}")
             separator = settings.label_separator
             value = [label.strip() for label in (value.split(separator) if separator else [value])]
         labels = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(_class(each, row, column) for each in labels if each != "")
+        return tuple(dict.fromkeys(classes.class_name(each, what) for each in labels if each != ""))
     if task in ("regression", "embedding"):
-        return number(value, f"{row.place}: {column}")
-    return _class(value, row, column)
-
-
-def _class(value: Any, row: Row, column: str) -> str:
-    if value is None or value == "" or isinstance(value, list | dict):
-        raise DataError(f"{row.place}: {column} is {value!r}; expected a label")
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return number(int(value) if task == "embedding" and isinstance(value, bool) else value, what)
+    return classes.class_name(value, what)
 
 
 def number(value: Any, what: str) -> float:
-    """Returns a finite number, or raises a DataError whose message begins with `what`."""
+    """Returns a finite number, which may have a decimal comma; raises a DataError whose message begins with `what`."""
     try:
+        text = str(value).strip()
+        # 1,234 may be a thousand.
+        text = text.replace(",", ".") if re.fullmatch(r"-?\d+,(\d{1,2}|\d{4,})", text) else text
         # Python reads 1_0 as 10.
-        number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+        number = math.nan if isinstance(value, bool) or "_" in text else float(text)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{what} is {value!r}; expected a number")
+        raise DataError(f"{what} is {shown(value)}; expected a number")
     return number
 
 
@@ -108,8 +179,17 @@ def classes_of(example: Any, task: str) -> Sequence[str]:
     return example.label if task == "multi_label" else (example.label,)
 
 
+def with_classes(examples: Sequence, task: str, of_names: dict[str, str]) -> list:
+    """Returns examples whose classes have other names."""
+    if task == "token_classification":
+        return [each._replace(tags=tuple(of_names[tag] for tag in each.tags)) for each in examples]
+    if task == "multi_label":
+        return [each._replace(label=tuple(dict.fromkeys(of_names[name] for name in each.label))) for each in examples]
+    return [each._replace(label=of_names[each.label]) for each in examples]
+
+
 def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
-    """Returns the classes of examples, sorted: numbers by their value, other texts by their characters.
+    """Returns the classes of examples in their order, see `classes.ordered`.
 
     Raises:
         DataError: there are too few, or far too many.
@@ -117,9 +197,6 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
     labels = {label for example in examples for label in classes_of(example, task)}
     least = 1 if task == "multi_label" else 2
     if not least <= len(labels) <= MAX_LABELS:
-        file = examples[0].place.rpartition(", line")[0]
+        file = re.sub(r", (line|row) \d+$", "", examples[0].place)
         raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
-    are_whole = all(
-        label.isascii() and label.removeprefix("-").isdecimal() and len(label) <= _MOST_DIGITS for label in labels
-    )
-    return tuple(sorted(labels, key=lambda label: (int(label), label)) if are_whole else sorted(labels))
+    return classes.ordered(labels)

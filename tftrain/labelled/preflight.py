@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Sequence
 
 from tftrain.config.data_sizes import Sizes, example_length
@@ -13,10 +14,12 @@ from tftrain.host.user_code import file_of
 from tftrain.input.errors import DataError
 from tftrain.input.preflight import identity as identity_of_data
 from tftrain.input.tokenizer_model import Tokenizer
-from tftrain.labelled import completions, conll, examples, glue, squad
+from tftrain.labelled import classes, completions, conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
-from tftrain.labelled.tables import read_bytes
+from tftrain.labelled.tables import RowError, read_bytes
 from tftrain.labelled.tokenizers import tokenizer_of
+
+logger = logging.getLogger(__name__)
 
 
 def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None, reports: bool = False) -> list:
@@ -27,17 +30,25 @@ def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = No
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
+    try:
+        return _read_split(config, split, tokenizer, reports)
+    except RowError as error:
+        raise DataError(f"{error}; correct it, or leave such rows out with --skip_bad_rows") from error
+
+
+def _read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None, reports: bool) -> list:
     task, settings = config.model.task, config.fine_tuning
     if config.model.is_custom:  # Its class reads the file.
         read_bytes(examples.path_of(settings, split))
         return []
     if task == "token_classification":
-        return conll.read_sentences(examples.path_of(settings, split))
+        columns = (settings.text_column, settings.label_column)
+        return conll.read_sentences(examples.path_of(settings, split), *columns, settings.skip_bad_rows, reports)
     if task == "question_answering":
-        return squad.read_questions(examples.path_of(settings, split))
+        return squad.read_questions(examples.path_of(settings, split), settings.skip_bad_rows, reports)
     if task == "completion":
         path = examples.path_of(settings, split)
-        return completions.read_examples(path, settings, tokenizer or tokenizer_of(config))
+        return completions.read_examples(path, settings, tokenizer or tokenizer_of(config), reports)
     return examples.read_examples(settings, task, split, reports)
 
 
@@ -55,14 +66,25 @@ def labels_of(config: TrainConfig, rows: Sequence | None = None) -> tuple[str, .
     return examples.labels_of(read_split(config, "train") if rows is None else rows, task)
 
 
-def check_labels(rows: Sequence, task: str, labels: Sequence[str]) -> None:
-    """Raises a DataError that names the line if a label of an example is not one of the model's."""
-    known = set(labels)
-    for example in rows if task in WITH_CLASSES else ():
-        if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
-            raise DataError(
-                f"{example.place}: the label {unknown[0]!r} is not one of the model's: {listed(labels, 10)}"
-            )
+def with_model_labels(rows: list, task: str, labels: Sequence[str], reports: bool = False) -> list:
+    """Returns examples with the model's names of their classes, see `classes.meant`; with `reports`, the log has them.
+
+    Raises:
+        DataError: a class is none of the model's; the message names the line.
+    """
+    if task not in WITH_CLASSES:
+        return rows
+    names = {name for example in rows for name in examples.classes_of(example, task)}
+    found = classes.meant(sorted(names), labels)
+    for example in rows if len(found) < len(names) else ():
+        if unknown := [name for name in examples.classes_of(example, task) if name not in found]:
+            other = f"is not one of the model's: {listed(labels, 10)}; --labels names the classes of a new head"
+            raise DataError(f"{example.place}: the label {unknown[0]!r} {other}")
+    if not (others := [f"{name} as {label}" for name, label in found.items() if name != label]):
+        return rows
+    if reports:
+        logger.info(f"classes are read by the names of the model: {listed(others, 10)}")
+    return examples.with_classes(rows, task, found)
 
 
 def with_glue(config: TrainConfig) -> TrainConfig:
@@ -105,7 +127,7 @@ def problems(config: TrainConfig) -> list[Problem]:
             rows = read_split(config, split, tokenizer)
             labels = labels or (labels_of(config, rows) if split == "train" else ())
             if labels:
-                check_labels(rows, model.task, labels)
+                with_model_labels(rows, model.task, labels)
         except DataError as error:
             problems.append(_problem(error, config, flag))
     every = config.evaluation.eval_every

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tftrain.labelled.entities import Scheme
+
 # Names of a task's scores; the first one chooses the best checkpoint by default. Higher is better.
 METRICS = {
     "classification": ("accuracy", "f1", "matthews"),
@@ -126,21 +128,27 @@ class NumberScorer(Scorer):
 class EntityScorer(Scorer):
     """Scores of a class for each word; an entity counts if all its words and its class are right (CoNLL 2003).
 
-    The examples are sentences, in parts that fit a sequence.
+    The examples are sentences, in parts that fit a sequence. `entities.Scheme` says what is an entity.
     """
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns F1, precision and recall over entities, given the class of each token, [n, S]."""
-        from seqeval import metrics
+        """Returns F1, precision and recall, given the class of each token, [n, S].
 
-        sentences = list(self.predictions(outputs))
-        true, predicted = ([each[name] for each in sentences] for name in ("label", "prediction"))
-        arguments = {"y_true": true, "y_pred": predicted, "zero_division": 0}
-        return {
-            "f1": float(metrics.f1_score(**arguments)),
-            "precision": float(metrics.precision_score(**arguments)),
-            "recall": float(metrics.recall_score(**arguments)),
-        }
+        They are those of entities; of classes that are none, such as parts of speech, means over the classes.
+        """
+        sentences, scheme = list(self.predictions(outputs)), Scheme(self._labels)
+        true, predicted = ([scheme.tags(each[name]) for each in sentences] for name in ("label", "prediction"))
+        if scheme.has_entities:
+            from seqeval import metrics
+
+            options = {"y_true": true, "y_pred": predicted}
+        else:
+            from sklearn import metrics
+
+            options = {"y_true": list(itertools.chain(*true)), "y_pred": list(itertools.chain(*predicted))}
+            options["average"] = "macro"
+        names = {"f1": metrics.f1_score, "precision": metrics.precision_score, "recall": metrics.recall_score}
+        return {name: float(score(**options, zero_division=0)) for name, score in names.items()}
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields words, labels and predictions of each sentence, whose parts follow each other."""
@@ -157,7 +165,7 @@ class EntityScorer(Scorer):
 class PairScorer(Scorer):
     """How near the second text of each pair is to the first, among the second texts of all pairs.
 
-    If the pairs have numbers, these say how alike their texts are.
+    If the pairs have numbers, these say how alike their texts are; the texts of one with 0 or less do not belong together.
     """
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
@@ -173,8 +181,9 @@ class PairScorer(Scorer):
             rows = np.arange(len(cosines))
             own = cosines[rows, begin + rows]
             ranks[begin + rows] = 1 + (~(cosines <= own[:, None])).sum(-1)  # NaN is near to nothing.
-        scores = {"recall_at_1": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
         labels = [example.label for example in self._examples[: len(outputs)]]
+        ranks = ranks[[label is None or label > 0 for label in labels]]
+        scores = {"recall_at_1": _mean(ranks == 1), "mrr": _mean(1 / ranks)}
         if None not in labels:
             scores["spearman"] = _correlation("spearmanr", np.array(labels), (first * second).sum(-1))
         return scores
@@ -241,6 +250,10 @@ def _correlation(name: str, first: np.ndarray, second: np.ndarray) -> float:
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan
     return float(getattr(stats, name)(first, second).statistic)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan
 
 
 def _rounded(value: float) -> float:

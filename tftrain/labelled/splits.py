@@ -13,7 +13,9 @@ from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource, Order
 from tftrain.labelled import completions, conll, squad
 from tftrain.labelled.encoding import Encoder, Sequences
-from tftrain.labelled.preflight import check_labels, read_split
+from tftrain.labelled.entities import Scheme
+from tftrain.labelled.classes import doubts
+from tftrain.labelled.preflight import read_split, with_model_labels
 from tftrain.labelled.tokenizers import tokenizer_of
 
 logger = logging.getLogger(__name__)
@@ -53,11 +55,16 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
     tokenizer = tokenizer_of(config)
     examples = read_split(config, split, tokenizer, reports=True)
-    check_labels(examples, task, labels)
+    examples = with_model_labels(examples, task, labels, reports=True)
+    if split == "train" and task in ("classification", "multi_label") and not config.fine_tuning.glue_task:
+        for doubt in doubts(labels, len(examples), task):
+            logger.warning(f"{config.fine_tuning.train_file}: {doubt}")
     if task == "completion":
         return _of_completions(examples, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
     if task == "token_classification":
+        if split == "eval" and (scheme := Scheme(labels)).name != "BIO":
+            logger.info(f"entities: {scheme.name}")
         source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
         settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type

@@ -1,18 +1,59 @@
-"""Tables of examples: TSV, CSV and JSONL files as rows that know their line."""
+"""Tables of examples: TSV, CSV and JSON files as rows that know their line."""
 
+import collections
+import csv
 import io
 import logging
 import os
 import stat
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+from tftrain.host import strict_json
 from tftrain.host.files import reason
 from tftrain.input.errors import DataError
-from tftrain.input.table_rows import Row, json_rows, separated_rows
+from tftrain.input.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
 
 logger = logging.getLogger(__name__)
 
-FORMATS = (".tsv", ".csv", ".jsonl")
+FORMATS = (".tsv", ".csv", ".jsonl", ".json")
+_ENCODINGS = ("gb18030", "shift_jis", "euc_kr", "big5", "windows-1252")  # by how seldom a text of another fits
+T = TypeVar("T")
+
+
+class RowError(DataError):
+    """A row can't be used, and others perhaps can."""
+
+
+def usable(
+    path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool, names_first: bool = True
+) -> list[T]:
+    """Returns what `read` makes of each item of a file.
+
+    Args:
+        read: raises DataError if an item can't be used.
+        skips: whether such items are left out.
+        reports: whether the log has their number, and with `names_first` the first one's fault.
+
+    Raises:
+        RowError: an item can't be used, and `skips` is false.
+        DataError: no item is left.
+    """
+    results, faults = [], []
+    for item in items:
+        try:
+            results.append(read(item))
+        except DataError as error:
+            if not skips:
+                raise RowError(str(error)) from error
+            faults.append(str(error))
+    if faults and reports:
+        first = f"; the first: {faults[0]}" if names_first else ""
+        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read{first}")
+    if not results:
+        raise DataError(f"{path}: no examples in it" + (f"; the first line that is left out: {faults[0]}" if faults else ""))
+    return results
 
 
 def read_bytes(path: str) -> bytes:
@@ -26,23 +67,50 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
+    """Returns the text of a file, without a byte order mark; a file without "\\n" has its lines end with "\\r".
+
+    Raises:
+        DataError: the file can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
+    """
+    content = read_bytes(path)
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: not UTF-8") from error
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {_conversion(content)}") from error
+    encoding = "UTF-16" if text.count("\0") > len(text) / 4 else "ISO-2022-JP" if "\x1b$" in text else ""
+    if encoding:
+        raise DataError(f"{path}: the text is {encoding}; convert it, for instance with iconv -f {encoding} -t UTF-8")
+    if text.startswith("version https://git-lfs"):
+        raise DataError(f"{path}: a pointer of Git LFS in place of the file; run git lfs pull")
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
-def read_table(path: str, header: bool = True, skips_damaged: bool = False, reports: bool = False) -> list[Row]:
+def _conversion(content: bytes) -> str:
+    """Returns how to convert a file that is not UTF-8."""
+    fitting = []
+    for encoding in ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else _ENCODINGS:
+        try:
+            content.decode(encoding)
+            fitting.append(encoding.upper())
+        except UnicodeDecodeError:
+            pass
+    encoding = fitting[0] if fitting else "ISO-8859-1"
+    others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
+    return f"convert the file, for instance with iconv -f {encoding} -t UTF-8{others}"
+
+
+def read_table(
+    path: str, header: bool = True, skips: bool = False, reports: bool = False, names_first: bool = True
+) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
-    A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks. A line of JSONL is an
-    object. Empty lines do not count.
+    A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
+    place of commas. A line of JSONL is an object. JSON has a list of objects, alone or as "data". Empty lines do not
+    count, nor does a line that repeats the header.
 
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
-        skips_damaged: whether damaged lines are left out.
-        reports: whether the log has their number.
+        skips, reports, names_first: see `usable`.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
@@ -50,25 +118,79 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False, repo
     kind = Path(path).suffix.lower()
     if kind not in FORMATS:
         raise DataError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
-    text = read_text(path)
-    stream = io.BytesIO(text.encode())
-    if kind == ".jsonl":
-        table_rows = json_rows(stream, path, is_strict=True)
+    stream = io.BytesIO(read_text(path).encode())
+    if kind in (".jsonl", ".json"):
+        rows = _json_table(path)
     else:
-        table_rows = separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header)
-    rows, left_out = [], 0
-    for row in table_rows:
-        if not row.fault:
-            rows.append(row)
-        elif not skips_damaged:
-            raise DataError(f"{row.place}: {row.fault}")
-        else:
-            left_out += 1
-    if left_out and reports:
-        logger.info(f"{path}: {left_out} damaged lines are left out, {len(rows)} are read")
-    if not rows:
-        raise DataError(f"{path}: no examples in it")
+        rows = list(separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header))
+        headers = [row for row in rows if row.fault == HEADER_AGAIN]
+        rows = [row for row in rows if row.fault != HEADER_AGAIN]
+        if headers and reports:
+            logger.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
+    swallowed = _swallowed(rows) if kind == ".csv" else {}
+
+    def sound(row: Row) -> Row:
+        if fault := row.fault or swallowed.get(row.place):
+            raise DataError(f"{row.place}: {fault}")
+        return row
+
+    return usable(path, sound, rows, skips, reports, names_first)
+
+
+def json_values(path: str) -> list[Row]:
+    """Returns what is in a JSON file: one value of the whole file, or an object for each line.
+
+    Raises:
+        DataError: it can't be read, or is neither.
+    """
+    text, whole, problem = read_text(path), None, None
+    is_lines = path.lower().endswith(".jsonl")
+    if not is_lines or text.lstrip().startswith("["):
+        try:
+            whole = strict_json.parse(text)
+        except ValueError as error:
+            problem = error
+    if whole is not None and not (is_lines and not (whole and isinstance(whole[0], dict))):
+        return [Row(path, whole)]
+    rows = list(json_rows(io.BytesIO(text.encode()), path, is_strict=True))
+    if problem and not is_lines and (not rows or rows[0].fault):
+        raise DataError(f"{path}: not JSON: {problem}") from problem
     return rows
+
+
+def _json_table(path: str) -> list[Row]:
+    """Returns the objects of a JSON file: one a line, or those of a list, which may be the field "data"."""
+    rows = json_values(path)
+    value = rows[0].values if len(rows) == 1 else None
+    value = value.get("data") if isinstance(value, dict) and isinstance(value.get("data"), list) else value
+    if not isinstance(value, list):
+        return rows
+    places = (f"{path}, row {number}" for number in range(1, len(value) + 1))
+    fault = "expected a JSON object"
+    return [Row(at, row) if isinstance(row, dict) else Row(at, {}, fault) for at, row in zip(places, value, strict=False)]
+
+
+def _swallowed(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the faults of rows of CSV, by place, that a quote without an end has made of several.
+
+    A field with line breaks is one if a line inside it has as many fields as the table, and the last or the first of
+    them occurs in the same column of another row.
+    """
+    known = collections.defaultdict(set)
+    for row in rows:
+        for column, value in row.values.items():
+            if "\n" not in value:
+                known[column].add(value)
+    faults = {}
+    for row in rows:
+        for column, value in row.values.items():
+            inner = value.split("\n")[1:-1]
+            for fields in csv.reader(inner) if len(row.values) > 1 else ():
+                pairs = list(zip(row.values, fields, strict=False))
+                if len(fields) == len(row.values) and any(text in known[name] for name, text in (pairs[0], pairs[-1])):
+                    shown = f"{column} has {len(inner) + 1} line breaks, and lines inside it look like rows"
+                    faults[row.place] = f"{shown}, such as {inner[0]!r:.60}; close the quote"
+    return faults
 
 
 def _check_names(names: list[str], path: str) -> None:
@@ -80,18 +202,28 @@ def text_of(row: Row, column: str) -> str:
     """Returns the text in a column; raises DataError if it is none."""
     value = row.values.get(column)
     if not isinstance(value, str):
-        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
+        raise DataError(f"{row.place}: {column} is {strict_json.shown(value)}; expected a text")
     return value
 
 
-def column_of(row: Row, name: str | None, defaults: tuple[str, ...], flag: str) -> str:
-    """Returns the name of the column that a flag means, given any row: `name`, or the first of `defaults` that it has.
+def columns_of(rows: Sequence[Row]) -> dict[str, Row]:
+    """Returns the columns of a table, each with the first row that has it: lines of JSON may have different ones."""
+    columns: dict[str, Row] = {}
+    for row in rows:
+        if not row.values.keys() <= columns.keys():
+            columns |= {name: row for name in row.values if name not in columns}
+    return columns
+
+
+def column_of(rows: Sequence[Row], name: str | None, defaults: tuple[str, ...], flag: str) -> str:
+    """Returns the name of the column that a flag means: `name`, or the first of `defaults` that the table has.
 
     Raises:
         DataError: the table has no such column.
     """
+    columns = columns_of(rows)
     for column in (name,) if name else defaults:
-        if column in row.values:
+        if column in columns:
             return column
     wanted = f"--{flag}={name}" if name else f"--{flag} is not given"
-    raise DataError(f"{row.place}: {wanted}; expected one of its columns {', '.join(map(str, row.values))}")
+    raise DataError(f"{rows[0].place}: {wanted}; expected one of its columns {', '.join(columns)}")
