@@ -4,6 +4,7 @@ A chat is a list of messages. A Jinja template makes one text of them, as in tra
 message of the assistant adds to the text of the messages before it.
 """
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.host import strict_json
 from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
-from tftrain.labelled.tables import column_of, read_table, text_of
+from tftrain.labelled import messages
+from tftrain.labelled.tables import column_of, columns_of, read_table, text_of, usable
 from tftrain.prepare.packing import pack
 
-_PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
+_PROMPT, _COMPLETION = ("prompt", "instruction", "text"), ("completion", "response", "output")
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
@@ -58,29 +61,44 @@ class Encoded(NamedTuple):
     is_learned: np.ndarray  # bool [n + 1], which of them the model learns
 
 
-def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -> list[Example]:
-    """Reads a table with prompts and completions, or JSONL with messages, for which the tokenizer has a template.
+def read_examples(
+    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, reports: bool = False
+) -> list[Example]:
+    """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
+
+    With `reports`, the log has the number of lines that are left out.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
-    rows = read_table(path, settings.header)
-    if _MESSAGES in rows[0].values:
+    rows = read_table(path, settings.header, settings.skip_bad_rows, reports)
+    columns = columns_of(rows)
+    chat = next((name for name in messages.COLUMNS if name in columns and not settings.text_column), None)
+    names = [chat] if chat else [column_of(rows, settings.text_column, _PROMPT, "text_column")]
+    is_chat = bool(chat) or any(isinstance(row.values.get(names[0]), list) for row in rows)
+    if not is_chat or any(name in columns for name in (settings.label_column, *_COMPLETION)) and not chat:
+        names.append(column_of(rows, settings.label_column, _COMPLETION, "label_column"))
+    if is_chat:
         if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
         compiled = compiled_template(tokenizer)
         if not end_of_answer(compiled):
             logger.warning("the chat template writes nothing after an answer, so the model learns no end of answers")
-        return [Example(number, row.place, _turns(row, compiled), True) for number, row in enumerate(rows)]
-    prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
-    completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
-    if not settings.text_column and (beside := [name for name in _BESIDE_PROMPT if name in rows[0].values]):
-        remedy = f"write its text into {prompt}, or give --text_column={prompt} to leave it out"
-        raise DataError(f"{rows[0].place}: {beside[0]} would not be read, only {prompt} and {completion}; {remedy}")
-    return [
-        Example(number, row.place, ((text_of(row, prompt), False), (text_of(row, completion), True)), False)
-        for number, row in enumerate(rows)
-    ]
+    elif not settings.text_column and (
+        beside := [name for name in _BESIDE_PROMPT if any(row.values.get(name) for row in rows)]
+    ):
+        remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
+        raise DataError(f"{columns[beside[0]].place}: {beside[0]} would not be read, only {' and '.join(names)}; {remedy}")
+
+    def example(row: Row) -> Example:
+        if is_chat:
+            parts = _turns(row, messages.read(row, names), compiled, "tools" in tokenizer.chat_template)
+        else:
+            parts = tuple((text_of(row, name), name == names[1]) for name in names)
+        return Example(0, row.place, parts, is_chat)
+
+    examples = usable(path, example, rows, settings.skip_bad_rows, reports)
+    return [each._replace(number=number) for number, each in enumerate(examples)]
 
 
 def compiled_template(tokenizer: Tokenizer) -> Template:
@@ -104,10 +122,10 @@ def compiled_template(tokenizer: Tokenizer) -> Template:
     except TemplateError as error:
         raise DataError(f"the chat template is not one of Jinja: {error}") from error
 
-    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
+    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool, tools: Any = None) -> str:
         try:
             variables = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
-            return template.render(**variables, **tokenizer.named_tokens)
+            return template.render(**variables, tools=tools, **tokenizer.named_tokens)
         except Exception as error:  # A template can fail in any way.
             raise DataError(f"the chat template can't make a text of the messages: {error}") from error
 
@@ -126,12 +144,17 @@ def end_of_answer(template: Template) -> str:
     return end.strip() or end
 
 
-def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
-    messages = row.values.get(_MESSAGES)
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise DataError(f"{row.place}: messages is not a list of objects with the strings role and content")
-    if row.values.get("tools"):
-        raise DataError(f"{row.place}: tools would not be read; write them into a message of the system")
+def _turns(
+    row: Row, messages: Sequence[Mapping[str, Any]], template: Template, reads_tools: bool
+) -> tuple[tuple[str, bool], ...]:
+    if tools := row.values.get("tools"):
+        if not reads_tools:
+            raise DataError(f"{row.place}: tools would not be read by the chat template; write them into a message")
+        try:
+            tools = strict_json.parse(tools) if isinstance(tools, str) else tools
+        except ValueError as error:
+            raise DataError(f"{row.place}: tools is not JSON: {error}") from error
+        template = functools.partial(template, tools=tools)
     parts, written = [], ""
     try:
         for end, message in enumerate(messages, start=1):
@@ -154,10 +177,6 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
     if not any(is_learned for _, is_learned in parts):
         raise DataError(f"{row.place}: no message of the assistant without weight 0, so there is nothing to learn")
     return tuple(parts)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:

@@ -86,7 +86,9 @@ def read_sentences(
     if apart and reports:
         logger.info(f"{path}: {len(apart)} lines are no words and are left out; the first: {apart[0].text[:60]!r}")
     left_out = {line.number for line in apart}
-    groups = itertools.groupby((line for line in lines if line.number not in left_out), key=lambda line: line.is_boundary)
+    groups = itertools.groupby(
+        (line for line in lines if line.number not in left_out), key=lambda line: line.is_boundary
+    )
     sentences = [list(group) for is_boundary, group in groups if not is_boundary]
     found = usable(path, lambda group: _sentence(group, layout), sentences, skips, reports)
     return [sentence._replace(number=number) for number, sentence in enumerate(found)]

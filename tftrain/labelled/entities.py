@@ -69,4 +69,3 @@ def _parsed(label: str) -> tuple[str, str] | None:
         return match[1], match[2]
     match = _SUFFIXED.fullmatch(label)
     return (match[2], match[1]) if match else None
-

@@ -12,10 +12,11 @@ from tftrain.host.user_code import UserCodeError
 from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource, Order
 from tftrain.labelled import completions, conll, squad
+from tftrain.labelled.classes import doubts
 from tftrain.labelled.encoding import Encoder, Sequences
 from tftrain.labelled.entities import Scheme
-from tftrain.labelled.classes import doubts
 from tftrain.labelled.preflight import read_split, with_model_labels
+from tftrain.labelled.squad_answers import exact_match, whole_words
 from tftrain.labelled.tokenizers import tokenizer_of
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,11 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
         source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
         settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
+        parts = sum(not exact_match(whole_words(each, kind), each.answers[0]) for each in examples if each.answers)
+        if parts:
+            logger.info(
+                f"{split}: {parts} of {len(examples)} answers are parts of words, and the model gives whole words"
+            )
         windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
         pairs = [(examples[window.question], window) for window in windows]

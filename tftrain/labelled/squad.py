@@ -5,7 +5,7 @@ range of words and is printed as it stands in the context.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from tftrain.host import strict_json
 from tftrain.input.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
 from tftrain.input.errors import DataError
 from tftrain.labelled.encoding import Encoded, Encoder
-from tftrain.labelled.tables import read_text
+from tftrain.labelled.tables import json_values, usable
 
 
 def _ranges(characters: Iterable[int]) -> str:
@@ -29,7 +29,13 @@ def _ranges(characters: Iterable[int]) -> str:
 _ALONE, _DELETED = _ranges(PUNCTUATION | IDEOGRAPHS), _ranges(DELETED)
 _LETTERS = f"[^{_ALONE}{_DELETED}{_ranges(WHITESPACE)}]+"
 _WORDS = re.compile(f"[{_ALONE}]|{_LETTERS}(?:[{_DELETED}]+{_LETTERS})*")
+# Ideographs, kana, and the scripts of Thai, Lao, Myanmar and Khmer, for a class of a regular expression.
+SPACELESS = f"{_ranges(IDEOGRAPHS)}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\uff66-\uff9f"
 _BETWEEN_SPACES = re.compile(r"\S+")
+
+
+_EXPECTED = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
+_KINDS = {str: "a text or a whole number", int: "a whole number", bool: "true or false"}
 
 
 class Question(NamedTuple):
@@ -54,48 +60,84 @@ class Window(NamedTuple):
     answer: tuple[int, int]  # first and last token of the answer in the sequence; (0, 0) if it is not in the part
 
 
-def read_questions(path: str) -> list[Question]:
-    """Reads the questions of a file; raises DataError if it is not in SQuAD's format, or an answer is elsewhere."""
-    try:
-        content = strict_json.parse(read_text(path).encode())
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
-    questions, seen = [], set()
-    for article in _field(content, "data", list, path):
-        for paragraph in _field(article, "paragraphs", list, path):
-            context = _field(paragraph, "context", str, path)
-            for entry in _field(paragraph, "qas", list, path):
-                question = _question(entry, context, path)
-                if question.id in seen:
-                    raise DataError(f"{question.place}: the id occurs for the second time")
-                seen.add(question.id)
-                questions.append(question)
-    if not questions:
+def read_questions(path: str, skips: bool = False, reports: bool = False) -> list[Question]:
+    """Reads the questions of SQuAD's JSON, nested or with one question a row, as `datasets` writes it.
+
+    For `skips` and `reports`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is
+    elsewhere in its context; the message names the question.
+    """
+    seen: set[str] = set()
+
+    def question(numbered: tuple[int, tuple[Any, Any, str]]) -> Question:
+        number, (entry, context, expected) = numbered
+        if not isinstance(entry, dict) or entry.get("question") is None:
+            fault = f"no {expected} and no question; {_EXPECTED}" if expected else entry
+            raise DataError(f"{path}, question {number}: {fault}")
+        identity = _field(entry, "id", str, f"{path}, question {number}")
+        found = _question(entry, identity, context, f"{path}, question {identity}")
+        if identity in seen:
+            raise DataError(f"{found.place}: the id occurs for the second time")
+        seen.add(identity)
+        return found
+
+    rows = json_values(path)
+    entries = [entry for row in rows for entry in ([(row.fault, None, "")] if row.fault else _entries(row.values))]
+    if not entries:
         raise DataError(f"{path}: no questions in it")
-    return questions
+    return usable(path, question, enumerate(entries, 1), skips, reports)
 
 
-def _field(value: Any, name: str, kind: type, where: str) -> Any:
-    field = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(field, kind):
-        expected = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
-        raise DataError(f"{where}: no {name}; {expected}")
-    return field
+def _entries(value: Any, context: Any = None, expected: str = "data") -> Iterator[tuple[Any, Any, str]]:
+    """Yields each question with its context, and the field that would have the questions if this is none."""
+    inner = {"data": "paragraphs", "paragraphs": "qas", "qas": "answers"}
+    nested = next((name for name in inner if isinstance(value, dict) and isinstance(value.get(name), list)), None)
+    if nested:
+        context, expected, value = value.get("context", context), inner[nested], value[nested]
+    if not isinstance(value, list):
+        yield value, context, expected
+        return
+    for each in value:
+        yield from _entries(each, context, expected)
 
 
-def _question(entry: Any, context: str, path: str) -> Question:
-    where = f"{path}, question {_field(entry, 'id', str, path)}"
-    answers = _field(entry, "answers", list, where)
-    if entry.get("is_impossible") is True:
-        answers = []
-    texts = tuple(_field(answer, "text", str, where) for answer in answers)
-    starts = tuple(_field(answer, "answer_start", int, where) for answer in answers)
-    for text, start in zip(texts, starts, strict=True):
+def _field(entry: Any, name: str, kind: type, where: str) -> Any:
+    """Returns a field as a text, a whole number or a truth value, where its JSON has that in any plain form."""
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if value is None:
+        raise DataError(f"{where}: no {name}; {_EXPECTED}")
+    if kind is bool:
+        plain = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    elif kind is int:
+        is_whole = not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,18}(\.0)?", str(value))
+        plain = int(str(value).removesuffix(".0")) if is_whole else None
+    else:
+        plain = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        plain = None if plain and re.search("[\ud800-\udfff]", plain) else plain
+    if plain is None:
+        raise DataError(f"{where}: {name} is {strict_json.shown(value)}; expected {_KINDS[kind]}")
+    return plain
+
+
+def _question(entry: dict, identity: str, context: Any, where: str) -> Question:
+    context = _field({"context": entry.get("context", context)}, "context", str, where)
+    is_impossible = entry.get("is_impossible") is not None and _field(entry, "is_impossible", bool, where)
+    answers = [] if is_impossible else entry.get("answers")
+    if isinstance(answers, dict):  # Lists of texts and of starts.
+        texts, starts = (each if isinstance(each := answers.get(n), list) else [each] for n in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise DataError(f"{where}: {len(texts)} texts of answers and {len(starts)} of answer_start")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    if not isinstance(answers, list):
+        raise DataError(f"{where}: no answers; {_EXPECTED}, or is_impossible")
+    pairs = [(_field(each, "text", str, where), _field(each, "answer_start", int, where)) for each in answers]
+    pairs = [pair for pair in pairs if pair != ("", -1)]
+    for text, start in pairs:
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             there = context[max(start, 0) : max(start, 0) + len(text)]
             difference = f"the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
             raise DataError(f"{where}: {difference}")
-    return Question(where, entry["id"], _field(entry, "question", str, where), context, texts, starts)
+    texts, starts = zip(*pairs, strict=True) if pairs else ((), ())
+    return Question(where, identity, _field(entry, "question", str, where), context, texts, starts)
 
 
 def longest_query(max_query_length: int, max_seq_length: int) -> int:

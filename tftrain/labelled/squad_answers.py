@@ -3,7 +3,8 @@
 F1 and exact match are those of SQuAD's own script for version 2.0 (Rajpurkar et al., arXiv 1806.03822): texts without
 case, punctuation marks and articles are compared as a whole and as bags of words, with the best of the correct answers.
 A question without an answer is right if nothing is predicted. The script for 1.1 differs only where an answer has
-nothing but punctuation marks and articles.
+nothing but punctuation marks and articles. As in MLQA's script (Lewis et al., arXiv 1910.07475), the punctuation marks
+are those of Unicode, characters of scripts without spaces are words, and Arabic words lose their article.
 """
 
 import re
@@ -15,16 +16,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.characters import PUNCTUATION
 from tftrain.labelled.scorers import Scorer
-from tftrain.labelled.squad import Question, Window
+from tftrain.labelled.squad import SPACELESS, Question, Window, word_spans
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b|\b\u0627\u0644(?=\w)")
+_PUNCTUATION = dict.fromkeys([*map(ord, string.punctuation), *(PUNCTUATION - set(range(128)))])
+_WORDS = re.compile(f"[{SPACELESS}]|[^\\s{SPACELESS}]+")
 
 
 def normalized(text: str) -> str:
     """Returns a text in lower case, without punctuation marks, articles and superfluous spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def whole_words(question: Question, tokenizer_type: str) -> str:
+    """Returns the words of the context that the first answer of a question touches, "" if there is none."""
+    begin = question.starts[0] if question.starts else 0
+    end = begin + len(question.answers[0]) if question.answers else 0
+    spans = [span for span in word_spans(question.context, tokenizer_type) if span[0] < end and span[1] > begin]
+    return question.context[spans[0][0] : spans[-1][1]] if spans else ""
 
 
 def exact_match(predicted: str, correct: str) -> float:
@@ -34,7 +45,7 @@ def exact_match(predicted: str, correct: str) -> float:
 
 def f1(predicted: str, correct: str) -> float:
     """Returns the harmonic mean of precision and recall over words; if one answer is empty, 1 if both are."""
-    ours, theirs = normalized(predicted).split(), normalized(correct).split()
+    ours, theirs = _WORDS.findall(normalized(predicted)), _WORDS.findall(normalized(correct))
     if not ours or not theirs:
         return float(ours == theirs)
     same = sum((Counter(ours) & Counter(theirs)).values())

@@ -52,7 +52,9 @@ def usable(
         first = f"; the first: {faults[0]}" if names_first else ""
         logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read{first}")
     if not results:
-        raise DataError(f"{path}: no examples in it" + (f"; the first line that is left out: {faults[0]}" if faults else ""))
+        raise DataError(
+            f"{path}: no examples in it" + (f"; the first line that is left out: {faults[0]}" if faults else "")
+        )
     return results
 
 
@@ -167,7 +169,9 @@ def _json_table(path: str) -> list[Row]:
         return rows
     places = (f"{path}, row {number}" for number in range(1, len(value) + 1))
     fault = "expected a JSON object"
-    return [Row(at, row) if isinstance(row, dict) else Row(at, {}, fault) for at, row in zip(places, value, strict=False)]
+    return [
+        Row(at, row) if isinstance(row, dict) else Row(at, {}, fault) for at, row in zip(places, value, strict=False)
+    ]
 
 
 def _swallowed(rows: Sequence[Row]) -> dict[str, str]:
