@@ -4,7 +4,8 @@ Exit codes, of which docs/reliability.md says more:
     0   done
     1   the run failed: data, checkpoint, ranks, or an unexpected exception
     2   wrong flags, or another run writes to --output_dir
-    75  a signal (SIGTERM, SIGINT, SIGUSR1) stopped the run, and the state is saved: start again to continue
+    75  a signal (SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU) stopped the run, and the state is saved: start
+        again to continue
     76  not finite: too many steps in a row (--max_nan_steps), the last step or evaluation, or the weights
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
@@ -173,6 +174,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         try:
             if not own_codes:
                 logger.error(f"another rank ended or can't be reached; its own output says why{watchdog.waiting()}")
+                watchdog.tell_end(ExitCode.PEER_ENDED)
             sys.stdout.flush()
         finally:
             os._exit(own_codes[0] if own_codes else ExitCode.PEER_ENDED)
@@ -211,6 +213,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     finally:
         own_codes.append(int(code))
         elastic.announce_end(int(code), os.environ)
+        watchdog.tell_end(int(code))
         # Horovod's own exit waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code

@@ -118,6 +118,7 @@ class Reporter:
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
+        self._drawn: list[Path] = []
         self._writer = self._trackers = self._goodput = None
         self._ledger = ledger
         if run.mesh.is_chief:
@@ -196,11 +197,13 @@ class Reporter:
             self._goodput.go_back(step, row.step)
             self._writer.rollback(row, self._run.config.limits.max_rollbacks)
 
-    def close(self, is_done: bool) -> None:
-        """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again.
+    def end(self, code: int) -> None:
+        """Tells the trackers that the process ends with this exit code."""
+        if self._trackers:
+            self._trackers.close(self._drawn, self._writer.last_line, code)
 
-        A run that a signal stopped is not done, one that ends early because it does not get better is.
-        """
+    def close(self) -> None:
+        """Ends the files, draws the curves and makes the page of the run; the ledger begins again."""
         if self._writer:
             self._goodput.note(int(self._run.progress.step), at_once=True)
             logger.info(goodput.words(self._goodput.starts))
@@ -213,9 +216,7 @@ class Reporter:
             else:
                 logger.info(f"loss curve {curve}")
                 score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
-            if self._trackers:
-                drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
-                self._trackers.close(drawn, self._writer.last_line, is_done)
+            self._drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
             run_page.write_or_warn(self._writer.path.parent)
         self._ledger.restart()
 
