@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tftrain.config.fields import field_problems
 from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.hugging_face_tables import KINDS, kind_of
@@ -59,7 +60,10 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     values |= kind.read(config, values, path)
     model = ModelConfig(model_family=kind.family).with_family_defaults(())
-    return replace(model, **{**kind.flags, **values, **_task(config, path)})
+    model = replace(model, **{**kind.flags, **values, **_task(config, path)})
+    if problems := field_problems(model):
+        raise FormatError(f"{path}: {problems[0]}")
+    return model
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:

@@ -42,6 +42,9 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
     except (FormatError, CheckpointError) as error:
         return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
     values = structure(model)
+    if model.is_custom and "task" not in named:
+        expected = f"code that only {settings.init_checkpoint} names; give this flag if you trust it"
+        return config, [Problem("task", model.task, expected)]
     has_task = config.model.is_fine_tuned or "task" in named
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
