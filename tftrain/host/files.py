@@ -14,30 +14,37 @@ from typing import BinaryIO
 _PART_BYTES = 1 << 20
 # What a terminal may obey (C0, C1, the directions of text), other ends of lines, and halves of surrogate pairs.
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# An address in a text: its protocol, and the rest until a chain or a mixture has the next one.
+# An address in a text, or what a path makes of one: its protocol, and the rest until a chain or a mixture has another.
 _ADDRESS = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.-]*)://((?:(?!::|,\s*[\w.-]+=[\d.eE+-]+:|,[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>])*)"
+    r"((?:[A-Za-z][A-Za-z0-9+.-]*:/|https?:|s3:|gs:|gcs:|az:|abfss?:|adl:)/)"
+    r"((?:(?!::|,\s*[\w.-]+=[\d.eE+-]+:|,[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>])*)",
+    re.IGNORECASE,
 )
-_WITH_KEY = r"[^/?#@:]*:(?!\d+(?:[/?#]|$)).*@"
+_WITH_KEY = r"^[^/?#@:]*:(?!\d+(?:[/?#]|$)).*@"
 # User and password before the host, by whether the protocol is HTTP; others have names such as container@account.
-USERINFO = {True: re.compile(rf"[^/?#]*@|{_WITH_KEY}"), False: re.compile(_WITH_KEY)}
+USERINFO = {True: re.compile(rf"^[^/?#]*@|{_WITH_KEY}"), False: re.compile(_WITH_KEY)}
 
 
 def shown(text: str) -> str:
     """Returns a text whose addresses have no user, password, query or fragment, which may be secrets."""
 
     def public(match: re.Match) -> str:
-        protocol, is_http = match[1], match[1].lower() in ("http", "https")
-        rest = USERINFO[is_http].sub("", match[2], count=1)
+        is_http = match[1].lower().startswith("http")
+        rest = USERINFO[is_http].sub("", match[2])
         # "?" is a part of globs too, but not of those of HTTP.
-        return f"{protocol}://{re.split(r'[?#]' if is_http else r'[?](?=[^/=]*=)|#', rest, maxsplit=1)[0]}"
+        return match[1] + re.split(r"[?#]" if is_http else r"[?](?=[^/=]*=)|#", rest, maxsplit=1)[0]
 
-    return _ADDRESS.sub(public, text) if "://" in text else text
+    return _ADDRESS.sub(public, text) if ":/" in text else text
 
 
 def printable(text: str, kept: str = "") -> str:
     """Returns a text for a terminal, with escapes for `CONTROLS` other than those in `kept`."""
     return CONTROLS.sub(lambda match: match[0] if match[0] in kept else repr(match[0])[1:-1], text)
+
+
+def for_log(text: str) -> str:
+    """Returns lines for a log: as `shown` and `printable`, with their ends and indents."""
+    return printable(shown(text), kept="\n\t")
 
 
 def one_line(text: str, max_length: int = 2000) -> str:

@@ -23,7 +23,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from tftrain.host.files import printable, shown
+from tftrain.host.files import for_log
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Handler(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         # Messages have names and addresses of files.
-        return printable(shown(super().format(record)), kept="\n\t")
+        return for_log(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = getattr(sys, self._stream)

@@ -23,6 +23,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from tftrain.checkpoint import durable
+from tftrain.host.files import for_log
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
@@ -205,13 +206,13 @@ class MetricsWriter:
     def _show(self, short: str, whole: str) -> None:
         """Writes one line to log.txt and to the log, with the local time; a short line has no date."""
         now = time.localtime()
-        self.last_line = whole = f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}"
+        self.last_line = whole = for_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}")
         self._append_log(whole)
         logger.info(f"{time.strftime('%H:%M:%S', now)}  {short}" if self._is_short else whole)
 
     def _append_log(self, text: str) -> None:
         with self._surviving(self._log_path):
-            append(self._log_path, text + "\n")
+            append(self._log_path, for_log(text) + "\n")
 
     def _add_event(self, event: event_pb2.Event) -> None:
         if self._events is None:
