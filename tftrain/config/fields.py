@@ -150,8 +150,11 @@ def flag_name(field: dataclasses.Field) -> str:
 
 
 def field_problems(config: Any) -> list[Problem]:
-    """Returns the fields of one dataclass that violate their own choices or bounds, or are `restricted`."""
-    problems = []
+    """Returns the fields of one dataclass that violate their own choices or bounds, or are `restricted`.
+
+    The class may have bounds beyond all use, which are no part of the help: LARGEST, by the names of fields.
+    """
+    problems, largest = [], getattr(config, "LARGEST", {})
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
@@ -164,6 +167,8 @@ def field_problems(config: Any) -> list[Problem]:
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
             within = bounds(field).replace("at least", "of at least", 1)
             problems.append(Problem(flag_name(field), value, f"expected a number {within}"))
+        elif field.name in largest and value > largest[field.name]:
+            problems.append(Problem(flag_name(field), value, f"expected a number of at most {largest[field.name]}"))
     return problems + restricted(config, vars(config))
 
 

@@ -24,8 +24,10 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
 # from compute capability 8.0 on takes.
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
-# The largest size of a table or a layer, and so of a model that a file describes.
-_LARGEST = 1 << 24
+_SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "num_key_value_heads")
+_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+# Files of strangers describe models too, and each layer takes memory and time before a weight is read.
+_LARGEST = {"num_hidden_layers": 10_000, **dict.fromkeys(_SIZES, 1 << 40)}
 _ROTARY = {"position_embedding": ("rotary",)}
 
 
@@ -34,6 +36,7 @@ class ModelConfig:
     """The model's family and sizes, and what its blocks are made of."""
 
     ON_RESUME = "fixed"
+    LARGEST = _LARGEST
 
     model_family: str = flag("bert", choices=tuple(FAMILIES))
     """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
@@ -46,19 +49,19 @@ class ModelConfig:
     labels: tuple[str, ...] = flag(())
     """Name of a class; repeat the flag for each class, in the order of the outputs. By default the sorted labels of
     train_file."""
-    vocab_size: int | None = flag(None, minimum=6, maximum=_LARGEST)
+    vocab_size: int | None = flag(None, minimum=6)
     """Rows of the token embedding; by default the size of the data's vocabulary."""
-    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1, maximum=10_000)
-    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1, maximum=_LARGEST)
-    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1, maximum=1 << 16)
-    attention_head_size: int | None = flag(None, minimum=1, maximum=1 << 16)
+    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1)
+    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    attention_head_size: int | None = flag(None, minimum=1)
     """Width of an attention head; by default hidden_size / num_attention_heads."""
-    num_key_value_heads: int | None = flag(None, minimum=1, maximum=1 << 16)
+    num_key_value_heads: int | None = flag(None, minimum=1)
     """Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default
     num_attention_heads."""
-    intermediate_size: int | None = flag(None, minimum=1, maximum=_LARGEST)
+    intermediate_size: int | None = flag(None, minimum=1)
     """Width of the feed-forward layer; by default 4 x hidden_size."""
-    max_position_embeddings: int = flag(512, "Longest sequence of the position embedding.", minimum=1, maximum=_LARGEST)
+    max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
     position_embedding: str = flag("learned", choices=("learned", "rotary", "alibi"))
     """How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the
     first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv
@@ -76,7 +79,7 @@ class ModelConfig:
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(True)
     """Learn from pairs whether the second text follows the first; false: masked words only."""
-    type_vocab_size: int = flag(2, "Token types of bert.", minimum=1, maximum=1 << 16)
+    type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag("auto", choices=("auto", "post", "pre"))
     """Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others."""
     activation: str = flag("gelu", choices=("gelu", "geglu", "swiglu"))
