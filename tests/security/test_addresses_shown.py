@@ -17,6 +17,7 @@ from tftrain.host import addresses
 from tftrain.host.addresses import Cache
 from tftrain.host.exit_codes import RunError
 from tftrain.host.files import shown
+from tftrain.host.names import foreign_addresses
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving import resume_compatibility
 from tftrain.train import loop
@@ -141,3 +142,12 @@ def test_a_resume_with_the_same_secret_address_is_the_same_run(tmp_path):
     (step,) = folder.find(path)
     saved = of_checkpoint.read(step).run
     assert CANARY not in "".join(resume_compatibility.changes(config, {}, saved, step))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text", ["a" * 10**6 + ":/", "a:" * 10**6 + "//", ",a=" * 10**6 + "x://", "x://" + ":@" * 10**5]
+)
+def test_a_long_text_is_shown_in_linear_time(text):
+    assert shown(text)
+    assert foreign_addresses({"x": text}, [text]) == []

@@ -1,5 +1,6 @@
 """No name of a stranger becomes a path outside its folder, and nothing without end is fetched."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,10 +17,12 @@ from tftrain.checkpoint import durable, remote
 from tftrain.config.convert import parse_place
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
-from tftrain.host import addresses, limits
+from tftrain.host import addresses, complete_folder, limits
 from tftrain.host.addresses import Cache
 from tftrain.input import mirror
 from tftrain.input.records import RecordSet, write_records
+from tftrain.report.metrics import append
+from tftrain.supervise.run_lock import RunLock
 
 __all__ = ["quick"]
 # Each is below a folder at the address, and would be elsewhere here.
@@ -175,3 +178,16 @@ def test_a_link_at_the_name_of_an_unfinished_file_is_not_written_through(tmp_pat
     assert (tmp_path / "victim").read_text() == "mine"
     assert (tmp_path / "x").read_bytes() == b"content"
     assert os.listdir(tmp_path).count(".x.new") == 0
+
+
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "run.lock", ".fetch.lock"])
+def test_a_link_in_the_folder_of_a_run_is_not_written_through(tmp_path, name):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / name).symlink_to("victim")
+    write = {
+        "run.lock": lambda: RunLock(tmp_path).acquire(),
+        ".fetch.lock": lambda: complete_folder.locked(tmp_path / "fetch").__enter__(),
+    }
+    with contextlib.suppress(OSError):
+        write.get(name, lambda: append(tmp_path / name, "theirs"))()
+    assert (tmp_path / "victim").read_text() == "mine"

@@ -150,10 +150,7 @@ def flag_name(field: dataclasses.Field) -> str:
 
 
 def field_problems(config: Any) -> list[Problem]:
-    """Returns the fields of one dataclass that violate their own choices or bounds, or are `restricted`.
-
-    The class may have bounds beyond all use, which are no part of the help: LARGEST, by the names of fields.
-    """
+    """Returns the fields of a dataclass that violate their choices or bounds, also LARGEST, or are `restricted`."""
     problems, largest = [], getattr(config, "LARGEST", {})
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata

@@ -26,7 +26,7 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
 _SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "num_key_value_heads")
 _SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
-# Files of strangers describe models too, and each layer takes memory and time before a weight is read.
+# Beyond all use, and no part of the help: strangers describe models too, and a layer takes time before it is read.
 _LARGEST = {"num_hidden_layers": 10_000, **dict.fromkeys(_SIZES, 1 << 40)}
 _ROTARY = {"position_embedding": ("rotary",)}
 

@@ -144,10 +144,7 @@ def without(value: str | None, *names: str) -> str | None:
     """Returns resolved phases without some flags, which are then those of the run; other values as they are."""
     if not value or not _is_resolved(value):
         return value
-    try:
-        return json.dumps([{name: each[name] for name in each if name not in names} for each in _resolved(value)])
-    except (AttributeError, TypeError, ValueError):  # `read` says why.
-        return value
+    return json.dumps([{name: entry[name] for name in entry if name not in names} for entry in json.loads(value)])
 
 
 def source_names(config) -> list[str]:

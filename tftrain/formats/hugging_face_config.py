@@ -10,7 +10,6 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.hugging_face_tables import KINDS, kind_of
 from tftrain.input.tokenizer_model import Tokenizer
 
-_MAX_FIELD = 1 << 24
 # What transformers calls the forms of the GeLU.
 _GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
 # Settings that this project has with one value only, which is transformers' default as well.
@@ -92,7 +91,7 @@ def _number(name: str, value: Any, kind: type, path: str) -> int | float:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if kind is float and (is_whole or isinstance(value, float)) and 0 <= value < 1:
         return float(value)
-    if kind is not float and is_whole and 0 < value <= _MAX_FIELD:
+    if kind is not float and is_whole and value > 0:
         return value
     raise FormatError(
         f"{path}: {name} is {value!r}; expected a {'number below 1' if kind is float else 'whole number'}"

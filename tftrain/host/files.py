@@ -16,8 +16,8 @@ _PART_BYTES = 1 << 20
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # An address in a text, or what a path makes of one: its protocol, and the rest until a chain or a mixture has another.
 _ADDRESS = re.compile(
-    r"((?:[A-Za-z][A-Za-z0-9+.-]*:/|https?:|s3:|gs:|gcs:|az:|abfss?:|adl:)/)"
-    r"((?:(?!::|,\s*[\w.-]+=[\d.eE+-]+:|,[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>])*)",
+    r"((?:[A-Za-z][A-Za-z0-9+.-]{0,15}:/|https?:|s3:|gs:|gcs:|az:|abfss?:|adl:)/)"
+    r"((?:(?!::|,\s{0,9}[\w.-]{1,99}=[\d.eE+-]{1,30}:|,[A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s\"'<>])*)",
     re.IGNORECASE,
 )
 _WITH_KEY = r"^[^/?#@:]*:(?!\d+(?:[/?#]|$)).*@"

@@ -14,16 +14,12 @@ FREE_SHARE = 0.8
 def files_below(system: Any, path: str) -> dict[str, dict[str, Any]]:
     """Returns what a file system of fsspec says of files below a folder; raises a ValueError if they have no end."""
     files, folders = {}, 0
-    if "http" not in system.protocol:  # A store lists all in few requests.
-        files = system.find(path, detail=True)
-    else:
-        for _, inner, own in system.walk(path, maxdepth=DEEPEST, detail=True):
-            files |= {info["name"]: info for info in own.values()}
-            folders += len(inner)
-            if len(files) + folders > MOST_FILES:
-                break
-    if len(files) + folders > MOST_FILES:
-        raise ValueError(f"it has more than {MOST_FILES} files and folders")
+    is_http = "http" in system.protocol  # Stores list all in few requests.
+    for _, inner, own in system.walk(path, maxdepth=DEEPEST, detail=True) if is_http else [(path, (), None)]:
+        files |= system.find(path, detail=True) if own is None else {info["name"]: info for info in own.values()}
+        folders += len(inner)
+        if len(files) + folders > MOST_FILES:
+            raise ValueError(f"it has more than {MOST_FILES} files and folders")
     return files
 
 

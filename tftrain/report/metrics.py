@@ -67,7 +67,7 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
 
 def append(path: Path, text: str) -> None:
     """Appends text to a file, which is made if it is not there: all of it, or nothing if there is an OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         size, left = os.fstat(file).st_size, text.encode()
         try:

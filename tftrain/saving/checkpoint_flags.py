@@ -25,17 +25,8 @@ import msgspec
 
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
-from tftrain.config.fields import (
-    ConfigError,
-    Problem,
-    changed,
-    flag_values,
-    names_code,
-    on_resume,
-    sections,
-    without_secrets,
-)
+from tftrain.config import fields, phases
+from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
 from tftrain.config.train import TrainConfig
 from tftrain.host import names
 
@@ -96,8 +87,8 @@ def with_flags_of_checkpoint(
         name for section in sections(config) for name, kind in on_resume(section).items() if kind in ("local", "host")
     }
     left_out = {*named, *local}
-    own = without_secrets(config.data)
-    if any(getattr(own, name) != saved.get(name) for name in set(phases.SOURCES) & set(named)):
+    own = vars(fields.without_secrets(config.data))
+    if any(own[name] != saved.get(name) for name in {*phases.SOURCES}.intersection(named)):
         left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
     if config.run.mode == "evaluate":
         left_out.add("phases")  # The data of the last one is in the other flags.
@@ -132,6 +123,7 @@ def with_flags_of_checkpoint(
         if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
             expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
             raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
+        phases.read(changed(config, {"phases": values["phases"]}))  # Raises a ConfigError if they can't be read.
         micro = {"micro_batch_size"} & set(named)
         values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)
@@ -140,16 +132,14 @@ def with_flags_of_checkpoint(
 def _of_strangers(values: Mapping[str, Any], path: Path | None, given: Collection[Any]) -> list[Problem]:
     """Returns why a checkpoint can't supply some of its values, given those of the command line."""
     every = {field.name: field for section in sections(TrainConfig()) for field in dataclasses.fields(section)}
-    at_servers, problems = names.foreign_addresses(values, given), []
-    for name, value in values.items():
-        kinds = {
-            "code": names_code(every[name], value),
-            "an address": name in at_servers,
-            "a file": every[name].metadata["in_file"] and value and not value.startswith("[") and "=" not in value,
-        }
-        if kind := next((kind for kind, holds in kinds.items() if holds), None):
-            problems.append(Problem(name, value, f"{kind} that only {path} names; give this flag if you trust it"))
-    return problems
+    files = {name: value for name, value in values.items() if every[name].metadata["in_file"] and value}
+    kinds = {
+        "code": [name for name, value in values.items() if fields.names_code(every[name], value)],
+        "an address": names.foreign_addresses(values, given),
+        "a file": [name for name, value in files.items() if not value.startswith("[") and "=" not in value],
+    }
+    expected = f"that only {path} names; give this flag if you trust it"
+    return [Problem(name, values[name], f"{kind} {expected}") for kind, found in kinds.items() for name in found]
 
 
 def ranks_of(path: Path) -> int | None:
