@@ -264,6 +264,8 @@ def output_problems(settings: RunConfig) -> list[Problem]:
     target = settings.folder
     try:
         os.makedirs(target, exist_ok=True)
+        if os.stat(target).st_mode & 0o002:
+            logger.warning(f"{target}: every user of this host may write there, and so change this run; use chmod o-w")
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):
                 target = settings.output_dir

@@ -13,8 +13,10 @@ from tests.bad_inputs import programs
 from tests.formats.models import DATA
 from tests.security.strangers import links, run_folder, site
 from tests.servers import quick
+from tftrain import run
 from tftrain.checkpoint import durable, remote
 from tftrain.config.convert import parse_place
+from tftrain.config.run import RunConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.host import addresses, complete_folder, limits
@@ -151,13 +153,13 @@ def test_an_index_names_only_files_of_its_folder(tmp_path, name):
 
 @pytest.mark.parametrize("link", ["checkpoints", "tokenizer"])
 def test_a_run_that_links_to_another_one_is_not_read_as_a_model(tmp_path, link):
-    run, other = run_folder(tmp_path / "run"), run_folder(tmp_path / "private")
+    own, other = run_folder(tmp_path / "run"), run_folder(tmp_path / "private")
     (other / "tokenizer").mkdir()
-    if (run / link).exists():
-        shutil.rmtree(run / link)
-    (run / link).symlink_to(other / link)
+    if (own / link).exists():
+        shutil.rmtree(own / link)
+    (own / link).symlink_to(other / link)
     with pytest.raises(FormatError, match="leads out of"):
-        registry.model_of(parse_place(f"tftrain:{run}"))
+        registry.model_of(parse_place(f"tftrain:{own}"))
 
 
 def test_data_on_a_disk_is_not_fetched_from_the_address_that_lies_beside_it(tmp_path):
@@ -178,6 +180,13 @@ def test_a_link_at_the_name_of_an_unfinished_file_is_not_written_through(tmp_pat
     assert (tmp_path / "victim").read_text() == "mine"
     assert (tmp_path / "x").read_bytes() == b"content"
     assert os.listdir(tmp_path).count(".x.new") == 0
+
+
+def test_a_folder_that_every_user_may_write_to_gives_a_warning(tmp_path, caplog):
+    for mode in (0o755, 0o777):
+        tmp_path.chmod(mode)
+        assert run.output_problems(RunConfig(output_dir=str(tmp_path))) == []
+        assert ("every user of this host may write there" in caplog.text) == (mode == 0o777)
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "run.lock", ".fetch.lock"])
