@@ -97,10 +97,7 @@ def size(name: str) -> int:
 
 
 def listing(address: str) -> dict[str, str]:
-    """Returns the files below a folder, maybe none, and words for each that change with its content.
-
-    Raises an OSError if it can't be listed, has too many files, or a name in it could lead out of a folder.
-    """
+    """Returns the files below a folder, maybe none, and words for each that change with its content; raises OSError."""
 
     def find(_):
         system, path = _system(address)
