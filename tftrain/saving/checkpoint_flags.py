@@ -83,25 +83,7 @@ def with_flags_of_checkpoint(
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    local = {
-        name for section in sections(config) for name, kind in on_resume(section).items() if kind in ("local", "host")
-    }
-    left_out = {*named, *local}
-    own = vars(fields.without_secrets(config.data))
-    if any(own[name] != saved.get(name) for name in {*phases.SOURCES}.intersection(named)):
-        left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
-    if config.run.mode == "evaluate":
-        left_out.add("phases")  # The data of the last one is in the other flags.
-    elif "phases" in named:
-        left_out |= set(phases.FLAGS)
-    if "grad_accum_steps" in named:
-        left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
-    max_steps = saved.get("max_steps")
-    # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
-    if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
-        left_out.add("warmup_steps")
-    if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
-        left_out.add("decay_steps")
+    left_out = _left_out(config, named, saved)
     values, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
@@ -127,6 +109,28 @@ def with_flags_of_checkpoint(
         micro = {"micro_batch_size"} & set(named)
         values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)
+
+
+def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, Any]) -> set[str]:
+    """Returns the flags that never come from the checkpoint, whose own are `saved`, or that those `named` replace."""
+    kinds = [item for section in sections(config) for item in on_resume(section).items()]
+    left_out = {*named, *(name for name, kind in kinds if kind in ("local", "host"))}
+    own = vars(fields.without_secrets(config.data))
+    if any(own[name] != saved.get(name) for name in {*phases.SOURCES}.intersection(named)):
+        left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
+    if config.run.mode == "evaluate":
+        left_out.add("phases")  # The data of the last one is in the other flags.
+    elif "phases" in named:
+        left_out |= set(phases.FLAGS)
+    if "grad_accum_steps" in named:
+        left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
+    max_steps = saved.get("max_steps")
+    # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
+    if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
+        left_out.add("warmup_steps")
+    if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
+        left_out.add("decay_steps")
+    return left_out
 
 
 def _of_strangers(values: Mapping[str, Any], path: Path | None, given: Collection[Any]) -> list[Problem]:
