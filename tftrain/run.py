@@ -84,10 +84,10 @@ def main(argv: list[str], forked: bool = False) -> int:
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     """Returns the flags of a command line and of its checkpoint or weights, and problems. Raises ConfigError."""
     config, problems, named = flags.read(TrainConfig, argv)
-    config, of_addresses = located.with_local_folders(config)
+    given, (config, of_addresses) = config, located.with_local_folders(config)
     if of_addresses:  # Flags that the checkpoint there supplies would count as missing.
         raise ConfigError([*problems, *of_addresses])
-    completed = checkpoint_flags.with_flags_of_checkpoint(config, named)
+    completed = checkpoint_flags.with_flags_of_checkpoint(config, named, given)
     config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
     return completed._replace(config=config), problems
@@ -267,6 +267,8 @@ def output_problems(settings: RunConfig) -> list[Problem]:
     target = settings.folder
     try:
         os.makedirs(target, exist_ok=True)
+        if os.stat(target).st_mode & 0o002:
+            logger.warning(f"{target}: every user of this host may write there, and so change this run; use chmod o-w")
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):
                 target = settings.output_dir

@@ -22,7 +22,9 @@ def write(path: Path, content: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        # In a folder that others may write to, the name may be a link of theirs, which the mode "x" does not follow.
+        with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -36,6 +36,6 @@ def complete_folder(path: Path) -> Iterator[Path]:
 def locked(path: Path) -> Iterator[None]:
     """Keeps out all others that lock a path, also those on hosts that share the file system; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+    with open(os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

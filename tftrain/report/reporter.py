@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tftrain.checkpoint import durable
-from tftrain.config.fields import flag_values
+from tftrain.config.fields import flag_values, without_secrets
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import versions
@@ -124,7 +124,7 @@ class Reporter:
         if run.mesh.is_chief:
             output_dir, form, reports = run.config.run.folder, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
-                self._trackers = Trackers(names, Path(output_dir), flag_values(run.whole), done > 0)
+                self._trackers = Trackers(names, Path(output_dir), flag_values(without_secrets(run.whole)), done > 0)
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done, len(run.left_out.windows))
@@ -270,7 +270,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
 def _write_config(config: TrainConfig, mesh: Mesh) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
     about = {
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(without_secrets(config)),
         "xla": config.compiles(devices.has_gpu()),
         "packages": versions(),
         "ranks": mesh.size,

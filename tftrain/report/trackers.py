@@ -45,9 +45,15 @@ class Csv:
         """Writes the table."""
         rows = read_rows(self._folder / "metrics.jsonl")
         with (self._folder / "metrics.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-            writer.writeheader()
-            writer.writerows(rows)
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            writer = csv.writer(file)
+            writer.writerow(map(_cell, names))
+            writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Returns a value of which no program of spreadsheets makes a formula: rows may be another's."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
 class Wandb:
