@@ -22,7 +22,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
 from tftrain.host.files import for_log
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
