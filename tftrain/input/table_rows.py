@@ -12,6 +12,8 @@ from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
+# Commas and brackets in a row of JSON, and delimiters in one of CSV. A value takes up to two hundred bytes of memory.
+MOST_MARKS = 1 << 21
 
 
 class Row(NamedTuple):
@@ -30,6 +32,9 @@ def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[
     for number, line in enumerate(_lines(stream.readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
+            continue
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            yield Row(where, {}, f"more than {MOST_MARKS} commas and brackets")
             continue
         try:
             values = msgspec.json.decode(line)
@@ -76,17 +81,33 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
     lines = _lines(text.readline, name)
     if is_tsv:
         for number, line in enumerate(lines, 1):
+            _check_record(name, number, len(line), line.count(delimiter))
             if line := line.rstrip("\r\n"):
                 yield number, line.split(delimiter), None
         return
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
-    reader, fields = csv.reader(lines, delimiter=delimiter, strict=True), []
+    sizes = [0, 0]  # characters and delimiters of the record that is read, which may have many lines
+
+    def counted() -> Iterator[str]:
+        for number, line in enumerate(lines, 1):
+            sizes[:] = sizes[0] + len(line), sizes[1] + line.count(delimiter)
+            _check_record(name, number, *sizes)
+            yield line
+
+    reader, fields = csv.reader(counted(), delimiter=delimiter, strict=True), []
     while fields is not None:
+        sizes[:] = 0, 0
         try:
             if fields := next(reader, None):
                 yield reader.line_num, fields, None
         except csv.Error as error:
             yield reader.line_num, [], str(error)
+
+
+def _check_record(name: str, number: int, size: int, delimiters: int) -> None:
+    if size > LONGEST_LINE or delimiters > MOST_MARKS:
+        limits = f"{LONGEST_LINE >> 20} Mi characters or {MOST_MARKS} delimiters"
+        raise DataError(f"{name}, line {number}: a record of more than {limits}; leave the file out")
 
 
 def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:

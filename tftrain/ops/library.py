@@ -1,5 +1,6 @@
 """The compiled ops, loaded once. If an op is requested by name and cannot run, it raises; it never falls back."""
 
+import ctypes
 import functools
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ def library() -> ModuleType:
     Raises:
         MissingLibraryError: there is none, or TensorFlow cannot load it.
     """
-    path = next((path for path in candidates() if path.exists()), None)
+    path = _path()
     how = "build it with `make setup` or `bazel run //custom_ops:install`, or choose the reference implementations"
     if path is None:
         places = ", ".join(str(place) for place in candidates())
@@ -43,6 +44,20 @@ def library() -> ModuleType:
             f"TensorFlow {tf.__version__} cannot load {path}, which was built for another TensorFlow perhaps; {how}\n"
             f"{error.message}"
         ) from error
+
+
+@functools.cache
+def counters() -> ctypes.CDLL:
+    """Returns the library with its functions `tftrain_add_counter()` and `tftrain_counter_value(number)`."""
+    library()
+    functions = ctypes.CDLL(str(_path()))
+    functions.tftrain_add_counter.restype = functions.tftrain_counter_value.restype = ctypes.c_int64
+    functions.tftrain_counter_value.argtypes = [ctypes.c_int64]
+    return functions
+
+
+def _path() -> Path | None:
+    return next((path for path in candidates() if path.exists()), None)
 
 
 def unavailable_reason(gpu: bool) -> str | None:

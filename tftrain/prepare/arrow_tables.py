@@ -1,25 +1,60 @@
-"""The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text."""
+"""The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
 
+A few bytes of such a file can stand for gigabytes: rows share a value, and pages are compressed. So a long value is
+made only when its row is read, and Parquet is decoded in batches of about `_BATCH_BYTES`.
+"""
+
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
+from pyarrow import compute, types
 
-from tftrain.input.table_rows import Row
+from tftrain.input.errors import DataError
+from tftrain.input.table_rows import LONGEST_LINE, Row
 from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
+_BATCH_BYTES = 1 << 26
+_DICTIONARY_PAGE = 2  # in the format of Parquet
 
 
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
     """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable."""
     table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
     columns.check(table.schema_arrow.names, name)
-    groups = range(table.num_row_groups) if row_group is None else [row_group]
-    before = sum(table.metadata.row_group(group).num_rows for group in range(row_group or 0))
-    batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns.names, use_threads=False)
-    yield from _rows(batches, name, columns, before)
+    groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+    number = sum(group.num_rows for group in groups[: row_group or 0])
+    for index in range(len(groups)) if row_group is None else [row_group]:
+        chunks = map(groups[index].column, range(groups[index].num_columns))
+        rows = min((_rows_at_once(file, chunk) for chunk in chunks), default=_BATCH_ROWS)
+        batches = table.iter_batches(rows, row_groups=[index], columns=columns.names, use_threads=False)
+        yield from _rows(batches, name, columns, number)
+        number += groups[index].num_rows
+
+
+def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData) -> int:
+    """Returns how many rows of a column take about `_BATCH_BYTES`, as far as the file tells."""
+    size = max(chunk.total_uncompressed_size, 1)
+    file.seek(max(0, min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)))
+    kind, page = _page(file.read(16).ljust(32, b"\0"))
+    # A value of a dictionary can be as large as that, and one with a common prefix as all of the column.
+    largest = size if "DELTA_BYTE_ARRAY" in chunk.encodings else page if kind == _DICTIONARY_PAGE else 1
+    return max(1, min(_BATCH_BYTES * chunk.num_values // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
+
+
+def _page(header: bytes) -> tuple[int, int]:
+    """Returns the kind and the uncompressed bytes of a page: the first two numbers of its header, in Thrift's form."""
+    numbers, place = [], 0
+    for _ in range(2):
+        number, shift, place = 0, 0, place + 1
+        while header[place] & 0x80:
+            number, shift, place = number | (header[place] & 0x7F) << shift, shift + 7, place + 1
+        number, place = number | header[place] << shift, place + 1
+        numbers.append(number >> 1)
+    return numbers[0], numbers[1]
 
 
 def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
@@ -37,17 +72,59 @@ def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
 def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, number: int) -> Iterator[Row]:
     """Yields the rows of batches; `number` rows of the file are before them."""
     for batch in batches:
-        for values in zip(*(_values(batch.column(column)) for column in columns.names), strict=True):
+        for values in zip(*(_values(batch.column(column), name) for column in columns.names), strict=True):
             number += 1
             yield Row(f"{name}, row {number}", dict(zip(columns.names, values, strict=True)))
 
 
-def _values(column: pyarrow.Array) -> list[Any]:
-    """Returns the values of a column, or its type for each if that is not text. Arrow does not check text for UTF-8."""
-    try:
-        return column.to_pylist()
-    except (OverflowError, ValueError):
-        if pyarrow.types.is_nested(column.type) or pyarrow.types.is_temporal(column.type):
-            return [column.type] * len(column)
-        texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-        return [None if text is None else text.decode(errors="surrogateescape") for text in texts]
+def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
+    """Yields the values of a column, or its type for each if that is neither text nor a number.
+
+    All are made at once if they are short, else one by one.
+    """
+    column = _checked(column)
+    is_shared = types.is_dictionary(column.type)
+    words = _checked(column.dictionary) if is_shared else column
+    if types.is_string(words.type) or types.is_large_string(words.type):
+        sizes = compute.binary_length(words)
+        if (compute.sum(sizes.take(column.indices) if is_shared else sizes).as_py() or 0) <= _BATCH_BYTES:
+            words, is_shared = column.dictionary_decode() if is_shared else column, False
+            with contextlib.suppress(UnicodeDecodeError):
+                yield from words.to_pylist()
+                return
+    for place in column.indices.to_pylist() if is_shared else range(len(words)):
+        yield None if place is None else _value(words[place], name)
+
+
+def _checked(column: pyarrow.Array) -> pyarrow.Array:
+    """Returns an array whose texts and numbers are safe to read; the texts may be other bytes than UTF-8.
+
+    Arrow does not check on its own that the offsets in a file lie in their buffers.
+    """
+    if isinstance(column, pyarrow.ExtensionArray):
+        column = column.storage
+    as_bytes = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}.get(column.type)
+    if as_bytes:
+        column.view(as_bytes).validate(full=True)
+    elif _is_text(column.type):
+        column.validate(full=True)
+    return column
+
+
+def _value(scalar: pyarrow.Scalar, name: str) -> Any:
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if _is_text(kind) and not types.is_run_end_encoded(kind):
+        text = scalar.as_buffer()
+        if text.size > LONGEST_LINE:
+            raise DataError(f"{name}: a row of more than {LONGEST_LINE >> 20} MiB; leave the file out")
+        return text.to_pybytes().decode(errors="surrogateescape")
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return scalar.as_py() if is_number or _is_text(kind) else kind
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    if types.is_run_end_encoded(kind):
+        return _is_text(kind.value_type)
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)

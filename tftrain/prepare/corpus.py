@@ -9,6 +9,7 @@ A document is a list of paragraphs without line breaks. There are three formats 
 """
 
 import codecs
+import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from tftrain.input.errors import DataError
 _BLOCK = 1 << 20
 # Longer paragraphs are split between words. This bounds the memory for one line of input.
 LONGEST_PARAGRAPH = 1 << 16
+# Bytes of memory for the paragraphs of one document.
+LARGEST_DOCUMENT = 1 << 28
 _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
@@ -24,26 +27,46 @@ def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list
     """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
     Raises:
-        DataError: the file is not UTF-8. The message gives the byte offset in the uncompressed text.
+        DataError: the file is not UTF-8, or a document is too large. The message gives the byte offset in the
+            uncompressed text.
     """
-    yield from _documents(_lines(stream, name), separator)
+    yield from _documents(_lines(stream, name), separator, name)
 
 
-def paragraphs(text: str, separator: str) -> list[str]:
-    """Returns the paragraphs of a text that is one document, in which they lie as in a file."""
-    lines = (part for line in text.replace("\r\n", "\n").split("\n") for part in _cut(line))
-    return [paragraph for document in _documents(lines, separator) for paragraph in document]
+def paragraphs(text: str, separator: str, name: str) -> list[str]:
+    """Returns the paragraphs of a text that is one document, in which they lie as in a file.
+
+    Raises:
+        DataError: the document is too large; the message begins with `name`.
+    """
+    lines = (part for line in _split(text.replace("\r\n", "\n")) for part in _cut(line))
+    return [paragraph for document in _documents(lines, separator, name) for paragraph in document]
 
 
-def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+def _split(text: str) -> Iterator[str]:
+    """Yields the lines of a text, one by one: a list of them can take twenty times the memory of the text."""
+    begin = 0
+    while (end := text.find("\n", begin)) >= 0:
+        yield text[begin:end]
+        begin = end + 1
+    yield text[begin:]
+
+
+def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list[str]]:
     document: list[str] = []
     wrapped: list[str] = []
-    if separator == "verbatim":
-        document, lines = list(lines), ()
-        while document and not document[-1].strip():
-            document.pop()
+    size = 0
     for line in lines:
-        words = " ".join(line.split())
+        words = line if separator == "verbatim" else " ".join(line.split())
+        size += sys.getsizeof(words)
+        if size > LARGEST_DOCUMENT:
+            raise DataError(
+                f"{name}: a document takes more than {LARGEST_DOCUMENT >> 20} MiB of memory; divide it into several, "
+                "or leave the file out"
+            )
+        if separator == "verbatim":
+            document.append(line)
+            continue
         if separator == "file":
             if words:
                 wrapped.append(words)
@@ -54,7 +77,9 @@ def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
             document.append(words)
         elif document:
             yield document
-            document = []
+            document, size = [], 0
+    while separator == "verbatim" and document and not document[-1].strip():
+        document.pop()
     if wrapped:
         document.append(" ".join(wrapped))
     if document or separator != "blank_line":

@@ -30,6 +30,7 @@ from tftrain.tasks.task import Mean
 logger = logging.getLogger(__name__)
 
 # Prefixes of fields that form their own section in TensorBoard.
+_GREATEST = 1e60
 _SECTION = re.compile(r"^(eval|memory|planned|spike|rollback)_")
 
 
@@ -56,12 +57,18 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
             break
         try:
             row = json.loads(line)
-            row["step"] + 0
-        except (ValueError, TypeError, LookupError, RecursionError):
+            if not (isinstance(row["step"], int) and all(map(_is_value, row.values()))):
+                raise TypeError(row)
+        except (ValueError, TypeError, LookupError, RecursionError, AttributeError):
             damaged.append(number)
         else:
             good.append(row)
     return good, damaged
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a run writes such a value: None, or a number, whose greatest ones are those of fp64 sums of fp32."""
+    return value is None or (isinstance(value, int | float) and not _GREATEST < abs(value) < math.inf)
 
 
 def append(path: Path, text: str) -> None:
