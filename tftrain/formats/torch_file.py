@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.formats.errors import FormatError
+from tftrain.host.files import one_line
 from tftrain.prepare import archives
 
 _STORAGES = {
@@ -92,7 +93,7 @@ class TorchFile:
         except FormatError:
             raise
         except Exception as error:  # Unpickling damaged bytes can raise anything.
-            raise FormatError(f"{path}: not a file that torch 1.6 or later has saved: {error!s:.300}") from error
+            raise FormatError(one_line(f"{path}: not a file that torch 1.6 or later has saved: {error}")) from error
 
     def read(self, tensor: Tensor) -> np.ndarray:
         """Returns the elements of a tensor.
@@ -104,11 +105,11 @@ class TorchFile:
         try:
             elements = np.frombuffer(self._stored(entry), dtype.newbyteorder("<"))
         except (KeyError, ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-            raise FormatError(f"{self.path}: {entry:.300} can't be read: {error!s:.300}") from error
+            raise FormatError(one_line(f"{self.path}: {entry} can't be read: {error}")) from error
         last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
         size = math.prod(tensor.shape)
         if size and not (0 <= tensor.offset <= last < elements.size and size <= elements.size):
-            raise FormatError(f"{self.path}: a tensor lies outside {entry:.300}, or has more elements than it")
+            raise FormatError(one_line(f"{self.path}: a tensor lies outside {entry}, or has more elements"))
         strides = [step * dtype.itemsize for step in tensor.strides]
         return np.lib.stride_tricks.as_strided(elements[tensor.offset :], tensor.shape, strides, writeable=False)
 
