@@ -12,7 +12,7 @@ from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
-# Commas and brackets in a row of JSON, and delimiters in one of CSV. A value takes up to two hundred bytes of memory.
+# Commas and brackets in a row of JSON. A value takes up to two hundred bytes of memory.
 MOST_MARKS = 1 << 21
 
 
@@ -81,22 +81,22 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
     lines = _lines(text.readline, name)
     if is_tsv:
         for number, line in enumerate(lines, 1):
-            _check_record(name, number, len(line), line.count(delimiter))
             if line := line.rstrip("\r\n"):
                 yield number, line.split(delimiter), None
         return
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
-    sizes = [0, 0]  # characters and delimiters of the record that is read, which may have many lines
+    size = 0  # of the record that is read, which may have many lines
 
     def counted() -> Iterator[str]:
+        nonlocal size
         for number, line in enumerate(lines, 1):
-            sizes[:] = sizes[0] + len(line), sizes[1] + line.count(delimiter)
-            _check_record(name, number, *sizes)
+            size += len(line)
+            _check_length(size, f"{name}, line {number}")
             yield line
 
     reader, fields = csv.reader(counted(), delimiter=delimiter, strict=True), []
     while fields is not None:
-        sizes[:] = 0, 0
+        size = 0
         try:
             if fields := next(reader, None):
                 yield reader.line_num, fields, None
@@ -104,16 +104,14 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
             yield reader.line_num, [], str(error)
 
 
-def _check_record(name: str, number: int, size: int, delimiters: int) -> None:
-    if size > LONGEST_LINE or delimiters > MOST_MARKS:
-        limits = f"{LONGEST_LINE >> 20} Mi characters or {MOST_MARKS} delimiters"
-        raise DataError(f"{name}, line {number}: a record of more than {limits}; leave the file out")
+def _check_length(size: int, place: str) -> None:
+    if size >= LONGEST_LINE:
+        raise DataError(f"{place}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
 
 
 def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
     number = 0
     while line := readline(LONGEST_LINE):
         number += 1
-        if len(line) == LONGEST_LINE:
-            raise DataError(f"{name}, line {number}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
+        _check_length(len(line), f"{name}, line {number}")
         yield line

@@ -1,8 +1,7 @@
 """A tokenizer's Jinja template, which comes from strangers: it is rendered in a process with little time and memory.
 
 The sandbox of Jinja keeps a template from everything but its variables, and limits neither its loops nor its texts.
-This file is the program of that process too. It reads lines of JSON, first the template and then the variables of each
-text, and answers each with a list: a text and "", or a kind of error and its words.
+This file is the program of that process too: it reads lines of JSON and answers each with a text and an error.
 """
 
 import contextlib
@@ -10,7 +9,6 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +22,24 @@ class Renderer:
 
     def __init__(self, template: str, seconds: int = SECONDS):
         """Compiles the template; raises DataError if it is none."""
-        command = [sys.executable, "-I", __file__]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, text=True, **pipes)
-        self._seconds = seconds
-        self._ask([sys.path, template], "the chat template is not one of Jinja")
+        self._process = subprocess.Popen([sys.executable, "-I", __file__], text=True, **pipes)
+        self._seconds, self._problem = seconds, "the chat template is not one of Jinja"
+        self([sys.path, template])
+        self._problem = "the chat template can't make a text of the messages"
 
-    def __call__(self, variables: Mapping[str, Any]) -> str:
-        """Returns the text of variables, which are values of JSON; raises DataError if the template makes none."""
-        return self._ask(variables, "the chat template can't make a text of the messages")
-
-    def _ask(self, question: Any, problem: str) -> str:
+    def __call__(self, variables: Any) -> str:
+        """Returns the text of variables, a dictionary of values of JSON; raises DataError if there is none."""
         from tftrain.input.errors import DataError
 
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps([self._seconds, question]) + "\n")
+            self._process.stdin.write(json.dumps([self._seconds, variables]) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         text, error = json.loads(answer) if answer else ("", f"it takes more than {self._seconds} seconds")
         if error:
-            raise DataError(f"{problem}: {error:.300}")
+            raise DataError(f"{self._problem}: {error:.300}")
         return text
 
     def __del__(self):
@@ -66,9 +61,8 @@ def _compile(template: str) -> Any:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    controls = ["jinja2.ext.loopcontrols"]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=controls)
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = refuse
     pages = int(Path("/proc/self/statm").read_text().split()[0])

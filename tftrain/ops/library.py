@@ -32,7 +32,7 @@ def library() -> ModuleType:
     Raises:
         MissingLibraryError: there is none, or TensorFlow cannot load it.
     """
-    path = _path()
+    path = next((path for path in candidates() if path.exists()), None)
     how = "build it with `make setup` or `bazel run //custom_ops:install`, or choose the reference implementations"
     if path is None:
         places = ", ".join(str(place) for place in candidates())
@@ -50,14 +50,10 @@ def library() -> ModuleType:
 def counters() -> ctypes.CDLL:
     """Returns the library with its functions `tftrain_add_counter()` and `tftrain_counter_value(number)`."""
     library()
-    functions = ctypes.CDLL(str(_path()))
+    functions = ctypes.CDLL(str(next(filter(Path.exists, candidates()))))
     functions.tftrain_add_counter.restype = functions.tftrain_counter_value.restype = ctypes.c_int64
     functions.tftrain_counter_value.argtypes = [ctypes.c_int64]
     return functions
-
-
-def _path() -> Path | None:
-    return next((path for path in candidates() if path.exists()), None)
 
 
 def unavailable_reason(gpu: bool) -> str | None:

@@ -11,13 +11,7 @@ from typing import Any, BinaryIO
 _LARGEST_HEADER = 1 << 20
 _LARGEST_LIST = 1 << 25
 _LONGEST_NAME = 1 << 12
-_LONG_HEADERS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
+_LONG_HEADERS = b"LKxgX"  # types: long names of GNU, and fields of PAX and Solaris
 
 
 class _CheckedTarInfo(tarfile.TarInfo):
@@ -48,7 +42,7 @@ class _CheckedTarInfo(tarfile.TarInfo):
 
 
 class _BoundedReads:
-    """A file in which a .zip archive cannot have an endless list of members, which zipfile reads at once."""
+    """A file with a .zip archive, whose list of members zipfile reads at once."""
 
     def __init__(self, file: BinaryIO):
         self._file = file

@@ -1,16 +1,15 @@
 """The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
 
-A few bytes of such a file can stand for gigabytes: rows share a value, and pages are compressed. So a long value is
-made only when its row is read, and Parquet is decoded in batches of about `_BATCH_BYTES`.
+A few bytes of such a file can stand for gigabytes: rows share a value, and pages are compressed. So a value is made
+only when its row is read, and Parquet is decoded in batches of about `_BATCH_BYTES`.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
-from pyarrow import compute, types
+from pyarrow import types
 
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import LONGEST_LINE, Row
@@ -45,16 +44,16 @@ def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData) ->
     return max(1, min(_BATCH_BYTES * chunk.num_values // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
 
 
-def _page(header: bytes) -> tuple[int, int]:
+def _page(header: bytes) -> list[int]:
     """Returns the kind and the uncompressed bytes of a page: the first two numbers of its header, in Thrift's form."""
-    numbers, place = [], 0
-    for _ in range(2):
-        number, shift, place = 0, 0, place + 1
-        while header[place] & 0x80:
-            number, shift, place = number | (header[place] & 0x7F) << shift, shift + 7, place + 1
-        number, place = number | header[place] << shift, place + 1
-        numbers.append(number >> 1)
-    return numbers[0], numbers[1]
+    numbers, stream = [0, 0], iter(header)
+    for index in range(2):
+        next(stream)
+        for place, byte in enumerate(stream):
+            numbers[index] |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                break
+    return [number >> 1 for number in numbers]
 
 
 def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
@@ -78,36 +77,21 @@ def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, n
 
 
 def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
-    """Yields the values of a column, or its type for each if that is neither text nor a number.
-
-    All are made at once if they are short, else one by one.
-    """
+    """Yields the values of a column, or its type for each if that is neither text nor a number."""
     column = _checked(column)
     is_shared = types.is_dictionary(column.type)
     words = _checked(column.dictionary) if is_shared else column
-    if types.is_string(words.type) or types.is_large_string(words.type):
-        sizes = compute.binary_length(words)
-        if (compute.sum(sizes.take(column.indices) if is_shared else sizes).as_py() or 0) <= _BATCH_BYTES:
-            words, is_shared = column.dictionary_decode() if is_shared else column, False
-            with contextlib.suppress(UnicodeDecodeError):
-                yield from words.to_pylist()
-                return
     for place in column.indices.to_pylist() if is_shared else range(len(words)):
         yield None if place is None else _value(words[place], name)
 
 
 def _checked(column: pyarrow.Array) -> pyarrow.Array:
-    """Returns an array whose texts and numbers are safe to read; the texts may be other bytes than UTF-8.
-
-    Arrow does not check on its own that the offsets in a file lie in their buffers.
-    """
+    """Returns an array whose texts lie in their buffers, which Arrow does not check on its own, UTF-8 or not."""
     if isinstance(column, pyarrow.ExtensionArray):
         column = column.storage
-    as_bytes = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}.get(column.type)
-    if as_bytes:
-        column.view(as_bytes).validate(full=True)
-    elif _is_text(column.type):
-        column.validate(full=True)
+    as_bytes = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+    if column.type in as_bytes or types.is_string_view(column.type):
+        column.view(as_bytes.get(column.type, column.type)).validate(full=True)
     return column
 
 
@@ -115,16 +99,10 @@ def _value(scalar: pyarrow.Scalar, name: str) -> Any:
     kind = scalar.type
     if not scalar.is_valid:
         return None
-    if _is_text(kind) and not types.is_run_end_encoded(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         text = scalar.as_buffer()
         if text.size > LONGEST_LINE:
             raise DataError(f"{name}: a row of more than {LONGEST_LINE >> 20} MiB; leave the file out")
         return text.to_pybytes().decode(errors="surrogateescape")
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return scalar.as_py() if is_number or _is_text(kind) else kind
-
-
-def _is_text(kind: pyarrow.DataType) -> bool:
-    if types.is_run_end_encoded(kind):
-        return _is_text(kind.value_type)
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return scalar.as_py() if is_number else kind

@@ -27,29 +27,15 @@ def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list
     """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
     Raises:
-        DataError: the file is not UTF-8, or a document is too large. The message gives the byte offset in the
-            uncompressed text.
+        DataError: a document is too large, or not UTF-8; the message gives the byte offset in the uncompressed text.
     """
     yield from _documents(_lines(stream, name), separator, name)
 
 
 def paragraphs(text: str, separator: str, name: str) -> list[str]:
-    """Returns the paragraphs of a text that is one document, in which they lie as in a file.
-
-    Raises:
-        DataError: the document is too large; the message begins with `name`.
-    """
-    lines = (part for line in _split(text.replace("\r\n", "\n")) for part in _cut(line))
+    """Returns the paragraphs of a text that is one document, as in a file; raises DataError if it is too large."""
+    lines = (part for line in text.replace("\r\n", "\n").split("\n") for part in _cut(line))
     return [paragraph for document in _documents(lines, separator, name) for paragraph in document]
-
-
-def _split(text: str) -> Iterator[str]:
-    """Yields the lines of a text, one by one: a list of them can take twenty times the memory of the text."""
-    begin = 0
-    while (end := text.find("\n", begin)) >= 0:
-        yield text[begin:end]
-        begin = end + 1
-    yield text[begin:]
 
 
 def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list[str]]:
@@ -57,17 +43,14 @@ def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list
     wrapped: list[str] = []
     size = 0
     for line in lines:
-        words = line if separator == "verbatim" else " ".join(line.split())
+        words = " ".join(line.split()) if separator != "verbatim" else line
         size += sys.getsizeof(words)
         if size > LARGEST_DOCUMENT:
-            raise DataError(
-                f"{name}: a document takes more than {LARGEST_DOCUMENT >> 20} MiB of memory; divide it into several, "
-                "or leave the file out"
-            )
+            limit = f"{LARGEST_DOCUMENT >> 20} MiB of memory"
+            raise DataError(f"{name}: a document takes more than {limit}; divide it, or leave it out")
         if separator == "verbatim":
             document.append(line)
-            continue
-        if separator == "file":
+        elif separator == "file":
             if words:
                 wrapped.append(words)
             elif wrapped:
