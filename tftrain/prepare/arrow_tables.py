@@ -26,8 +26,11 @@ def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | N
     columns.check(table.schema_arrow.names, name)
     groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
     number = sum(group.num_rows for group in groups[: row_group or 0])
+    leaves = [leaf for leaf in range(len(table.schema)) if table.schema.column(leaf).path in columns.names]
     for index in range(len(groups)) if row_group is None else [row_group]:
-        chunks = map(groups[index].column, range(groups[index].num_columns))
+        # pyarrow's `column` aborts the process where the metadata are damaged; reading a row raises an error there.
+        next(table.iter_batches(1, row_groups=[index], columns=columns.names, use_threads=False), None)
+        chunks = map(groups[index].column, leaves)
         rows = min((_rows_at_once(file, chunk) for chunk in chunks), default=_BATCH_ROWS)
         batches = table.iter_batches(rows, row_groups=[index], columns=columns.names, use_threads=False)
         yield from _rows(batches, name, columns, number)

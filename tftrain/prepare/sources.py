@@ -27,7 +27,16 @@ from tftrain.prepare.columns import Columns
 
 _COMPRESSED = ("gz", "zst", "bz2", "xz")
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
-_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
+_DAMAGED = (
+    OSError,
+    EOFError,
+    UnicodeError,
+    lzma.LZMAError,
+    zlib.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    RuntimeError,
+)
 # A compressed file may have so many times its size of text. Text of some bytes is free, and a document counts as some.
 _MOST_EXPANSION = 200
 _FREE_BYTES = 1 << 26
