@@ -12,9 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SECONDS = 10  # of CPU time for a text
-MEMORY = 1 << 28
-LONGEST_TEXT = 1 << 24  # characters
+SECONDS, MEMORY, LONGEST_TEXT = 10, 1 << 28, 1 << 24  # of CPU time for a text, bytes, characters
 
 
 class Renderer:
@@ -81,10 +79,9 @@ def _answer(line: str, compiled: list[Any]) -> list[str]:
             compiled.append(_compile(template))
             return ["", ""]
         text = compiled[0].render(question)
-    except MemoryError:
-        return ["", f"it takes more than {MEMORY >> 20} MiB of memory"]
     except Exception as error:  # A template can fail in any way.
-        return ["", str(error) or type(error).__name__]
+        too_large = f"it takes more than {MEMORY >> 20} MiB of memory" if isinstance(error, MemoryError) else ""
+        return ["", too_large or str(error) or type(error).__name__]
     return [text, ""] if len(text) <= LONGEST_TEXT else ["", f"it writes more than {LONGEST_TEXT >> 20} Mi characters"]
 
 

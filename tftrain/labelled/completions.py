@@ -90,11 +90,9 @@ def compiled_template(tokenizer: Tokenizer) -> Template:
         DataError: it is no template, or, when it is called, can't make a text of the messages.
     """
     renderer = chat_template.Renderer(tokenizer.chat_template)
-
-    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
-        return renderer({"messages": messages, "add_generation_prompt": begins_answer, **tokenizer.named_tokens})
-
-    return render
+    return lambda messages, begins_answer: renderer(
+        {"messages": messages, "add_generation_prompt": begins_answer, **tokenizer.named_tokens}
+    )
 
 
 def question(text: str, template: Template) -> str:

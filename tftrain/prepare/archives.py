@@ -5,13 +5,13 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 # A header of a tar archive with long names or further fields, the list of members at the end of a .zip, and a name.
 _LARGEST_HEADER = 1 << 20
 _LARGEST_LIST = 1 << 25
 _LONGEST_NAME = 1 << 12
-_LONG_HEADERS = b"LKxgX"  # types: long names of GNU, and fields of PAX and Solaris
 
 
 class _CheckedTarInfo(tarfile.TarInfo):
@@ -31,7 +31,7 @@ class _CheckedTarInfo(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _LONG_HEADERS and self.size > _LARGEST_HEADER:
+        if self.type in b"LKxgX" and self.size > _LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {self.size} bytes; expected at most {_LARGEST_HEADER}")
         return self._no_sparse() if self.type == tarfile.GNUTYPE_SPARSE else super()._proc_member(archive)
 
@@ -41,22 +41,15 @@ class _CheckedTarInfo(tarfile.TarInfo):
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _no_sparse
 
 
-class _BoundedReads:
-    """A file with a .zip archive, whose list of members zipfile reads at once."""
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-
-    def read(self, size: int = -1) -> bytes:
-        if size > _LARGEST_LIST:
-            raise zipfile.BadZipFile(f"a list of members of {size} bytes; expected at most {_LARGEST_LIST}")
-        return self._file.read(size if size >= 0 else _LARGEST_LIST)
-
-
 def open_zip(file: BinaryIO) -> zipfile.ZipFile:
     """Opens a .zip archive in a seekable file; raises BadZipFile if it is damaged or has too many members."""
-    return zipfile.ZipFile(_BoundedReads(file))
+
+    def read(size: int = -1) -> bytes:  # zipfile reads the whole list of members at once.
+        if size > _LARGEST_LIST:
+            raise zipfile.BadZipFile(f"a list of members of {size} bytes; expected at most {_LARGEST_LIST}")
+        return file.read(size if size >= 0 else _LARGEST_LIST)
+
+    return zipfile.ZipFile(SimpleNamespace(read=read, seek=file.seek, tell=file.tell, seekable=file.seekable))
 
 
 def tar_members(stream: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:

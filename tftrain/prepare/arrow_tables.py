@@ -1,7 +1,6 @@
 """The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
 
-A few bytes of such a file can stand for gigabytes: rows share a value, and pages are compressed. So a value is made
-only when its row is read, and Parquet is decoded in batches of about `_BATCH_BYTES`.
+Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made when it is read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,6 @@ from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 1 << 26
-_DICTIONARY_PAGE = 2  # in the format of Parquet
 
 
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
@@ -42,8 +40,8 @@ def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData) ->
     size = max(chunk.total_uncompressed_size, 1)
     file.seek(max(0, min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)))
     kind, page = _page(file.read(16).ljust(32, b"\0"))
-    # A value of a dictionary can be as large as that, and one with a common prefix as all of the column.
-    largest = size if "DELTA_BYTE_ARRAY" in chunk.encodings else page if kind == _DICTIONARY_PAGE else 1
+    # A value of a dictionary (page kind 2) can be as large as that, and one with a common prefix as all of the column.
+    largest = size if "DELTA_BYTE_ARRAY" in chunk.encodings else page if kind == 2 else 1
     return max(1, min(_BATCH_BYTES * chunk.num_values // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
 
 

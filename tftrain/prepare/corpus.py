@@ -46,8 +46,7 @@ def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list
         words = " ".join(line.split()) if separator != "verbatim" else line
         size += sys.getsizeof(words)
         if size > LARGEST_DOCUMENT:
-            limit = f"{LARGEST_DOCUMENT >> 20} MiB of memory"
-            raise DataError(f"{name}: a document takes more than {limit}; divide it, or leave it out")
+            raise DataError(f"{name}: a document takes over {LARGEST_DOCUMENT >> 20} MiB; divide it, or leave it out")
         if separator == "verbatim":
             document.append(line)
         elif separator == "file":

@@ -27,16 +27,8 @@ from tftrain.prepare.columns import Columns
 
 _COMPRESSED = ("gz", "zst", "bz2", "xz")
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
-_DAMAGED = (
-    OSError,
-    EOFError,
-    UnicodeError,
-    lzma.LZMAError,
-    zlib.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    RuntimeError,
-)
+_DAMAGED = (OSError, EOFError, ValueError, IndexError, RuntimeError)
+_DAMAGED += (lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 # A compressed file may have so many times its size of text. Text of some bytes is free, and a document counts as some.
 _MOST_EXPANSION = 200
 _FREE_BYTES = 1 << 26
@@ -90,8 +82,7 @@ def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
                     raise DataError(f"{document.fault}; correct it, or leave such rows out with --skip_bad_rows")
                 left -= sum(map(len, document.paragraphs)) + _DOCUMENT_BYTES
                 if left < 0:
-                    advice = "store it without compression if that is meant, or leave it out"
-                    raise DataError(f"{path}: its text is over {_MOST_EXPANSION} times as large as the file; {advice}")
+                    raise DataError(f"{path}: its text is {_MOST_EXPANSION} times as large; expand it, or leave it out")
                 yield document
 
 
@@ -129,8 +120,7 @@ def _spooled(packed: BinaryIO, name: str, most_gb: float) -> BinaryIO:
     file = tempfile.TemporaryFile()  # noqa: SIM115
     while block := packed.read(1 << 20):
         if file.tell() + len(block) > most_gb * GB:
-            advice = "expand the file yourself, or raise the limit"
-            raise DataError(f"{name}: expands to more than --max_expanded_gb={most_gb:g} gigabytes; {advice}")
+            raise DataError(f"{name}: expands to more than --max_expanded_gb={most_gb:g}; raise that, or expand it")
         file.write(block)
     file.seek(0)
     return file
