@@ -31,7 +31,7 @@ class _CheckedTarInfo(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in b"LKxgX" and self.size > _LARGEST_HEADER:
+        if self.type in b"LKxgX" and self.size > _LARGEST_HEADER:  # names of GNU, fields of PAX and Solaris
             raise tarfile.ReadError(f"a header of {self.size} bytes; expected at most {_LARGEST_HEADER}")
         return self._no_sparse() if self.type == tarfile.GNUTYPE_SPARSE else super()._proc_member(archive)
 

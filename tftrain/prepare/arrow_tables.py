@@ -1,6 +1,6 @@
 """The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
 
-Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made when it is read.
+Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made as it is read.
 """
 
 from collections.abc import Iterable, Iterator
