@@ -104,7 +104,7 @@ class TorchFile:
         entry, dtype = tensor.storage
         try:
             elements = np.frombuffer(self._stored(entry), dtype.newbyteorder("<"))
-        except (KeyError, ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        except (LookupError, ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
             raise FormatError(one_line(f"{self.path}: {entry} can't be read: {error}")) from error
         last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
         size = math.prod(tensor.shape)
