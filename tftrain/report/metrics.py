@@ -57,8 +57,9 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
             break
         try:
             row = json.loads(line)
-            row["step"] + 0
-        except (ValueError, TypeError, LookupError, RecursionError):
+            if type(row["step"]) is not int or not all(isinstance(each, int | float | None) for each in row.values()):
+                raise TypeError(row)
+        except (ValueError, TypeError, LookupError, RecursionError, AttributeError):
             damaged.append(number)
         else:
             good.append(row)
