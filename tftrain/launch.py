@@ -1,8 +1,8 @@
 """Trains on several ranks: `python -m tftrain.launch -np 2 --flagfile=configs/X.flags`, on one or several hosts.
 
 It takes the flags of `tftrain.run`, refuses wrong ones before a rank starts, and ends with the run's own exit code, see
-`tftrain.run`. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 go to the ranks, which save and end; a second SIGINT or SIGTERM ends
-everything at once.
+`tftrain.run`. A signal that ends a session, such as SIGINT (Ctrl-C), SIGTERM or SIGHUP, goes to the ranks, which save
+and end; a second SIGINT or SIGTERM ends everything at once.
 """
 
 import dataclasses

@@ -7,7 +7,6 @@ docs/predict.md describes the output.
 
 import functools
 import itertools
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from tftrain import program
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
-from tftrain.host.files import reason
+from tftrain.host.files import printable, reason
 from tftrain.inference import prediction_text
 from tftrain.input.errors import DataError
 
@@ -50,8 +49,12 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
 
     settings = config.predict
     if len(texts) == 1 and settings.max_new_tokens and settings.format == "text" and sys.stdout.isatty():
-        print(texts[0], end="", flush=True)
-        (rest,) = predictions(config, texts, lambda piece: print(piece, end="", flush=True))
+
+        def show(piece: str) -> None:
+            print(printable(piece, kept="\n\t"), end="", flush=True)
+
+        show(texts[0])
+        (rest,) = predictions(config, texts, show)
         print(f"\n{rest}")
         return
     total = None if settings.input_file else len(texts)
@@ -170,7 +173,7 @@ def of_task(model, config: PredictConfig) -> Run:
                 raise PredictError(f"{flag}{name}: {error}") from error
         samples, predictions = run(examples)
         if settings.format == "jsonl":
-            return samples, [json.dumps(each, ensure_ascii=False) for each in predictions]
+            return samples, [prediction_text.json_line(each) for each in predictions]
         pairs = zip(batch, predictions, strict=True)
         return samples, [prediction_text.of_task(text, task, each, settings.shown) for (_, text), each in pairs]
 

@@ -14,6 +14,9 @@ from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.host.files import reason
 
+# What ends a session beside Ctrl-C: a batch system, a terminal that closes, a limit of processor time.
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+
 
 def main(
     name: str,
@@ -52,7 +55,9 @@ def main(
         flags.refuse(name, error)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
+            signal.signal(number, signal.default_int_handler)
     try:
         code = work(config)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tftrain import run
 from tftrain.config import flags
+from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
@@ -24,7 +25,7 @@ MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tft
 def main(argv: Sequence[str]) -> None:
     """Forks the ranks that standard input requests; in each rank it ends with the exit code of the run."""
     config, _, named = flags.read(TrainConfig, ["tftrain.run", *argv[1:]])
-    with contextlib.suppress(RunError):  # The ranks find the same and say so.
+    with contextlib.suppress(RunError, ConfigError):  # The ranks find the same and say so.
         config = checkpoint_flags.with_flags_of_checkpoint(config, named).config
     run.prepare_process(config, may_restart=True)
     load_modules()

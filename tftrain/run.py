@@ -4,7 +4,8 @@ Exit codes, of which docs/reliability.md says more:
     0   done
     1   the run failed: data, checkpoint, ranks, or an unexpected exception
     2   wrong flags, or another run writes to --output_dir
-    75  a signal (SIGTERM, SIGINT, SIGUSR1) stopped the run, and the state is saved: start again to continue
+    75  a signal (SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU) stopped the run, and the state is saved: start
+        again to continue
     76  not finite: too many steps in a row (--max_nan_steps), the last step or evaluation, or the weights
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
@@ -22,13 +23,14 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from tftrain.architecture.describe import describe
 from tftrain.config import flags, param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
-from tftrain.host import addresses, determinism, devices, files, hardware, huge_pages, log
+from tftrain.host import addresses, determinism, devices, durable, files, hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -83,10 +85,10 @@ def main(argv: list[str], forked: bool = False) -> int:
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     """Returns the flags of a command line and of its checkpoint or weights, and problems. Raises ConfigError."""
     config, problems, named = flags.read(TrainConfig, argv)
-    config, of_addresses = located.with_local_folders(config)
+    given, (config, of_addresses) = config, located.with_local_folders(config)
     if of_addresses:  # Flags that the checkpoint there supplies would count as missing.
         raise ConfigError([*problems, *of_addresses])
-    completed = checkpoint_flags.with_flags_of_checkpoint(config, named)
+    completed = checkpoint_flags.with_flags_of_checkpoint(config, named, given)
     config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
     return completed._replace(config=config), problems
@@ -173,6 +175,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         try:
             if not own_codes:
                 logger.error(f"another rank ended or can't be reached; its own output says why{watchdog.waiting()}")
+                watchdog.tell_end(ExitCode.PEER_ENDED)
             sys.stdout.flush()
         finally:
             os._exit(own_codes[0] if own_codes else ExitCode.PEER_ENDED)
@@ -211,6 +214,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     finally:
         own_codes.append(int(code))
         elastic.announce_end(int(code), os.environ)
+        watchdog.tell_end(int(code))
         # Horovod's own exit waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code
@@ -264,6 +268,9 @@ def output_problems(settings: RunConfig) -> list[Problem]:
     target = settings.folder
     try:
         os.makedirs(target, exist_ok=True)
+        if os.stat(target).st_mode & 0o002:
+            logger.warning(f"{target}: every user of this host may write there, and so change this run; use chmod o-w")
+        durable.probe(Path(target))
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):
                 target = settings.output_dir

@@ -6,6 +6,7 @@
 import json
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -61,6 +62,20 @@ def test_two_hosts_have_the_losses_of_one(tmp_path, launcher, ranks):
     found = losses(tmp_path / "run")
     assert list(found) == list(range(1, STEPS + 1))
     assert found == pytest.approx(losses(one_host), rel=1e-7)
+
+
+def test_a_host_with_another_key_than_the_known_one_gets_nothing(tmp_path):
+    (tmp_path / "network").mkdir()
+    with network(tmp_path / "network", "node1", "node2") as hosts:
+        (known,) = (tmp_path / "network").rglob("known_hosts")
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+        key = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+        known.write_text("".join(f"{line.split()[0]} {key}\n" for line in known.read_text().splitlines()))
+        job = Job(hosts, "node1", training.launch(*SHORT, f"--output_dir={tmp_path / 'run'}"), tmp_path / "log")
+        outcome = job.outcome(SECONDS)
+    assert outcome.code == ExitCode.FAILED
+    assert "Host key verification failed" in outcome.output
+    assert not list((tmp_path / "run").glob("config.json"))
 
 
 GROUPS = {

@@ -2,11 +2,17 @@
 
 import pytest
 
+from tests.distributed import ROOT
 from tftrain.config.fields import ConfigError
 from tftrain.launching import hosts
 from tftrain.launching.config import LaunchConfig
 
 REMOTE = "192.0.2.7"
+
+
+def test_the_guide_names_the_variables_that_travel():
+    guide = (ROOT / "docs/security.md").read_text()
+    assert all(f"`{pattern}`" in guide for pattern in hosts.TRAVELS)
 
 
 @pytest.fixture(autouse=True)

@@ -118,9 +118,48 @@ def test_csv_is_the_table_of_metrics_jsonl(train, tmp_path):
     assert table == [{name: value for name, value in row.items() if value is not None} for row in expected]
 
 
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "FINISHED"), (75, "KILLED"), (143, "KILLED"), (76, "FAILED"), (1, "FAILED")]
+)
+def test_mlflow_knows_how_a_run_ended_though_no_file_of_it_arrives(tmp_path, monkeypatch, code, status):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "broken")
+    client = mlflow.MlflowClient()
+    client.create_experiment("broken", artifact_location="file:///proc/nowhere")
+    found = trackers.Trackers(["mlflow"], tmp_path, {"seed": 1}, False)
+    found.log(1, {"train/loss": 2.0})
+    found.close([tmp_path / "curve.png"], "the last line", code)
+    (run,) = client.search_runs([client.get_experiment_by_name("broken").experiment_id])
+    assert run.info.status == status
+    assert run.data.metrics == {"train/loss": 2.0}
+    assert (run.data.params, run.data.tags["exit_code"]) == ({"seed": "1"}, str(code))
+    assert run.data.tags["last_line"] == "the last line"
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": run.info.run_id}
+
+
+@pytest.mark.parametrize("code", [0, 75, 76])
+def test_wandb_has_the_exit_code_of_the_run(tmp_path, monkeypatch, code):
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    trackers.Trackers(["wandb"], tmp_path, {}, False).close([tmp_path / "nosuch.png"], "the last line", code)
+    codes, end = [], time.monotonic() + 30  # wandb's own process may still write.
+    while not codes and time.monotonic() < end:
+        time.sleep(0.1)
+        (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+        for data in records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            codes += [record.exit.exit_code] if record.HasField("exit") else []
+    assert codes == [code]
+
+
 def test_a_damaged_file_of_numbers_is_named_and_a_new_run_begins(tmp_path, caplog):
     (tmp_path / "trackers.json").write_text('{"csv": ')
-    trackers.Trackers(["csv"], tmp_path, {}, is_resumed=True).close([], "", True)
+    trackers.Trackers(["csv"], tmp_path, {}, is_resumed=True).close([], "", 0)
     assert f"{tmp_path}/trackers.json: Input data was truncated" in caplog.text
 
 
@@ -135,8 +174,8 @@ class Broken:
         if self.rows == 2:
             raise ConnectionError("the server\nis gone")
 
-    def close(self, *_):
-        raise AssertionError
+    def close(self, pictures, last_line, code):
+        assert (self.rows, code) == (6, 0), "the later rows and the end arrive"
 
 
 class Slow(Broken):
@@ -147,7 +186,7 @@ class Slow(Broken):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Broken, "--report_to=csv: ConnectionError: the server is gone; it gets no more rows, metrics.jsonl has all"),
+        (Broken, "--report_to=csv: ConnectionError: the server is gone; it may lack rows, metrics.jsonl has all rows"),
         (Slow, "--report_to=csv: it has not taken all rows after 1 s; the run ends"),
     ],
 )
@@ -179,5 +218,5 @@ def test_rows_that_a_tracker_is_too_slow_for_are_dropped_and_said_once(tmp_path,
 )
 def test_a_name_or_a_package_that_is_missing_is_refused(monkeypatch, names, words):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "mlflow" else True)
-    with pytest.raises(ConfigError, match=f"^--report_to={names}: {re.escape(words)}$"):
+    with pytest.raises(ConfigError, match=f"^--report_to={names.rpartition(',')[2]}: {re.escape(words)}$"):
         configured(f"--report_to={names}", "--output_dir=x")

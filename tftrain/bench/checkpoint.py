@@ -26,6 +26,7 @@ from tftrain.bench.worker import Worker, serve
 from tftrain.checkpoint import folder, memory, memory_slot
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
+from tftrain.host import hardware
 from tftrain.page.bars import Panel, Series
 
 STEPS = 5
@@ -182,7 +183,7 @@ def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> N
 
 def digest(name: str, size: int, blocks: list[np.ndarray]) -> None:
     """Computes one of `shard.DIGESTS` over this number of bytes of memory, on all cores."""
-    cores = len(os.sched_getaffinity(0))
+    cores = hardware.cores()
 
     def work(block: np.ndarray) -> None:
         state = DIGESTS[name]()

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import psutil
 
+from tftrain.host import hardware
+
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def threads(cpu_threads: int) -> int:
     """Returns `cpu_threads`, or the number of usable cores if that is 0."""
-    return cpu_threads or len(os.sched_getaffinity(0))
+    return cpu_threads or hardware.cores()
 
 
 def last_level_cache() -> int:

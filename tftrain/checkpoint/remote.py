@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tftrain.checkpoint import durable, folder, manifest, memory_slot, scores
+from tftrain.checkpoint import folder, manifest, memory_slot, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.host import addresses
+from tftrain.host import addresses, durable
 from tftrain.host.addresses import Cache, join
 from tftrain.host.complete_folder import complete_folder, locked
 
@@ -53,7 +53,8 @@ def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
         if newer and not has_fetched and here is None:
             raise CheckpointError(f"none of its {len(newer)} checkpoints can be used; --resume=none starts over")
         reports = [name for name in files if not name.startswith(f"{CHECKPOINTS}/")]
-        _download(address, [each for each in reports if has_fetched or not (output_dir / each).exists()], output_dir)
+        missing = [each for each in reports if has_fetched or not (output_dir / each).exists()]
+        addresses.download_all(address, missing, output_dir)
         if has_fetched:  # What is in memory here was copied before another run went on.
             (output_dir / CHECKPOINTS / memory_slot.SESSION).unlink(missing_ok=True)
         if with_best and (best := _best(address, files)) and not (output_dir / best).is_dir():
@@ -75,7 +76,7 @@ def _fetch(address: str, files: Mapping[str, str], name: PurePosixPath, output_d
     try:
         with complete_folder(output_dir / name) as partial:
             inside = [file.removeprefix(f"{name}/") for file in files if is_in(file, str(name))]
-            _download(join(address, str(name)), inside, partial)
+            addresses.download_all(join(address, str(name)), inside, partial)
             Reader(partial).verify()
             if (output_dir / name).exists():
                 durable.remove(output_dir / name, output_dir / CHECKPOINTS / f".trash_{name.name}")
@@ -110,7 +111,7 @@ def local_copy(address: str, cache: Cache, last: int = 1) -> Path:
     with locked(path):
         if not path.is_dir():
             with complete_folder(path) as partial:
-                _download(root, files, partial)
+                addresses.download_all(root, files, partial)
     return path / inside
 
 
@@ -125,7 +126,3 @@ def _best(address: str, files: Mapping[str, str]) -> PurePosixPath | None:
     stored = scores.decode(content)
     step = stored and stored.best and stored.best.step
     return next((name for name in reversed(checkpoints(files)) if folder.order(name)[0] == step), None)
-
-
-def _download(address: str, files: Iterable[str], target: Path) -> None:
-    addresses.in_parallel(lambda file: addresses.download(join(address, file), target / file), files)

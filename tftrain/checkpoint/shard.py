@@ -9,7 +9,6 @@ the manifest implies.
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -82,7 +81,7 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
                 while written < len(block):
                     written += file.write(block[written:])
                 size += len(block)
-        os.fsync(file.fileno())
+        durable.flush_file(file.fileno(), path)
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
 
 

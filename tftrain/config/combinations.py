@@ -30,9 +30,9 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     for name in config.log.reports:
         if name not in TRACKERS:
             expected = f"expected some of {', '.join(TRACKERS)}, separated by commas"
-            problems.append(Problem("report_to", config.log.report_to, expected))
+            problems.append(Problem("report_to", name, expected))
         elif TRACKERS[name]:
-            problems += not_installed("report_to", config.log.report_to, TRACKERS[name], "trackers")
+            problems += not_installed("report_to", name, TRACKERS[name], "trackers")
     if config.evaluation.weights == "averaged":
         if config.run.mode == "train" and not config.optimizer.ema_decay:
             problems.append(Problem("weights", "averaged", "expected trained, or add --ema_decay"))

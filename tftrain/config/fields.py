@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tftrain.host.addresses import absolute
-from tftrain.host.files import one_line
+from tftrain.host.files import one_line, shown
 from tftrain.host.user_code import CLASS, is_class_name
 
 Config = TypeVar("Config")
@@ -56,8 +56,8 @@ class Problem(NamedTuple):
         elif isinstance(value, tuple):
             value = ",".join(value)
         value = one_line(str(value), _MAX_VALUE)
-        shown = "" if self.value in (None, ()) else f"={value}"
-        return one_line(f"--{self.flag}{shown}: {self.expected}" if self.flag else f"{value}: {self.expected}")
+        given = "" if self.value in (None, ()) else f"={value}"
+        return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 
 
 class ConfigError(ValueError):
@@ -79,6 +79,7 @@ def flag(
     below=None,
     implementation: str | None = None,
     path: bool = False,
+    in_file: bool = False,
     on_resume: str | None = None,
     restrict: Mapping[str, tuple] | None = None,
 ) -> Any:
@@ -94,13 +95,14 @@ def flag(
         above, below: exclusive bounds of a number.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         path: whether the value is a path or a glob, see `with_absolute_paths`.
+        in_file: whether the value may be the name of a file that has the text; a checkpoint holds the text.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
         restrict: by another flag, the values of it that this flag is for, see `restricted`.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
     kinds = {"implementation": implementation, "path": path, "on_resume": on_resume, "restrict": restrict or {}}
-    return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
+    return dataclasses.field(default=default, metadata={"help": help, "in_file": in_file, **limits, **kinds})
 
 
 def help_of(section: Any, field: dataclasses.Field) -> str:
@@ -148,21 +150,28 @@ def flag_name(field: dataclasses.Field) -> str:
 
 
 def field_problems(config: Any) -> list[Problem]:
-    """Returns the fields of one dataclass that violate their own choices or bounds, or are `restricted`."""
-    problems = []
+    """Returns the fields of a dataclass that violate their choices or bounds, also LARGEST, or are `restricted`."""
+    problems, largest = [], getattr(config, "LARGEST", {})
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
             continue
         choices = limits["choices"] or (value,)
-        if value not in choices and not (CLASS in choices and is_class_name(value)):
+        if value not in choices and not names_code(field, value):
             problems += [Problem(flag_name(field), value, f"expected one of {', '.join(map(str, choices))}")]
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(Problem(flag_name(field), value, "expected a finite number"))
         elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
             within = bounds(field).replace("at least", "of at least", 1)
             problems.append(Problem(flag_name(field), value, f"expected a number {within}"))
+        elif field.name in largest and value > largest[field.name]:
+            problems.append(Problem(flag_name(field), value, f"expected a number of at most {largest[field.name]}"))
     return problems + restricted(config, vars(config))
+
+
+def names_code(field: dataclasses.Field, value: Any) -> bool:
+    """Whether the value of a flag is the name of a user's class, which the flag takes."""
+    return CLASS in (field.metadata["choices"] or ()) and is_class_name(value)
 
 
 def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Problem]:
@@ -204,6 +213,18 @@ def sections(config: Any) -> list[Any]:
 def flag_values(config: Any) -> dict[str, Any]:
     """Returns the value of each flag of a configuration, or of a section."""
     return {name: value for section in sections(config) for name, value in dataclasses.asdict(section).items()}
+
+
+def without_secrets(config: Config) -> Config:
+    """Returns a copy of a configuration, or of a section, for files and trackers: its addresses are as `shown`."""
+
+    def public(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return without_secrets(value)
+        return shown(value) if isinstance(value, str) else value
+
+    values = {field.name: public(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **values)
 
 
 def changed(config: Config, values: Mapping[str, Any]) -> Config:

@@ -24,6 +24,10 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
 # from compute capability 8.0 on takes.
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
+_SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "num_key_value_heads")
+_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+# Beyond all use, and no part of the help: strangers describe models too, and a layer takes time before it is read.
+_LARGEST = {"num_hidden_layers": 10_000, **dict.fromkeys(_SIZES, 1 << 40)}
 _ROTARY = {"position_embedding": ("rotary",)}
 
 
@@ -32,6 +36,7 @@ class ModelConfig:
     """The model's family and sizes, and what its blocks are made of."""
 
     ON_RESUME = "fixed"
+    LARGEST = _LARGEST
 
     model_family: str = flag("bert", choices=tuple(FAMILIES))
     """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;

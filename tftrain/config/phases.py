@@ -115,7 +115,7 @@ def read(config) -> list[Phase]:
     if not value:
         return [Phase(config)]
     try:
-        entries = json.loads(value) if _is_resolved(value) else [_words(line) for line in lines(value, _FORM)]
+        entries = _resolved(value) if _is_resolved(value) else [_words(line) for line in lines(value, _FORM)]
         phases = [_phase(config, entry, f"phase {number}") for number, entry in enumerate(entries, 1)]
         _check_ends(phases)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # A manifest may hold anything.
@@ -194,6 +194,17 @@ def _stages(phase: Phase, number: int, step: int, sample: int, end: float) -> tu
 
 def _is_resolved(value: str) -> bool:
     return value.startswith("[")
+
+
+def _resolved(value: str) -> list[dict[str, Any]]:
+    """Returns the entries of a value that `change_each` has made, or a stranger."""
+    entries = json.loads(value)
+    for entry in entries:
+        if unknown := entry.keys() - {*FLAGS, *_ENDS, FOLLOWING}:
+            raise ValueError(f"a phase has no flag {min(unknown)}")
+        if "=" not in (entry.get("mix") or "="):
+            raise ValueError(f"mix={entry['mix']}: expected its sources, not the name of a file")
+    return entries
 
 
 def _words(line: str) -> dict[str, str]:

@@ -19,8 +19,9 @@ class LogConfig:
     log_format: str = flag("short", choices=("short", "megatron"), on_resume="local")
     """One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written to
     OUTPUT_DIR/log.txt."""
-    report_to: str = flag("tensorboard", on_resume="local")
-    """Where the rows of metrics.jsonl go as well: some of tensorboard, csv, wandb and mlflow, separated by commas."""
+    report_to: tuple[str, ...] = flag(("tensorboard",), on_resume="local")
+    """Where the rows of metrics.jsonl go as well: some of tensorboard, csv, wandb and mlflow, separated by commas, or
+    the flag once for each."""
     trace_pipeline: bool = flag(False)
     """Draw what each pipeline stage computed at which time, and below it the plan of the schedule:
     OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing."""
@@ -36,7 +37,7 @@ class LogConfig:
     @property
     def reports(self) -> list[str]:
         """The names in `report_to`."""
-        return [name for name in self.report_to.split(",") if name]
+        return list(dict.fromkeys(name for given in self.report_to for name in given.split(",") if name))
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class LimitsConfig:
     save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0)
     exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
     preempt_save_seconds: float = flag(60, above=0)
-    """Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1."""
+    """Time limit to finish the step and save after a signal, such as SIGTERM."""
     check_memory: bool = flag(True, on_resume="local")
     """Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start."""
     max_nan_steps: int = flag(20, minimum=1)

@@ -31,7 +31,7 @@ class DataConfig:
     data_dir: str | None = flag(None, path=True)
     """Folder that tftrain.prepare wrote, or its address such as s3://bucket/data; its manifest.json names shards and
     vocabulary."""
-    mix: str | None = flag(None)
+    mix: str | None = flag(None, in_file=True)
     """Mixture of prepared data, instead of data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code: names, shares of
     the samples, and folders or addresses; or a file with one source on each line."""
     mix_temperature: float = flag(1.0, above=0)
@@ -51,7 +51,7 @@ class DataConfig:
     seq_length_buckets: str = flag("none")
     """Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut to
     the smallest of these lengths that holds them."""
-    phases: str | None = flag(None)
+    phases: str | None = flag(None, in_file=True)
     """File of phases: on each line until_samples=N or until_tokens=N, the consumed samples or tokens at its end, then
     the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096; the last phase has no
     end. Or the lines themselves, separated by semicolons. Evaluations are of the phase that runs."""
@@ -117,7 +117,7 @@ class OptimizerConfig:
     ema_decay: float = flag(0.0, minimum=0, below=1, on_resume="logged")
     """Decay of an exponential moving average of the weights, such as 0.999, which weights=averaged evaluates; 0: no
     average. After t updates it is at most (1 + t) / (10 + t)."""
-    param_groups: str | None = flag(None)
+    param_groups: str | None = flag(None, in_file=True)
     """File of parameter groups: on each line a pattern of weights' names, then rate=X, which multiplies the learning
     rate, weight_decay=Y, or both, such as layer_0*/attention/* rate=0.5 weight_decay=0; or the lines themselves,
     separated by semicolons. A checkpoint holds the groups, not the file's name."""

@@ -22,6 +22,7 @@ from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, part_of, require_heads, tensors_of
+from tftrain.host import names
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -95,11 +96,12 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
     if (folder / WEIGHTS).is_file():
         return [SafetensorsFile(folder / WEIGHTS)]
     if (folder / INDEX).is_file():
-        names = tokenizer.read_json(folder / INDEX).get("weight_map")
-        names = set(names.values()) if isinstance(names, dict) else {None}
-        if any(not isinstance(name, str) or Path(name).name != name for name in names):
-            raise FormatError(f"{folder / INDEX}: weight_map does not name files of this folder")
-        return [SafetensorsFile(folder / name) for name in sorted(names)]
+        try:
+            files = set(tokenizer.read_json(folder / INDEX)["weight_map"].values())
+            paths = [names.inside(folder, name) for name in sorted(files)]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{folder / INDEX}: weight_map does not name files of this folder: {error}") from error
+        return [SafetensorsFile(path) for path in paths]
     if allow_pickle and (folder / PICKLES[0]).is_file():
         return [_Pickle(folder / PICKLES[0])]
     if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):

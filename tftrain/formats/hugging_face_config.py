@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tftrain.config.fields import field_problems
 from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.hugging_face_tables import KINDS, kind_of
 from tftrain.input.tokenizer_model import Tokenizer
 
-_MAX_FIELD = 1 << 24
 # What transformers calls the forms of the GeLU.
 _GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
 # Settings that this project has with one value only, which is transformers' default as well.
@@ -59,7 +59,10 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     values |= kind.read(config, values, path)
     model = ModelConfig(model_family=kind.family).with_family_defaults(())
-    return replace(model, **{**kind.flags, **values, **_task(config, path)})
+    model = replace(model, **{**kind.flags, **values, **_task(config, path)})
+    if problems := field_problems(model):
+        raise FormatError(f"{path}: {problems[0]}")
+    return model
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def _number(name: str, value: Any, kind: type, path: str) -> int | float:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if kind is float and (is_whole or isinstance(value, float)) and 0 <= value < 1:
         return float(value)
-    if kind is not float and is_whole and 0 < value <= _MAX_FIELD:
+    if kind is not float and is_whole and value > 0:
         return value
     raise FormatError(
         f"{path}: {name} is {value!r}; expected a {'number below 1' if kind is float else 'whole number'}"

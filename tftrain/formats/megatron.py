@@ -21,6 +21,7 @@ from tftrain.formats.links import Link, Names, by_heads
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
+from tftrain.host import names
 
 FILE = "model_optim_rng.pt"
 LATEST = "latest_checkpointed_iteration.txt"
@@ -118,7 +119,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 def _file(folder: Path) -> Path:
     """Returns the file of the newest iteration of a checkpoint folder, or of that iteration itself."""
-    latest = folder / LATEST
+    root, latest = folder, folder / LATEST
     if latest.is_file():
         word = latest.read_text(errors="replace").strip()
         folder = folder / (f"iter_{int(word):07d}" if word.isascii() and word.isdigit() else "release")
@@ -131,7 +132,10 @@ def _file(folder: Path) -> Path:
     path = folder / "mp_rank_00" / FILE
     if not path.is_file():
         raise MissingFileError(f"{folder}: {_EXPECTED}")
-    return path
+    try:
+        return names.inside(root, path.relative_to(root).as_posix())
+    except ValueError as error:
+        raise FormatError(str(error)) from error
 
 
 def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -10,17 +10,19 @@ import msgspec
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
+from tftrain.checkpoint import folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import Reader
+from tftrain.config.fields import field_problems, without_secrets
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.train import ModelConfig
+from tftrain.config.train import DataConfig, ModelConfig
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
+from tftrain.host import durable, names
 from tftrain.host.addresses import Cache, is_address
 from tftrain.host.environment import versions
 from tftrain.host.files import read_small
@@ -47,7 +49,7 @@ class OwnWeights(Weights):
         path = find(path)
         self._reader = Reader(path)
         run, self.path = self._reader.manifest.run, str(path)
-        self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path, run)
+        self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path)
         if self.model.is_fine_tuned:
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         evaluation = run["config"].get("evaluation")
@@ -98,8 +100,7 @@ read = OwnWeights  # as other formats call it
 def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a checkpoint."""
     path = find(path)
-    run = manifest.read(path).run
-    return _model(run.get("config"), str(path)), _tokenizer(path, run)
+    return _model(manifest.read(path).run.get("config"), str(path)), _tokenizer(path)
 
 
 def find(path: Path) -> Path:
@@ -110,13 +111,19 @@ def find(path: Path) -> Path:
     """
     if (path / manifest.NAME).is_file():
         return path
-    if best := scores.checkpoint(path):
-        return best
-    if checkpoints := folder.find(path):
-        return checkpoints[-1]
+    if checkpoints := [scores.checkpoint(path)] if scores.checkpoint(path) else folder.find(path):
+        return _inside(path, checkpoints[-1])
     raise MissingFileError(
         f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one"
     )
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    """Returns a path in a folder; raises a FormatError if a link leads out of that."""
+    try:
+        return names.inside(folder, path.relative_to(folder).as_posix())
+    except ValueError as error:
+        raise FormatError(str(error)) from error
 
 
 def _model(config: Any, path: str) -> ModelConfig:
@@ -129,7 +136,14 @@ def _model(config: Any, path: str) -> ModelConfig:
         raise FormatError(f"{path}: its manifest does not say what model it holds") from error
     if not model.vocab_size:
         raise FormatError(f"{path}: its manifest does not say vocab_size")
+    _check(model, path)
     return model
+
+
+def _check(section: Any, path: str) -> None:
+    """Raises a FormatError if a flag in a manifest is one that no command line may give."""
+    if problems := field_problems(section):
+        raise FormatError(f"{path}: its manifest has a flag that is refused: {problems[0]}")
 
 
 def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int | None]:
@@ -138,30 +152,24 @@ def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int 
         return None, None
     try:
         settings = msgspec.convert(config["fine_tuning"], FineTuningConfig)
-        return settings, msgspec.convert(config["data"]["max_seq_length"], int) or None
+        data = DataConfig(max_seq_length=msgspec.convert(config["data"]["max_seq_length"], int) or None)
+        for section in (settings, data):
+            _check(section, path)
+        return settings, data.max_seq_length
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise FormatError(f"{path}: its manifest does not say how the model was fine-tuned") from error
 
 
-def _tokenizer(path: Path, run: Any) -> Tokenizer | None:
-    """Returns the tokenizer of the first of `_tokenizer_folders` that has one."""
-    beside, in_run, *of_run = _tokenizer_folders(path, run)
-    return tokenizer.read(Path(beside)) or tokenizer.read(Path(in_run)) or next(map(tokenizer_of, of_run), None)
+def _tokenizer(path: Path) -> Tokenizer | None:
+    """Returns the tokenizer beside the weights, or else that of the run; no other folder that its manifest names."""
+    return next(filter(None, map(tokenizer.read, tokenizer_folders(path))), None)
 
 
-def tokenizer_folders(path: Path) -> list[str]:
+def tokenizer_folders(path: Path) -> list[Path]:
     """Returns the folders in which the tokenizer of a checkpoint, or of a run, is looked for."""
     path = find(path)
-    return _tokenizer_folders(path, manifest.read(path).run)
-
-
-def _tokenizer_folders(path: Path, run: Any) -> list[str]:
-    """Returns the folder of the weights, that of the run's own tokenizer, and that of its data."""
-    config = run.get("config")
-    data = config.get("data") if isinstance(config, dict) else None
-    data_dir = data.get("data_dir") if isinstance(data, dict) else None
-    beside = [str(path), str(path.parent.parent / TOKENIZER_FOLDER)]
-    return [*beside, data_dir] if isinstance(data_dir, str) else beside
+    run = path.parent.parent
+    return [path, _inside(run, run / TOKENIZER_FOLDER)]
 
 
 def tokenizer_of(path: str) -> Tokenizer | None:
@@ -218,7 +226,7 @@ def write(path: Path, weights: Weights) -> Iterable[str]:
     config = {"model": dataclasses.asdict(weights.model)}
     if weights.fine_tuning:  # What `_fine_tuning` reads.
         sizes = {"max_seq_length": weights.max_seq_length or 0}
-        config |= {"fine_tuning": dataclasses.asdict(weights.fine_tuning), "data": sizes}
+        config |= {"fine_tuning": dataclasses.asdict(without_secrets(weights.fine_tuning)), "data": sizes}
     run = {"config": config, "packages": versions()}
     placement = Placement.of(files)
     durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))

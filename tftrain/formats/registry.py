@@ -62,9 +62,10 @@ def model_of(source: Place) -> tuple[ModelConfig, Tokenizer | None]:
     return _module(source.format).read_model(Path(source.path))
 
 
-def tokenizer_folders(source: Place) -> list[str]:
+def tokenizer_folders(source: Place) -> list[Path]:
     """Returns the folders in which the tokenizer of a model is looked for, for messages."""
-    return _module("tftrain").tokenizer_folders(Path(source.path)) if source.format == "tftrain" else [source.path]
+    path = Path(source.path)
+    return _module("tftrain").tokenizer_folders(path) if source.format == "tftrain" else [path]
 
 
 def write_weights(

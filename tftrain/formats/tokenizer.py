@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.host import strict_json
+from tftrain.host import names, strict_json
 from tftrain.host.files import read_small, reason
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
@@ -58,8 +58,12 @@ def read(folder: Path) -> Tokenizer | None:
     Where no file says whether text is lower-cased, the vocabulary does: a cased one has upper-case letters.
 
     Raises:
-        FormatError: a file is damaged, or it is a tokenizer that this project does not have.
+        FormatError: a file is damaged or a link that leads out, or this project does not have such a tokenizer.
     """
+    try:
+        names.check_links(folder)
+    except ValueError as error:
+        raise FormatError(str(error)) from error
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     kind = settings.get("tokenizer_type") or _kind(folder)
     if kind is None:

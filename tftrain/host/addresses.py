@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import xxhash
 
-from tftrain.host.files import read_at_most
+from tftrain.host import limits, names
+from tftrain.host.files import read_at_most, shown
 
 Result = TypeVar("Result")
 
@@ -75,7 +76,7 @@ def join(address: str, *names: str) -> str:
 def local_name(address: str, *contents: str | bytes) -> str:
     """Returns the name of a local folder for what an address has: equal for equal addresses and contents."""
     digest = xxhash.xxh3_64_hexdigest("\n".join(map(str, (address.rstrip("/"), *contents))).encode())
-    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', address).strip('_')[-80:]}_{digest}"
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', shown(address)).strip('_')[-80:]}_{digest}"
 
 
 def list_files(address: str) -> list[str]:
@@ -101,10 +102,11 @@ def listing(address: str) -> dict[str, str]:
     def find(_):
         system, path = _system(address)
         system.invalidate_cache()
-        root, files = path.rstrip("/") + "/", sorted(system.find(path, detail=True).items())
+        root, files = path.rstrip("/") + "/", sorted(limits.files_below(system, path).items())
         versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
         # An empty object whose name ends with "/" only marks a folder, in stores that have none.
-        return {name[len(root) :]: version for name, version in versions if name.startswith(root) and name[-1] != "/"}
+        below = ((name, words) for name, words in versions if name.startswith(root) and name[-1] != "/")
+        return {names.check(name[len(root) :]): words for name, words in below}
 
     return _retried(address, find)
 
@@ -136,13 +138,23 @@ def download(address: str, path: str | os.PathLike) -> None:
 
     def get(_):
         system, name, info = _status(address)
-        system.get_file(name, f"{path}.download")
-        if info["size"] not in (None, size := os.path.getsize(f"{path}.download")):
+        limits.get_file(system, name, partial, info["size"])
+        if info["size"] not in (None, size := os.path.getsize(partial)):
             raise OSError(errno.EIO, f"{size} bytes arrived; expected {info['size']}")
 
+    partial = f"{path}.download"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     _retried(address, get)
-    os.replace(f"{path}.download", path)
+    os.replace(partial, path)
+
+
+def download_all(address: str, files: Iterable[str], folder: Path) -> None:
+    """Copies files below an address into a folder, under the same names; raises OSError, also for a name or a link."""
+    try:
+        paths = {file: names.inside(folder, file) for file in files}
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), address) from error
+    in_parallel(lambda file: download(join(address, file), paths[file]), paths)
 
 
 def upload(path: str | os.PathLike, address: str) -> None:
@@ -192,9 +204,9 @@ def open_file(name: str) -> BinaryIO:
     if info["size"] is not None and (info.get("partial") or "http" not in system.protocol):
         return io.BufferedReader(_Remote(name, info["size"]), _REQUEST_BYTES)
     # A server of HTTP that does not offer ranges of a file.
-    copy = tempfile.NamedTemporaryFile()  # noqa: SIM115
-    _retried(name, lambda _: system.get_file(path, copy.name))
-    return copy
+    with tempfile.TemporaryDirectory() as folder:
+        _retried(name, lambda _: limits.get_file(system, path, f"{folder}/copy", info["size"]))
+        return open(f"{folder}/copy", "rb")
 
 
 class _Remote(io.RawIOBase):
@@ -221,7 +233,8 @@ class _Remote(io.RawIOBase):
 
 
 def _system(address: str) -> tuple[Any, str]:
-    """Returns fsspec's file system of an address, and the path in it."""
+    """Returns fsspec's file system of an address, and the path in it; raises what `names.check_address` does."""
+    names.check_address(address)
     protocol, _, place = address.partition("://")
     is_chain = "::" in address  # of several file systems, such as zip://a.txt::s3://bucket/b.zip
     system, path = _file_system(address if is_chain else f"{protocol}://{place.partition('/')[0]}", os.getpid())
@@ -281,6 +294,6 @@ def _retried(address: str, action: Callable[[str], Result]) -> Result:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
                 reason = "no such file" if code == 404 or isinstance(error, FileNotFoundError) else reason
                 tries = "" if permanent else f" (tried {number} times)"
-                raise OSError(errno.EIO, f"{reason}{tries}", address) from error
+                raise OSError(errno.EIO, shown(f"{reason}{tries}"), shown(address)) from error
         time.sleep(wait)
     raise AssertionError("the last wait is None")

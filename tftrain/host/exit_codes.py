@@ -2,6 +2,10 @@
 
 from enum import IntEnum
 
+from tftrain.host.files import one_line
+
+_LONGEST = 20_000  # characters of a message
+
 
 class ExitCode(IntEnum):
     """The exit code of a process; a signal that ends it at once gives 128 plus the signal's number."""
@@ -25,6 +29,10 @@ class RunError(RuntimeError):
 
     exit_code = ExitCode.FAILED  # of the process
     on_all_ranks = False  # whether every rank raises it with the same message, so that only the chief prints it
+
+    def __init__(self, message: object = ""):
+        """Makes one line of the message, which may have names and addresses of files."""
+        super().__init__(one_line(str(message), _LONGEST))
 
 
 class NotFiniteError(RunError):

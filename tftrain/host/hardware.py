@@ -1,9 +1,11 @@
-"""GPUs and memory of this host, as a program may ask before it loads TensorFlow, or without it."""
+"""GPUs, cores and memory of this host, as a program may ask before it loads TensorFlow, or without it."""
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -37,10 +39,55 @@ def _nvidia_smi(field: str) -> list[str]:
 def host_memory_gb() -> float:
     """Returns the memory that this process may use with its host's other processes, in GB of 1e9 bytes.
 
-    It is the host's, or less if a control group (cgroup v2 or v1) limits it, as containers and Slurm do.
+    It is the host's, or the least limit of the process's control group and of those above it (cgroup v2 or v1), as
+    containers, Slurm and systemd set them.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for folder in control_groups("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(int((folder / name).read_text()))
+    return min(limits) / GB
+
+
+def cores() -> int:
+    """Returns the cores that this process may use: those it is bound to, or fewer if control groups give it less time.
+
+    A quota of 2.5 cores counts as 3.
+    """
+    return math.ceil(min(len(os.sched_getaffinity(0)), core_quota()))
+
+
+def core_quota() -> float:
+    """Returns how many cores' time the control groups of this process give it; infinity without a limit."""
+    quotas = [math.inf]
+    for folder in control_groups("cpu"):
         with contextlib.suppress(OSError, ValueError):
-            limits.append(int(Path(path).read_text()))
-    return min(limits) / 1e9
+            quota, period = (folder / "cpu.max").read_text().split()  # "max 100000" without a limit
+            quotas.append(int(quota) / int(period))
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            quotas.append(quota / period if quota > 0 else math.inf)
+    return min(quotas)
+
+
+def control_groups(controller: str, proc: Path = Path("/proc/self")) -> Iterator[Path]:
+    """Yields the folders of this process's control groups, of v2 and of a controller of v1, each up to the root.
+
+    What a container does not see of the folders above its own is left out.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        groups = {}
+        for line in (proc / "cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            groups |= dict.fromkeys(names.split(","), path)  # The name of v2 is empty.
+        for line in (proc / "mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            root, mounted = (word.encode().decode("unicode_escape") for word in before.split()[3:5])
+            kind, _, options = after.split(" ", 2)
+            name = {"cgroup2": "", "cgroup": controller}.get(kind)
+            if name not in groups or (name and name not in options.split(",")):
+                continue
+            inside = os.path.relpath(groups[name], root)
+            own = Path(mounted, "" if inside.startswith("..") else inside)
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(mounted))

@@ -23,6 +23,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from tftrain.host.files import for_log
+
 logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +38,10 @@ class _Handler(logging.Handler):
         self._stream = stream
         self.unwritable: int | None = None  # What the stream was directed to when a line could not be written.
         self.setFormatter(logging.Formatter(line))
+
+    def format(self, record: logging.LogRecord) -> str:
+        # Messages have names and addresses of files.
+        return for_log(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = getattr(sys, self._stream)

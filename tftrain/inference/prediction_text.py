@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.host.files import listed, one_line
+from tftrain.host.files import CONTROLS, listed, printable
 
 
 def as_text(text: str, sample, value, streamed: bool = False) -> str:
     """Returns the lines that are printed for a text; if it and its continuation are there already, the others."""
-    lines = [] if streamed else [one_line(text, len(text))]
+    lines = [] if streamed else [printable(text)]
     if not isinstance(value, list):
         lines.append(f"  next: {_listed(value.candidates, quote=True)}")
         lines += [f"  continued: {json.dumps(value.text, ensure_ascii=False)}"] if value.text and not streamed else []
@@ -17,7 +17,7 @@ def as_text(text: str, sample, value, streamed: bool = False) -> str:
         lines.append("  no [MASK]")
     else:
         lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, value, strict=True)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def of_task(text: str, task: str, item: Mapping[str, Any], top_k: int) -> str:
@@ -25,7 +25,7 @@ def of_task(text: str, task: str, item: Mapping[str, Any], top_k: int) -> str:
 
     At most `top_k` classes, answers or numbers of a vector are printed.
     """
-    return f"{one_line(text, len(text))}\n  {_predicted(task, item, top_k)}"
+    return f"{printable(text)}\n  {printable(_predicted(task, item, top_k))}"
 
 
 def _predicted(task: str, item: Mapping[str, Any], top_k: int) -> str:
@@ -62,7 +62,12 @@ def as_json(text: str, sample, value) -> str:
         values = {"masks": [{"position": place, "candidates": _objects(each)} for place, each in masks]}
     else:
         values = {"candidates": _objects(value.candidates), "continuation": value.text}
-    return json.dumps({"text": text, **values}, ensure_ascii=False)
+    return json_line({"text": text, **values})
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """Returns JSON that a terminal shows as it is: control characters are escapes of JSON."""
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def _objects(candidates) -> list[dict]:

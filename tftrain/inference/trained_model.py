@@ -78,7 +78,7 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
 def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:
     """Raises a FormatError that names the flag if a model lacks what predictions need: a tokenizer, and heads."""
     if model.tokenizer is None:
-        folders = ", ".join(registry.tokenizer_folders(registry.local(source.place, source.shown)))
+        folders = ", ".join(map(str, registry.tokenizer_folders(registry.local(source.place, source.shown))))
         raise FormatError(f"{source.shown}: no tokenizer in any of {folders}; name its folder with --tokenizer_dir")
     if lacking := [head for head in heads if head in model.missing]:
         raise FormatError(

@@ -9,13 +9,14 @@ import hashlib
 import itertools
 import json
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from tftrain.config.mixture import Source
-from tftrain.host import strict_json
+from tftrain.host import durable, names, strict_json
 from tftrain.host.files import read_small
 from tftrain.input import vocabulary
 from tftrain.input.errors import DataError
@@ -120,7 +121,7 @@ def write_manifest(manifest: Manifest) -> None:
     with open(path + ".partial", "x", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        durable.flush_file(file.fileno(), Path(path))
     os.replace(path + ".partial", path)
 
 
@@ -182,13 +183,13 @@ def listed_files(folder: str) -> list[str]:
     content = _load(path, folder)
     try:
         shards = [shard["file"] for split in ("train", "eval") for shard in content["splits"][split]]
-        names = [name for shard in shards for name in (shard, shard + ".index")]
-        names += filter(None, [content["vocab_file"], content.get("tokenizer_file")])
-        for name in names:
+        listed = [name for shard in shards for name in (shard, shard + ".index")]
+        listed += filter(None, [content["vocab_file"], content.get("tokenizer_file")])
+        for name in listed:
             _inside(path, folder, name)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a manifest of tftrain.prepare") from error
-    return names
+    return listed
 
 
 def _load(path: str, folder: str) -> Any:
@@ -207,19 +208,12 @@ def _inside(path: str, folder: str, name: str) -> str:
     """Returns the path of a file in the folder.
 
     Raises:
-        DataError: the name is not printable, or the path leaves the folder, for instance through a symbolic link.
+        DataError: see `names.inside`.
     """
-    named = f"{path}: it names the file {strict_json.shown(name)}"
-    if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
-        raise DataError(f"{named}; expected a name inside {folder}")
-    if not name.isprintable():
-        raise DataError(f"{named}; expected a name of printable characters")
-    inside = os.path.join(folder, name)
-    may_lead_out = os.sep in name or os.path.islink(inside)
-    if may_lead_out and not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
-        reason = f"a symbolic link leads out of {folder}, and {path} names it"
-        raise DataError(f"{inside}: {reason}; put the file itself there")
-    return inside
+    try:
+        return str(names.inside(folder, name))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _from_json(path: str, folder: str, content: Any) -> Manifest:

@@ -1,10 +1,10 @@
 """Prepared data at an address: a local folder, its mirror, whose shards are fetched block by block as a run reads them.
 
 A mirror has the manifest, the vocabulary, the indexes, and an empty file of the right size for each shard. So
-everything that reads prepared data reads a mirror. Two files beside a shard belong to it: `.address` has its address,
-and `.blocks` has a byte for each of its blocks, 1 if the block is there. A block is fetched under a lock of its byte,
-so that the ranks of a host fetch it once. A shard beyond the size of the cache has no `.blocks`: each of its records is
-a request.
+everything that reads prepared data reads a mirror. The file `.blocks` beside a shard has a byte for each of its blocks,
+1 if the block is there. A block is fetched under a lock of its byte, so that the ranks of a host fetch it once. A shard
+beyond the size of the cache has no `.blocks`: each of its records is a request. No file says from where: a folder is a
+mirror only for a process that has asked for its address.
 
 A run reads examples in random order, and each once an epoch, so no block is a better one to keep than another: blocks
 stay, and none makes way for another.
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 256 << 10
 DEFAULT = Cache()
-_ADDRESS, _BLOCKS = ".address", ".blocks"
+_BLOCKS = ".blocks"
 _FREE_SHARE = 0.8  # of the free disk space, the most that new blocks may take
 
 
@@ -58,7 +58,20 @@ def local_folder(folder: str, cache: Cache = DEFAULT) -> str:
     except OSError as error:
         what = "of a folder that `python -m tftrain.prepare` has written, and that can be read"
         raise DataError(f"{error.filename or folder}: {error.strerror}; expected the address {what}") from error
+    _addresses()[str(path)] = folder
     return str(path)
+
+
+@functools.cache
+def _addresses() -> dict[str, str]:
+    """Returns the address of each mirror that this process has asked for, by its folder."""
+    return {}
+
+
+def address_of(path: str) -> str | None:
+    """Returns the address of a file of a mirror; None for any other file."""
+    found = ((folder, address) for folder, address in _addresses().items() if path.startswith(f"{folder}/"))
+    return next((join(address, path[len(folder) + 1 :]) for folder, address in found), None)
 
 
 def _create(folder: Path, address: str, content: bytes) -> None:
@@ -67,7 +80,7 @@ def _create(folder: Path, address: str, content: bytes) -> None:
     manifest = load_manifest(str(folder))
     shards = _shards(manifest)
     whole = [manifest.vocab_file, manifest.tokenizer_file, *(f"{shard.file}.index" for shard in shards)]
-    addresses.in_parallel(lambda name: addresses.download(join(address, name), folder / name), filter(None, whole))
+    addresses.download_all(address, filter(None, whole), folder)
     sizes = addresses.in_parallel(lambda shard: addresses.size(join(address, shard.file)), shards)
     for shard, size in zip(shards, sizes, strict=True):
         origin = join(address, shard.file)
@@ -77,7 +90,6 @@ def _create(folder: Path, address: str, content: bytes) -> None:
         path = folder / shard.file
         path.touch()
         os.truncate(path, shard.bytes)
-        Path(f"{path}{_ADDRESS}").write_text(origin, encoding="utf-8")
 
 
 def _add_blocks(path: Path, limit: int) -> None:
@@ -98,18 +110,12 @@ def _shards(manifest: Manifest) -> list[Shard]:
     return list(itertools.chain(*manifest.splits.values()))
 
 
-def is_mirrored(path: str) -> bool:
-    """Whether a file is a shard of a mirror."""
-    return os.path.exists(path + _ADDRESS)
-
-
 class Blocks:
     """The blocks of a shard of a mirror; `address` is that of the shard."""
 
-    def __init__(self, path: str, size: int):
+    def __init__(self, path: str, address: str, size: int):
         """Opens the list of the blocks of a shard of `size` bytes; raises OSError."""
-        self._path, self._size, self._present = path, size, None
-        self.address = Path(path + _ADDRESS).read_text(encoding="utf-8")
+        self._path, self._size, self._present, self.address = path, size, None, address
         if os.path.exists(path + _BLOCKS):
             self._present = np.memmap(path + _BLOCKS, np.uint8, "r+")
 

@@ -118,7 +118,7 @@ class RecordSet:
 
     def __init__(self, paths: Sequence[str]):
         self.paths = list(paths)
-        self.is_remote = any(map(mirror.is_mirrored, self.paths))
+        self.is_remote = any(map(mirror.address_of, self.paths))
         self._offsets = [load_offsets(path) for path in self.paths]
         self._pool = _fetchers() if self.is_remote else None
         self._fetched: dict[int, bytes] = {}  # Records that no file on this host has, until they are read.
@@ -206,9 +206,8 @@ class _OpenFile:
         if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
         self.size = status.st_size
-        if mirror.is_mirrored(path):
-            self._blocks = mirror.Blocks(path, self.size)
-            self.path = self._blocks.address
+        if address := mirror.address_of(path):
+            self._blocks, self.path = mirror.Blocks(path, address, self.size), address
 
     def __del__(self):
         if self._descriptor >= 0:

@@ -5,7 +5,6 @@ message of the assistant adds to the text of the messages before it.
 """
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
-from tftrain.labelled import messages
+from tftrain.labelled import chat_template, messages
 from tftrain.labelled.tables import column_of, columns_of, read_table, text_of, usable
 from tftrain.prepare.packing import pack
 
@@ -61,9 +60,7 @@ class Encoded(NamedTuple):
     is_learned: np.ndarray  # bool [n + 1], which of them the model learns
 
 
-def read_examples(
-    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, reports: bool = False
-) -> list[Example]:
+def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, reports: bool = False) -> list[Example]:
     """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
 
     With `reports`, the log has the number of lines that are left out.
@@ -76,7 +73,7 @@ def read_examples(
     chat = next((name for name in messages.COLUMNS if name in columns and not settings.text_column), None)
     names = [chat] if chat else [column_of(rows, settings.text_column, _PROMPT, "text_column")]
     is_chat = bool(chat) or any(isinstance(row.values.get(names[0]), list) for row in rows)
-    if not is_chat or any(name in columns for name in (settings.label_column, *_COMPLETION)) and not chat:
+    if not is_chat or (any(name in columns for name in (settings.label_column, *_COMPLETION)) and not chat):
         names.append(column_of(rows, settings.label_column, _COMPLETION, "label_column"))
     if is_chat:
         if not tokenizer.chat_template:
@@ -88,11 +85,13 @@ def read_examples(
         beside := [name for name in _BESIDE_PROMPT if any(row.values.get(name) for row in rows)]
     ):
         remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
-        raise DataError(f"{columns[beside[0]].place}: {beside[0]} would not be read, only {' and '.join(names)}; {remedy}")
+        raise DataError(
+            f"{columns[beside[0]].place}: {beside[0]} would not be read, only {' and '.join(names)}; {remedy}"
+        )
 
     def example(row: Row) -> Example:
         if is_chat:
-            parts = _turns(row, messages.read(row, names), compiled, "tools" in tokenizer.chat_template)
+            parts = _turns(row, messages.read(row, names), compiled, tokenizer.chat_template)
         else:
             parts = tuple((text_of(row, name), name == names[1]) for name in names)
         return Example(0, row.place, parts, is_chat)
@@ -102,32 +101,16 @@ def read_examples(
 
 
 def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's Jinja template, in the sandbox and with the settings of transformers.
+    """Compiles a tokenizer's Jinja template, see `chat_template`.
 
     Raises:
         DataError: it is no template, or, when it is called, can't make a text of the messages.
     """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    try:
-        template = environment.from_string(tokenizer.chat_template)
-    except TemplateError as error:
-        raise DataError(f"the chat template is not one of Jinja: {error}") from error
+    renderer = chat_template.Renderer(tokenizer.chat_template)
 
     def render(messages: Sequence[Mapping[str, str]], begins_answer: bool, tools: Any = None) -> str:
-        try:
-            variables = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
-            return template.render(**variables, tools=tools, **tokenizer.named_tokens)
-        except Exception as error:  # A template can fail in any way.
-            raise DataError(f"the chat template can't make a text of the messages: {error}") from error
+        variables = {"messages": messages, "tools": tools, "add_generation_prompt": begins_answer}
+        return renderer({**variables, **tokenizer.named_tokens})
 
     return render
 
@@ -145,11 +128,13 @@ def end_of_answer(template: Template) -> str:
 
 
 def _turns(
-    row: Row, messages: Sequence[Mapping[str, Any]], template: Template, reads_tools: bool
+    row: Row, messages: Sequence[Mapping[str, Any]], template: Template, template_text: str
 ) -> tuple[tuple[str, bool], ...]:
-    if tools := row.values.get("tools"):
-        if not reads_tools:
-            raise DataError(f"{row.place}: tools would not be read by the chat template; write them into a message")
+    tools = row.values.get("tools")
+    for name, is_used in (("tools", tools), ("tool_calls", any(each.get("tool_calls") for each in messages))):
+        if is_used and name not in template_text:
+            raise DataError(f"{row.place}: {name} would not be read by the chat template; write them into a message")
+    if tools:
         try:
             tools = strict_json.parse(tools) if isinstance(tools, str) else tools
         except ValueError as error:

@@ -31,7 +31,7 @@ from tftrain.host import hardware
 from tftrain.host.environment import route_to
 from tftrain.launching import forking, messages
 from tftrain.launching.lines import Stream, forward
-from tftrain.supervise.signals import end_with
+from tftrain.supervise.signals import REQUESTS, end_with
 
 CONNECT_SECONDS = 10
 # After a rank has ended, a process that it has left behind may still hold its output open.
@@ -249,7 +249,7 @@ def interface(address: str, port: int, allowed: Sequence[str]) -> str:
 
 def main() -> None:
     """Serves the launcher at the other end of standard input and output."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+    for number in REQUESTS:
         # The launcher decides. A handler, unlike SIG_IGN, is not inherited by the ranks.
         signal.signal(number, lambda *_: None)
     Agent(sys.stdin.buffer, sys.stdout.fileno()).serve()

@@ -25,7 +25,7 @@ from tftrain.launching.layouts import Layouts
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
 from tftrain.parallel import store_server
 from tftrain.parallel.rendezvous import STORE_ERRORS, Store
-from tftrain.supervise.signals import REQUESTS, Signals
+from tftrain.supervise.signals import Signals
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,9 @@ def run(
     Raises:
         LaunchError: a host does not answer, or its agent can't start.
     """
-    for number in REQUESTS:
-        # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     store_server.make_token()
     # One address serves all hosts, unless they are reached by several networks.
     own = {host.launcher_address for host in hosts}

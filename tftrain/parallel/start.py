@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tftrain.config.parallel import ParallelConfig
-from tftrain.host import devices
+from tftrain.host import devices, hardware
 from tftrain.parallel import tensorflow_cluster
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import AgreedMeshError, Mesh, MeshError
@@ -54,7 +54,7 @@ def start(launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None 
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
         os.environ.update(stall_limits(os.environ))
-        cores, gpu = len(os.sched_getaffinity(0)), bool(devices.gpus())
+        cores, gpu = hardware.cores(), bool(devices.gpus())
         os.environ.update(speed_settings(os.environ, launch, cores, gpu, parallel.splits_state))
         mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
     _choose_device(mesh, cpu_threads)
@@ -189,7 +189,7 @@ def stall_shutdown_seconds() -> float:
 
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
     # On a host with GPUs too, TensorFlow would start as many threads as there are cores in every rank.
-    threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
+    threads = cpu_threads or max(1, hardware.cores() // mesh.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if gpus := devices.gpus():

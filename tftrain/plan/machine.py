@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.files import reason
-from tftrain.host.units import GB
+from tftrain.host.hardware import cores, host_memory_gb
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.system import on_card
@@ -88,7 +88,7 @@ def measure(path: Path) -> str:
     best = max(rates)
     cluster = Cluster(
         name=NAME,
-        memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
+        memory_gb=host_memory_gb(),
         peak_fp32=best,
         peak_16bit=half,
         memory_gbs=copy_rate(),
@@ -124,7 +124,7 @@ def copy_rate() -> float:
     """Returns the rate of a copy by all cores in 1e9 bytes/s, reads and writes together."""
     import numpy as np
 
-    parts = [(np.ones(COPY_BYTES // 8), np.empty(COPY_BYTES // 8)) for _ in range(os.cpu_count() or 1)]
+    parts = [(np.ones(COPY_BYTES // 8), np.empty(COPY_BYTES // 8)) for _ in range(cores())]
 
     def copy():
         threads = [threading.Thread(target=np.copyto, args=(to, source)) for source, to in parts]

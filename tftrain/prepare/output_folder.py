@@ -10,6 +10,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest
+from tftrain.program import ENDING
 
 # Inside the output folder, for the files of a preparation that is under way.
 UNFINISHED = ".unfinished"
@@ -66,11 +67,11 @@ def publish(work: str, new_manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """Ignores SIGINT and SIGTERM while files are moved, so that a signal cannot leave the move half done."""
+    """Ignores what ends a program while files are moved, so that a signal cannot leave the move half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING)}
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
+from tftrain.host import hardware
 from tftrain.host.addresses import absolute
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
@@ -86,7 +87,7 @@ def prepare(config: PrepareConfig) -> Manifest:
 
 def _workers(config: PrepareConfig, work: str) -> Workers:
     if config.runner == "local":
-        return Workers(config.num_workers or os.cpu_count() or 1)
+        return Workers(config.num_workers or hardware.cores())
     return BeamWorkers(config.split_beam_options, work)
 
 

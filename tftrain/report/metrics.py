@@ -22,7 +22,8 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
+from tftrain.host.files import for_log
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
@@ -56,8 +57,9 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
             break
         try:
             row = json.loads(line)
-            row["step"] + 0
-        except (ValueError, TypeError, LookupError, RecursionError):
+            if type(row["step"]) is not int or not all(isinstance(each, int | float | None) for each in row.values()):
+                raise TypeError(row)
+        except (ValueError, TypeError, LookupError, RecursionError, AttributeError):
             damaged.append(number)
         else:
             good.append(row)
@@ -66,7 +68,7 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
 
 def append(path: Path, text: str) -> None:
     """Appends text to a file, which is made if it is not there: all of it, or nothing if there is an OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         size, left = os.fstat(file).st_size, text.encode()
         try:
@@ -205,13 +207,13 @@ class MetricsWriter:
     def _show(self, short: str, whole: str) -> None:
         """Writes one line to log.txt and to the log, with the local time; a short line has no date."""
         now = time.localtime()
-        self.last_line = whole = f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}"
+        self.last_line = whole = for_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}")
         self._append_log(whole)
         logger.info(f"{time.strftime('%H:%M:%S', now)}  {short}" if self._is_short else whole)
 
     def _append_log(self, text: str) -> None:
         with self._surviving(self._log_path):
-            append(self._log_path, text + "\n")
+            append(self._log_path, for_log(text) + "\n")
 
     def _add_event(self, event: event_pb2.Event) -> None:
         if self._events is None:

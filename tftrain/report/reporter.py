@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tftrain.checkpoint import durable
-from tftrain.config.fields import flag_values
+from tftrain.config.fields import flag_values, without_secrets
 from tftrain.config.train import TrainConfig
-from tftrain.host import devices
+from tftrain.host import devices, durable
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
 from tftrain.labelled.scorers import Scorer
@@ -118,12 +117,13 @@ class Reporter:
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
+        self._drawn: list[Path] = []
         self._writer = self._trackers = self._goodput = None
         self._ledger = ledger
         if run.mesh.is_chief:
             output_dir, form, reports = run.config.run.folder, run.config.log.log_format, run.config.log.reports
             if names := [name for name in reports if name != "tensorboard"]:
-                self._trackers = Trackers(names, Path(output_dir), flag_values(run.whole), done > 0)
+                self._trackers = Trackers(names, Path(output_dir), flag_values(without_secrets(run.whole)), done > 0)
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done, len(run.left_out.windows))
@@ -196,11 +196,13 @@ class Reporter:
             self._goodput.go_back(step, row.step)
             self._writer.rollback(row, self._run.config.limits.max_rollbacks)
 
-    def close(self, is_done: bool) -> None:
-        """Ends the files, draws the loss curve and makes the page of the run; the ledger begins again.
+    def end(self, code: int) -> None:
+        """Tells the trackers that the process ends with this exit code."""
+        if self._trackers:
+            self._trackers.close(self._drawn, self._writer.last_line, code)
 
-        A run that a signal stopped is not done, one that ends early because it does not get better is.
-        """
+    def close(self) -> None:
+        """Ends the files, draws the curves and makes the page of the run; the ledger begins again."""
         if self._writer:
             self._goodput.note(int(self._run.progress.step), at_once=True)
             logger.info(goodput.words(self._goodput.starts))
@@ -213,9 +215,7 @@ class Reporter:
             else:
                 logger.info(f"loss curve {curve}")
                 score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
-            if self._trackers:
-                drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
-                self._trackers.close(drawn, self._writer.last_line, is_done)
+            self._drawn = [path for path in (curve, curve.with_name("score_curve.png")) if path.exists()]
             run_page.write_or_warn(self._writer.path.parent)
         self._ledger.restart()
 
@@ -269,7 +269,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
 def _write_config(config: TrainConfig, mesh: Mesh) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
     about = {
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(without_secrets(config)),
         "xla": config.compiles(devices.has_gpu()),
         "packages": versions(),
         "ranks": mesh.size,

@@ -1,7 +1,8 @@
 """Trackers of experiments that get the rows of a run too: `--report_to`.
 
 A tracker works in a thread of its own, and the run goes on whatever it does. After an error, or when it has not caught
-up at the end, a line of the log names it; metrics.jsonl has all rows. OUTPUT_DIR/trackers.json keeps the tracker's own
+up at the end, a line of the log names it; metrics.jsonl has all rows. What fails there keeps nothing else back: later
+rows are sent all the same, and in the end what the run has come to. OUTPUT_DIR/trackers.json keeps the tracker's own
 number of the run, so that all resumes of a run are one run there.
 """
 
@@ -18,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
+from tftrain.host.exit_codes import ExitCode
 from tftrain.report.metrics import read_rows
 
 logger = logging.getLogger(__name__)
@@ -39,13 +41,19 @@ class Csv:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Does nothing: `close` reads the rows, without those of steps that were lost."""
 
-    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
+    def close(self, pictures: Sequence[Path], last_line: str, code: int) -> None:
         """Writes the table."""
         rows = read_rows(self._folder / "metrics.jsonl")
         with (self._folder / "metrics.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-            writer.writeheader()
-            writer.writerows(rows)
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            writer = csv.writer(file)
+            writer.writerow(map(_cell, names))
+            writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Returns a value of which no program of spreadsheets makes a formula: rows may be another's."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
 class Wandb:
@@ -68,11 +76,13 @@ class Wandb:
         """Sends a row."""
         self._run.log({"step": step, **values})
 
-    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
-        """Sends pictures and the last line, and ends the run."""
-        self._run.log({path.stem: self._wandb.Image(str(path)) for path in pictures})
-        self._run.summary["last_line"] = last_line
-        self._run.finish(exit_code=0)
+    def close(self, pictures: Sequence[Path], last_line: str, code: int) -> None:
+        """Sends pictures and the last line, and ends the run with its exit code."""
+        try:
+            self._run.summary["last_line"] = last_line
+            self._run.log({path.stem: self._wandb.Image(str(path)) for path in pictures})
+        finally:
+            self._run.finish(exit_code=code)
 
 
 class Mlflow:
@@ -90,10 +100,9 @@ class Mlflow:
             parameters = [mlflow.entities.Param(name, str(value)) for name, value in config.items()]
             for start in range(0, len(parameters), MOST_PARAMETERS):
                 self._client.log_batch(known, params=parameters[start : start + MOST_PARAMETERS])
-            self._client.log_dict(known, dict(config), "config.json")
         else:
-            self._client.set_terminated(known, "RUNNING")
-        self.id = known
+            self._client.update_run(known, "RUNNING")
+        self.id, self._config = known, dict(config)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends a row. In a folder, LOSS is a file, which holds no LOSS/SOURCE: that is LOSS.SOURCE."""
@@ -101,12 +110,17 @@ class Mlflow:
         metrics = [self._mlflow.entities.Metric(name, value, now, step) for name, value in named.items()]
         self._client.log_batch(self.id, metrics=metrics)
 
-    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
-        """Sends pictures and the last line, and ends the run."""
-        for path in pictures:
-            self._client.log_artifact(self.id, str(path))
-        self._client.set_tag(self.id, "last_line", last_line)
-        self._client.set_terminated(self.id, "FINISHED" if is_done else "KILLED")
+    def close(self, pictures: Sequence[Path], last_line: str, code: int) -> None:
+        """Sends pictures and the last line, and ends the run: finished, failed, or killed by a signal."""
+        is_killed = code in (ExitCode.STOPPED, ExitCode.NOT_SAVED) or code > ExitCode.SIGNALLED
+        try:
+            self._client.set_tag(self.id, "last_line", last_line)
+            self._client.set_tag(self.id, "exit_code", str(int(code)))
+            self._client.log_dict(self.id, self._config, "config.json")  # The store of files may be another one.
+            for path in pictures:
+                self._client.log_artifact(self.id, str(path))
+        finally:
+            self._client.set_terminated(self.id, "KILLED" if is_killed else "FAILED" if code else "FINISHED")
 
 
 KINDS = {"csv": Csv, "wandb": Wandb, "mlflow": Mlflow}
@@ -119,7 +133,7 @@ class Trackers:
         """Starts a thread for each; `config` has the value of each flag. A run that begins anew is a new one there."""
         path = folder / "trackers.json"
         self._ids = _known(path) if is_resumed and path.exists() else {}
-        self._path, self._lock = path, threading.Lock()
+        self._path, self._lock, self._is_closed = path, threading.Lock(), False
         self._threads = {name: _Thread(name, folder, config, self._ids.get(name), self._keep) for name in names}
         for thread in self._threads.values():
             thread.start()
@@ -129,10 +143,16 @@ class Trackers:
         for thread in self._threads.values():
             thread.put("log", step, values)
 
-    def close(self, pictures: Sequence[Path], last_line: str, is_done: bool) -> None:
-        """Gives each tracker pictures and the last line of the log; waits at most EXIT_SECONDS for all of them."""
+    def close(self, pictures: Sequence[Path], last_line: str, code: int) -> None:
+        """Gives each tracker pictures, the last line of the log and the exit code of the run, the first time.
+
+        It waits at most EXIT_SECONDS for all of them.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for thread in self._threads.values():
-            thread.put("close", pictures, last_line, is_done)
+            thread.put("close", pictures, last_line, code)
         end = time.monotonic() + EXIT_SECONDS
         for name, thread in self._threads.items():
             thread.join(max(0.0, end - time.monotonic()))
@@ -157,7 +177,7 @@ def _known(path: Path) -> dict[str, str]:
 
 
 class _Thread(threading.Thread):
-    """Makes one tracker and does what is put; ends after `close` or an error, which it names."""
+    """Makes one tracker and does what is put; names the first error; ends after `close`, or if there is no tracker."""
 
     def __init__(
         self, name: str, folder: Path, config: Mapping[str, Any], known: str | None, keep: Callable[[str, str], None]
@@ -165,7 +185,7 @@ class _Thread(threading.Thread):
         super().__init__(name=f"tracker {name}", daemon=True)
         self._kind, self._start_with, self._keep = name, (folder, config, known), keep
         self._calls: queue.Queue[tuple] = queue.Queue(MOST_WAITING)
-        self._is_behind = False
+        self._is_behind = self._has_failed = False
 
     def put(self, method: str, *args: Any) -> None:
         try:
@@ -182,11 +202,20 @@ class _Thread(threading.Thread):
             tracker = KINDS[self._kind](*self._start_with)
             if tracker.id:
                 self._keep(self._kind, tracker.id)
-            method = ""
-            while method != "close":
-                method, *args = self._calls.get()
-                getattr(tracker, method)(*args)
         except Exception as error:  # Of a package, a network or a server.
+            self._warn(error, "it gets no rows, metrics.jsonl has all")
+            return
+        method = ""
+        while method != "close":
+            method, *args = self._calls.get()
+            try:
+                getattr(tracker, method)(*args)
+            except Exception as error:
+                what = "pictures or files of the run" if method == "close" else "rows"
+                self._warn(error, f"it may lack {what}, metrics.jsonl has all rows")
+
+    def _warn(self, error: Exception, words: str) -> None:
+        if not self._has_failed:
             text = " ".join(str(error).split())
-            words = f"{type(error).__name__}: {text[:300]}; it gets no more rows, metrics.jsonl has all"
-            logger.warning(f"--report_to={self._kind}: {words}")
+            logger.warning(f"--report_to={self._kind}: {type(error).__name__}: {text[:300]}; {words}")
+        self._has_failed = True

@@ -7,6 +7,8 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 - `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - what a phase may have, if the command line names the phases;
+- what a stranger could use: a class of the user's, an address at a server that the command line does not name, and a
+  file that has the text of a flag; these are refused, because the run would go on without them;
 - if a checkpoint is evaluated: all but the model, the data, the precision, the micro-batch and which weights the run
   evaluated, because the evaluation may run on other ranks.
 """
@@ -23,9 +25,10 @@ import msgspec
 
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
+from tftrain.config import fields, phases
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
 from tftrain.config.train import TrainConfig
+from tftrain.host import names
 
 _TO_EVALUATE = {"precision", "micro_batch_size", "weights"}
 
@@ -64,24 +67,56 @@ class Completed(NamedTuple):
         return list(map(explained, problems))
 
 
-def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Completed:
+def with_flags_of_checkpoint(
+    config: TrainConfig, named: Collection[str], given: TrainConfig | None = None
+) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
-    global batch. `named` has the names of the flags that the command line gives.
+    global batch. `named` has the names of the flags that the command line gives, and `given` their values, if they were
+    other ones than those of `config`, such as addresses.
 
     Raises:
-        ConfigError: the command line gives flags that the phases of the checkpoint have.
+        ConfigError: the command line gives flags that the phases of the checkpoint have, or must give flags itself.
     """
     try:
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    local = {
-        name for section in sections(config) for name, kind in on_resume(section).items() if kind in ("local", "host")
-    }
-    left_out = {*named, *local}
-    if set(phases.SOURCES) & set(named):
+    left_out = _left_out(config, named, saved)
+    values, taken = {}, {}
+    for field in dataclasses.fields(config):
+        section = getattr(config, field.name)
+        evaluates_less = config.run.mode == "evaluate" and field.name not in ("model", "data", "fine_tuning")
+        for name, value in _values(section, saved).items():
+            if name not in left_out and (name in _TO_EVALUATE or not evaluates_less):
+                values[name] = value
+                if value != getattr(section, name):
+                    taken[name] = value
+    if refused := _of_strangers(values, path, [flag_values(given or config)[name] for name in named]):
+        raise ConfigError(refused)
+    if path:  # The weights come from it.
+        values |= {"init_checkpoint": None, "init_missing": False}
+        if config.checkpoint.resume == "best":
+            values["resume"] = str(path)
+    if "micro_batch_size" in taken and "fit_micro_batch" not in named:
+        values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
+    if taken.get("phases"):
+        if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
+            expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
+            raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
+        phases.read(changed(config, {"phases": values["phases"]}))  # Raises a ConfigError if they can't be read.
+        micro = {"micro_batch_size"} & set(named)
+        values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
+    return Completed(changed(config, values), path, taken)
+
+
+def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, Any]) -> set[str]:
+    """Returns the flags that never come from the checkpoint, whose own are `saved`, or that those `named` replace."""
+    kinds = [item for section in sections(config) for item in on_resume(section).items()]
+    left_out = {*named, *(name for name, kind in kinds if kind in ("local", "host"))}
+    own = vars(fields.without_secrets(config.data))
+    if any(own[name] != saved.get(name) for name in {*phases.SOURCES}.intersection(named)):
         left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
     if config.run.mode == "evaluate":
         left_out.add("phases")  # The data of the last one is in the other flags.
@@ -95,28 +130,20 @@ def with_flags_of_checkpoint(config: TrainConfig, named: Collection[str]) -> Com
         left_out.add("warmup_steps")
     if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
         left_out.add("decay_steps")
-    values, taken = {}, {}
-    for field in dataclasses.fields(config):
-        section = getattr(config, field.name)
-        evaluates_less = config.run.mode == "evaluate" and field.name not in ("model", "data", "fine_tuning")
-        for name, value in _values(section, saved).items():
-            if name not in left_out and (name in _TO_EVALUATE or not evaluates_less):
-                values[name] = value
-                if value != getattr(section, name):
-                    taken[name] = value
-    if path:  # The weights come from it.
-        values |= {"init_checkpoint": None, "init_missing": False}
-        if config.checkpoint.resume == "best":
-            values["resume"] = str(path)
-    if "micro_batch_size" in taken and "fit_micro_batch" not in named:
-        values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
-    if taken.get("phases"):
-        if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
-            expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
-            raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
-        given = {"micro_batch_size"} & set(named)
-        values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *given), "fit_micro_batch": True}
-    return Completed(changed(config, values), path, taken)
+    return left_out
+
+
+def _of_strangers(values: Mapping[str, Any], path: Path | None, given: Collection[Any]) -> list[Problem]:
+    """Returns why a checkpoint can't supply some of its values, given those of the command line."""
+    every = {field.name: field for section in sections(TrainConfig()) for field in dataclasses.fields(section)}
+    files = {name: value for name, value in values.items() if every[name].metadata["in_file"] and value}
+    kinds = {
+        "code": [name for name, value in values.items() if fields.names_code(every[name], value)],
+        "an address": names.foreign_addresses(values, given),
+        "a file": [name for name, value in files.items() if not value.startswith("[") and "=" not in value],
+    }
+    expected = f"that only {path} names; give this flag if you trust it"
+    return [Problem(name, values[name], f"{kind} {expected}") for kind, found in kinds.items() for name in found]
 
 
 def ranks_of(path: Path) -> int | None:

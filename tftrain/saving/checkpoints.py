@@ -14,7 +14,7 @@ from tftrain.checkpoint import folder, scores
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.piece import AVERAGE
 from tftrain.checkpoint.reader import Reader
-from tftrain.config.fields import changed
+from tftrain.config.fields import changed, without_secrets
 from tftrain.host.environment import versions
 from tftrain.host.files import listed
 from tftrain.input.left_out import LeftOut
@@ -152,7 +152,7 @@ class Checkpoints:
                 "state_split": config.parallel.state_split_strategy if run.optimizer.state.split else None,
             },
             "data": self.data,
-            "config": dataclasses.asdict(config),
+            "config": dataclasses.asdict(without_secrets(config)),
             "packages": versions(),
         }
 

@@ -45,6 +45,9 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
     has_task = config.model.is_fine_tuned or "task" in named
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
+    if model.is_custom and "task" in values and "task" not in named:
+        expected = f"code that only {settings.init_checkpoint} names; give this flag if you trust it"
+        return config, [Problem("task", model.task, expected)]
     # A new classifier may read either, and a head of the next sentence may be left out, or be new with --init_missing.
     of_heads = {"next_sentence"} if model.predicts_samples else {"next_sentence", "classifier_pooling"}
     values = {name: value for name, value in values.items() if name not in of_heads.intersection(named)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import phases
-from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections
+from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections, without_secrets
 from tftrain.config.train import TrainConfig
 
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
@@ -138,7 +138,8 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
 
 def _plain(config: Any) -> dict[str, Any]:
     """Returns the flags of a configuration or a section, as JSON has them: a list for a tuple."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in flag_values(config).items()}
+    values = flag_values(without_secrets(config))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:

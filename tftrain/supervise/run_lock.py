@@ -42,7 +42,7 @@ class RunLock:
         """
         end = time.monotonic() + wait_seconds
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             while not self._try():
                 if time.monotonic() >= end:
                     holder = self._holder()

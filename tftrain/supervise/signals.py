@@ -18,10 +18,11 @@ from tftrain.host.exit_codes import ExitCode
 
 logger = logging.getLogger(__name__)
 
-# Slurm sends SIGTERM when the allotted time ends; its --signal option commonly sends SIGUSR1 before that.
-REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+# What ends a session: batch systems send SIGTERM, SIGXCPU or SIGUSR2 when the allotted time ends, and SIGUSR1 before
+# that if they are asked to; a terminal that closes sends SIGHUP.
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
 FORCING = (signal.SIGTERM, signal.SIGINT)
-HOOK = signal.SIGUSR2  # tells the other ranks that a hook asked for the end; nothing listens to the signal itself
+HOOK = signal.SIGWINCH  # tells the other ranks that a hook asked for the end; nothing listens to the signal itself
 # A launcher forwards a signal that the terminal or the batch system has already sent to every process.
 SAME_SIGNAL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>

@@ -26,6 +26,7 @@ from tftrain.supervise.ledger import Ledger
 TICK_SECONDS = 0.25
 # The report itself may hang: the pipe of stderr may be full, or the disk of the output folder gone.
 REPORT_SECONDS = 10
+END_SECONDS = 25  # more than trackers take
 
 
 @dataclass(eq=False)
@@ -56,6 +57,7 @@ class Watchdog:
         self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
         self.ledger = Ledger()
         self.stage: int | None = None  # Of the pipeline, for the report; None without stages.
+        self.endings: list[Callable[[int], None]] = []  # What is told the exit code of the process before it ends.
         self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []
@@ -81,6 +83,13 @@ class Watchdog:
         finally:
             self._limits.remove(limit)
 
+    def tell_end(self, code: int) -> None:
+        """Tells everybody in `endings` the exit code, from any thread; at most END_SECONDS long."""
+        for ending in self.endings:
+            told = threading.Thread(target=ending, args=[code], name="ending", daemon=True)
+            told.start()
+            told.join(END_SECONDS)
+
     def waiting(self) -> str:
         """Returns a clause that names the collectives that this rank has begun and not ended; "" if there are none."""
         collectives = self.pending.unfinished() if self.pending else []
@@ -101,6 +110,7 @@ class Watchdog:
                     reporter = threading.Thread(target=self._report, args=[limit], name=name, daemon=True)
                     reporter.start()
                     reporter.join(REPORT_SECONDS)
+                    self.tell_end(limit.code)
                     self._end(limit.code)
                     return
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     """
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with Uploads(config, mesh) as uploads:
-        return _train(config, mesh, watchdog, uploads)
+        code = _train(config, mesh, watchdog, uploads)
+    watchdog.tell_end(code)
+    return code
 
 
 def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> ExitCode:
@@ -81,6 +84,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
             return ExitCode.DONE
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints, done, baseline, watchdog.ledger)
+        watchdog.endings.append(reporter.end)
         best = best_of(run, phases.held_out, done, reporter)
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
@@ -96,9 +100,13 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
         until_end.enter_context(limit)
 
+    def end_at_once(code: int) -> None:
+        watchdog.tell_end(code)
+        os._exit(code)
+
     logger.info("compiling the step ...")
     checkpoints.prepare()
-    with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
+    with contextlib.ExitStack() as until_end, Signals(stopping, end_at_once) as signals, checkpoints.saves:
         schedule, on_spike = SaveSchedule(config.checkpoint, mesh.is_chief), config.limits.on_spike
         evaluate = Evaluate(phases.held_out, best, reporter, health, watchdog, config.evaluation.eval_every)
         user_hooks = UserHooks(run, classes, checkpoints.saves, signals, watchdog)
@@ -139,7 +147,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         for observer in observers:
             observer.finish()
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", outcome.exit_code or ExitCode.STALLED):
-        reporter.close(not outcome.is_stopped)
+        reporter.close()
     conclude(outcome, best)
     if health.problem and not outcome.is_stopped:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
