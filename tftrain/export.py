@@ -3,6 +3,7 @@
 A SavedModel needs only TensorFlow, an ONNX file only a runtime of ONNX; docs/export.md shows how each is loaded.
 """
 
+import json
 import logging
 import os
 import sys
@@ -73,10 +74,16 @@ def export(config: ExportConfig) -> None:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
         if labels := model.config.labels:
-            (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+            (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
     for line in [*report.signatures(built, settings), "", *lines]:
         logger.info(line)
+
+
+def one_line_of(label: str) -> str:
+    """Returns the name of a class in one line: as it is, or a JSON string if it has line breaks, spaces at its ends or none."""
+    is_plain = label.splitlines() == [label] and not (label.startswith('"') and label.endswith('"'))
+    return label if is_plain else json.dumps(label)
 
 
 class ExportError(RunError):

@@ -83,7 +83,7 @@ def predictions(
     run = of_task(model, config) if model.config.is_fine_tuned else of_tokens(model, config, show)
     doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
     arguments = ((f"text {number}", text) for number, text in enumerate(texts, 1))
-    lines = read_lines(settings.input_file) if settings.input_file else arguments
+    lines = lines_of(model, settings.input_file) if settings.input_file else arguments
     for batch in batches(lines, settings.batch_size):
         samples, printed = run(batch)
         doubts.report(batch, samples)
@@ -189,6 +189,21 @@ def refuse(config: PredictConfig, name: str, why: str) -> None:
 
 class PredictError(RunError):
     """A text can't be read, or the model can't do what a flag asks for; the message names the file or the flag."""
+
+
+def lines_of(model, path: str) -> Iterator[tuple[str, str]]:
+    """Yields places and texts of a table, see `labelled_texts.read`, or of each line of another file.
+
+    Raises:
+        PredictError: the file can't be read.
+    """
+    from tftrain.inference import labelled_texts
+
+    try:
+        texts = None if path == STANDARD_INPUT else labelled_texts.read(path, model.config.task, model.fine_tuning)
+        yield from read_lines(path) if texts is None else texts
+    except DataError as error:
+        raise PredictError(f"--input_file={error}") from error
 
 
 def read_lines(path: str) -> Iterator[tuple[str, str]]:

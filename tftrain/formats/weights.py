@@ -1,8 +1,9 @@
 """The weights of a model, read one tensor at a time, whatever files they are in."""
 
 import abc
+import dataclasses
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -111,6 +112,20 @@ class DerivedWeights(Weights):
 def without(weights: Weights, head: str) -> Weights:
     """Returns weights without one of their heads."""
     return DerivedWeights(weights, {name: shape for name, shape in weights.shapes.items() if part_of(name) != head})
+
+
+class ReorderedWeights(DerivedWeights):
+    """Weights whose classes have other names or another order: class i is class `rows[i]` of a head's last dimension."""
+
+    def __init__(self, weights: Weights, labels: tuple[str, ...], head: str, rows: Sequence[int]):
+        super().__init__(weights, weights.shapes)
+        self.model = dataclasses.replace(weights.model, labels=labels)
+        self._head, self._rows = head, list(rows)
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a variable, fp32; see `Weights.read`."""
+        value = super().read(name)
+        return np.ascontiguousarray(value[..., self._rows]) if part_of(name) == self._head else value
 
 
 class WatchedWeights(DerivedWeights):

@@ -115,7 +115,7 @@ class EmbeddingReader(Reader):
 
 
 class WordReader(Reader):
-    """Of token_classification: words are divided by spaces."""
+    """Of token_classification: words are divided by spaces, see `conll.words_of`."""
 
     def split(self, text: str) -> tuple[str, ...]:
         """Returns the text; a tab is a space."""
@@ -123,7 +123,7 @@ class WordReader(Reader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Divides long texts between words."""
-        words = [tuple(text.split()) for (text,) in examples]
+        words = [tuple(conll.words_of(text)) for (text,) in examples]
         sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
         parts, encoded = conll.divide(sentences, self._encoder, self._vocabulary.unknown_id)
         ids = [[np.zeros([0], np.int32)] for _ in examples]

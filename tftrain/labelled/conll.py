@@ -15,6 +15,7 @@ import numpy as np
 
 from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
+from tftrain.labelled import squad
 from tftrain.labelled.classes import class_name
 from tftrain.labelled.encoding import Encoded, Encoder
 from tftrain.labelled.tables import column_of, read_table, read_text, usable
@@ -196,6 +197,18 @@ def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, repor
 
     found = usable(path, sentence, rows, skips, reports)
     return [each._replace(number=number) for number, each in enumerate(found)]
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text, between spaces and tabs as in a file.
+
+    If a script without spaces is not divided so, its characters and the punctuation marks are words.
+    """
+    if re.search(f"[{squad.SPACELESS}]{{2}}", text) and not re.search(
+        f"[{squad.SPACELESS}] +[{squad.SPACELESS}]", text
+    ):
+        text = re.sub(f"[{squad.SPACELESS}{squad.PUNCTUATION_MARKS}]", r" \g<0> ", text)
+    return [word for word in re.split(r"[ \t\r\n]+", text) if word]
 
 
 def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> tuple[list[Sentence], list[Encoded]]:

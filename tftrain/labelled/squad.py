@@ -31,6 +31,7 @@ _LETTERS = f"[^{_ALONE}{_DELETED}{_ranges(WHITESPACE)}]+"
 _WORDS = re.compile(f"[{_ALONE}]|{_LETTERS}(?:[{_DELETED}]+{_LETTERS})*")
 # Ideographs, kana, and the scripts of Thai, Lao, Myanmar and Khmer, for a class of a regular expression.
 SPACELESS = f"{_ranges(IDEOGRAPHS)}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\uff66-\uff9f"
+PUNCTUATION_MARKS = _ranges(PUNCTUATION)
 _BETWEEN_SPACES = re.compile(r"\S+")
 
 

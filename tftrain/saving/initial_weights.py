@@ -4,6 +4,7 @@ The model's flags follow from the weights. The weights become the fp32 master we
 """
 
 import dataclasses
+import logging
 from collections.abc import Collection
 
 from tftrain.checkpoint.errors import CheckpointError
@@ -14,10 +15,14 @@ from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.formats.weights import Weights, heads_of, structure, without
+from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
+from tftrain.host.files import listed
+from tftrain.labelled.classes import head_rows
 from tftrain.labelled.preflight import with_glue
 
 NEW_HEAD = "classifier"
+
+logger = logging.getLogger(__name__)
 
 
 def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
@@ -100,8 +105,7 @@ def open_for(config: TrainConfig) -> Weights | None:
         return None
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
     model = config.model
-    if (model.task, model.labels) != (weights.model.task, weights.model.labels):
-        weights = without(weights, NEW_HEAD)
+    weights = _with_classes(weights, model, f"--init_checkpoint={settings.init_checkpoint}", settings.mode)
     # A new task begins with a new classifier.
     needed = [head for head in heads_of(model) if head != NEW_HEAD or settings.mode == "evaluate"]
     missing = [head for head in needed if head not in weights.parts]
@@ -111,3 +115,23 @@ def open_for(config: TrainConfig) -> Weights | None:
             "--init_missing gives them random initial weights"
         )
     return weights
+
+
+def _with_classes(weights: Weights, model: ModelConfig, what: str, mode: str) -> Weights:
+    """Returns weights whose classifier has the classes of a model in their order, or none if it is for other classes.
+
+    Raises:
+        FormatError: it is for other classes, and there is no training.
+    """
+    theirs = weights.model
+    if (model.task, model.labels) == (theirs.task, theirs.labels):
+        return weights
+    rows = head_rows(model.labels, theirs.labels) if model.task == theirs.task else None
+    if rows is not None:
+        return ReorderedWeights(weights, model.labels, NEW_HEAD, rows)
+    if NEW_HEAD in weights.parts:
+        other = f"its {NEW_HEAD} is for {theirs.task} with the classes {listed(theirs.labels, 10)}"
+        if mode == "evaluate" and model.task == theirs.task:
+            raise FormatError(f"{what}: {other}, and --labels names others; remove --labels")
+        logger.info(f"{what}: {other}; that of {model.task} begins with random weights")
+    return without(weights, NEW_HEAD)

@@ -1,0 +1,53 @@
+"""The texts of a table or of CoNLL for `tftrain.predict`: a labelled file may be predicted as it is, without its labels."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.errors import DataError
+from tftrain.input.table_rows import Row
+from tftrain.labelled import conll, squad
+from tftrain.labelled.examples import PAIR_COLUMNS, TEXT_COLUMNS
+from tftrain.labelled.tables import column_of, columns_of, read_table, read_text, text_of
+
+_TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
+_FIRST = (*TEXT_COLUMNS, "prompt", "instruction", "question")
+
+
+def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]] | None:
+    """Returns places and texts of a table, with a tab between the texts of a pair; None: the file has a text a line.
+
+    A TSV file is a table if its first line names the column of a text. The columns are those of the model's run.
+
+    Raises:
+        DataError: the file can't be read, or has no such column; the message names the line.
+    """
+    ending, settings = Path(path).suffix.lower(), settings or FineTuningConfig()
+    if ending in _OTHERS:
+        raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(_TABLES)}")
+    if ending == ".conll" and task == "token_classification":
+        sentences = conll.read_sentences(path, settings.text_column, settings.label_column)
+        return ((sentence.place, " ".join(sentence.words)) for sentence in sentences)
+    if ending == ".tsv":
+        names = read_text(path).partition("\n")[0].rstrip("\r").split("\t")
+        ending = ending if {settings.text_column, *_FIRST} & set(names) else ""
+    if ending not in _TABLES:
+        return None
+    if task == "question_answering":
+        return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
+    rows = read_table(path)
+    names = columns_of(rows)
+    known = settings.text_column if settings.text_column in names else None
+    columns = [known or column_of(rows, None, _FIRST, "input_file")]
+    pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]
+    if pairs and (settings.text_pair_column or not settings.train_file):
+        columns.append(pairs[0])
+    return ((row.place, _text(row, columns)) for row in rows)
+
+
+def _text(row: Row, columns: list[str]) -> str:
+    return text_of(row, columns[0]) if len(columns) == 1 else _joined(*(text_of(row, name) for name in columns))
+
+
+def _joined(*texts: str) -> str:
+    return "\t".join(text.replace("\t", " ") for text in texts)
