@@ -81,7 +81,7 @@ def export(config: ExportConfig) -> None:
 
 
 def one_line_of(label: str) -> str:
-    """Returns the name of a class in one line: as it is, or a JSON string if it has line breaks, spaces at its ends or none."""
+    """Returns the name of a class as it is, or a JSON string if it is empty, has line breaks, or looks like one."""
     is_plain = label.splitlines() == [label] and not (label.startswith('"') and label.endswith('"'))
     return label if is_plain else json.dumps(label)
 

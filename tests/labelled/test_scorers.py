@@ -102,3 +102,38 @@ def test_pairs_are_found_among_all_pairs(monkeypatch):
 def test_embeddings_that_are_no_numbers_are_not_the_nearest():
     outputs = np.full([4, 2, 3], np.nan, np.float32)
     assert scorers.PairScorer(texts([None] * 4)).scores(outputs)["recall_at_1"] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "true", "found", "f1"),
+    [
+        ("person-other location-other O", "location-other location-other", "person-other person-other", 0),
+        ("person-other location-other O", "person-other O person-other", "person-other O O", 2 / 3),
+        ("ORG O PER", "ORG O PER", "O O PER", 2 / 3),
+        ("B-A I-A L-A U-A O", "U-A U-A", "U-A O", 2 / 3),
+        ("B-A I-A L-A U-A O", "B-A I-A L-A U-A", "B-A I-A L-A O", 2 / 3),
+        ("B-A M-A E-A S-A O", "B-A M-A E-A S-A", "B-A M-A E-A O", 2 / 3),
+        ("S-A O", "S-A S-A", "S-A O", 2 / 3),
+        ("B I O", "B I O B", "B I O O", 2 / 3),
+        ("B_A I_A O", "B_A I_A O", "B_A O O", 0),
+        ("A-B A-I O", "A-B A-I O", "A-B O O", 0),
+        ("E-mail person O", "E-mail E-mail", "E-mail O", 0),
+        ("B-A I-A [CLS] X O", "B-A X O", "B-A O O", 1),
+        ("NOUN VERB X", "NOUN VERB NOUN VERB", "NOUN NOUN NOUN NOUN", 1 / 3),
+        ("0 1 2", "0 1", "0 2", 1 / 3),
+    ],
+)
+def test_entities_of_every_scheme_count_as_they_are(labels, true, found, f1, recwarn):
+    labels, true, found = labels.split(), true.split(), found.split()
+    sentence = Sentence("x", 0, tuple(true), tuple(true), tuple(range(len(true))))
+    scorer = scorers.EntityScorer([sentence], labels)
+    outputs = np.array([[labels.index(tag) for tag in found]], np.float32)
+    assert scorer.scores(outputs)["f1"] == pytest.approx(f1)
+    assert not recwarn.list
+
+
+def test_pairs_that_do_not_belong_together_count_in_the_correlation_alone():
+    outputs = np.stack([np.eye(4), np.eye(4)[[0, 1, 3, 2]]], axis=1).astype(np.float32)
+    scores = scorers.PairScorer(texts([1.0, 1.0, 0.0, 0.0])).scores(outputs)
+    assert (scores["recall_at_1"], scores["mrr"]) == (1, 1)
+    assert scores["spearman"] == pytest.approx(1)

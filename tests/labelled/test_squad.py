@@ -14,6 +14,7 @@ from tests.tf_models import tf_models
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
 from tftrain.input.normalization import BertNormalizer
+from tftrain.labelled import squad_answers
 from tftrain.labelled.encoding import Encoder
 from tftrain.labelled.squad import Question, divide, read_questions, word_spans
 from tftrain.labelled.squad_answers import AnswerScorer, score_answers
@@ -140,3 +141,114 @@ def test_a_question_that_leaves_no_room_is_refused(tmp_path):
     questions = questions_of(tmp_path, (CONTEXT, "q", "which type of file name is good", ["5"]))
     with pytest.raises(DataError, match="leave no tokens for the context"):
         windows_of(questions, length=8, query=8)
+
+
+ANSWER = {"text": "path", "answer_start": 2}
+LISTS = {"text": ["path"], "answer_start": [2]}
+ROW = {"context": "a path", "question": "q"}
+
+
+def read_json(tmp_path, text, name="x.json", **more):
+    path = tmp_path / name
+    path.write_text(text)
+    return [(each.id, each.answers, each.starts) for each in read_questions(str(path), **more)]
+
+
+def nested(**entry):
+    entry = {"id": "1", "question": "q", **entry}
+    return {"data": [{"paragraphs": [{"context": "a path", "qas": [entry]}]}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        nested(answers=[ANSWER]),
+        nested(id=1, answers=LISTS),
+        nested(answers=[ANSWER])["data"],
+        nested(answers=[ANSWER])["data"][0],
+        {"data": [{**ROW, "id": 1, "answers": LISTS}]},
+        [{**ROW, "id": "1", "answers": LISTS}],
+        {**ROW, "id": "1", "answers": ANSWER},
+        nested(answers=[{"text": "path", "answer_start": "2"}], is_impossible="False"),
+        nested(answers=[{"text": "path", "answer_start": 2.0}], is_impossible=None),
+    ],
+)
+def test_questions_are_nested_or_rows(tmp_path, content):
+    assert read_json(tmp_path, json.dumps(content)) == [("1", ("path",), (2,))]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"answers": [ANSWER], "is_impossible": True},
+        {"answers": [ANSWER], "is_impossible": 1},
+        {"answers": [ANSWER], "is_impossible": "True"},
+        {"is_impossible": True, "plausible_answers": [ANSWER]},
+        {"answers": {"text": [], "answer_start": []}},
+        {"answers": [{"text": "", "answer_start": -1}]},
+        {"answers": []},
+    ],
+)
+def test_a_question_may_say_in_several_ways_that_it_has_no_answer(tmp_path, entry):
+    assert read_json(tmp_path, json.dumps(nested(**entry))) == [("1", (), ())]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"id": 107.5}, "question 1: id is 107.5; expected a text or a whole number"),
+        ({"id": None}, "question 1: no id"),
+        ({"id": True}, "question 1: id is True"),
+        ({"is_impossible": "yes"}, "question 1: is_impossible is 'yes'; expected true or false"),
+        ({"is_impossible": 2}, "is_impossible is 2"),
+        ({"answers": [{"text": "path", "answer_start": True}]}, "answer_start is True; expected a whole number"),
+        ({"answers": [{"text": "path", "answer_start": 2.5}]}, "answer_start is 2.5"),
+        ({"answers": {"text": ["a", "path"], "answer_start": [2]}}, "2 texts of answers and 1 of answer_start"),
+        ({"answers": None}, "question 1: no answers"),
+        ({"question": ["q"]}, r"question is \['q'\]; expected a text"),
+        ({"question": "half \ud83d"}, "question is "),
+    ],
+)
+def test_a_field_of_another_type_is_named_with_its_value(tmp_path, entry, message):
+    with pytest.raises(DataError, match=message):
+        read_json(tmp_path, json.dumps(nested(**{"answers": [ANSWER], **entry})))
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
+def test_rows_a_line_may_be_bad(tmp_path, name, caplog):
+    caplog.set_level("INFO")
+    rows = [
+        {**ROW, "id": str(n), "answers": {"text": [text], "answer_start": [2]}} for n, text in enumerate(("path", "x"))
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"id"\n'
+    with pytest.raises(DataError, match="question 1: the answer is 'x'"):
+        read_json(tmp_path, text, name)
+    assert read_json(tmp_path, text, name, skips=True, reports=True) == [("0", ("path",), (2,))]
+    assert "2 damaged lines are left out, 1 are read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("predicted", "correct", "f1_score", "exact"),
+    [
+        ("北京大学", "北京大学的", 8 / 9, 0),
+        ("《红楼梦》", "红楼梦", 1, 1),
+        ("„Faust“", "Faust", 1, 1),
+        ("المدرسة", "مدرسة", 1, 1),
+        ("タワーは", "タワー", 6 / 7, 0),
+        ("กรุง", "กรุงเทพ", 8 / 11, 0),
+        ("서울 특별시", "서울", 2 / 3, 0),
+        ("The U.S. dollar", "us dollar", 1, 1),
+    ],
+)
+def test_answers_in_other_languages_count_by_their_words_or_characters(predicted, correct, f1_score, exact):
+    assert squad_answers.f1(predicted, correct) == pytest.approx(f1_score)
+    assert squad_answers.exact_match(predicted, correct) == exact
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "words"),
+    [("東京タワーは高い。", "タワー", "タワーは"), ("in the 1990s.", "1990", "1990s"), ("a path.", "path", "path")],
+)
+def test_the_words_that_an_answer_touches_are_what_a_model_can_give(context, answer, words):
+    question = Question("x", "x", "q", context, (answer,), (context.index(answer),))
+    assert squad_answers.whole_words(question, "wordpiece") == words

@@ -1,5 +1,6 @@
 """Rows of TSV, CSV and JSONL files, and examples made of them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.vocabulary import SPECIAL_TOKENS
 from tftrain.labelled import examples
-from tftrain.labelled.preflight import read_split
+from tftrain.labelled.preflight import read_split, with_model_labels
 from tftrain.labelled.splits import open_source
 from tftrain.labelled.tables import read_table
 
@@ -184,3 +185,137 @@ def test_the_layouts_of_glue(tmp_path, name):
     settings = FineTuningConfig(glue_task=name, glue_dir=str(tmp_path))
     found = examples.read_examples(settings, "regression" if name == "stsb" else "classification", "train")
     assert (found[0].texts, found[0].label) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "text;label\na, b;1\nc;2\n"),
+        ("x.csv", "sep=;\ntext;label\na, b;1\nc;2\n"),
+        ("x.csv", 'text\tlabel\n"a, b"\t1\nc\t2\n'),
+        ("x.csv", 'text,label\n"a, b",1\n\ufefftext,label\nc,2\n'),
+        ("x.tsv", "text\tlabel\na, b\t1\ntext\tlabel\nc\t2\n"),
+        ("x.tsv", "text\tlabel\ra, b\t1\rc\t2\r"),
+        ("x.json", '[{"text": "a, b", "label": "1"},\n {"text": "c", "label": "2"}]'),
+        ("x.json", '{"data": [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]}'),
+        ("x.json", '{"text": "a, b", "label": "1"}\n{"text": "c", "label": "2"}\n'),
+        ("x.jsonl", '[{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]'),
+    ],
+)
+def test_tables_of_other_programs_give_the_same_rows(tmp_path, name, text):
+    rows = read_table(write(tmp_path, name, text))
+    assert [row.values for row in rows] == [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
+
+
+def test_a_quote_without_an_end_is_refused_and_a_text_of_several_lines_is_not(tmp_path):
+    text = 'text,label\ngood name,pos\n"bad start,neg\nlist value,pos\nerror type",pos\nshape,neg\n'
+    with pytest.raises(DataError, match=r"line 5: 2 line breaks in a field, .*'list value', 'pos'.*close the quote"):
+        read_table(write(tmp_path, "x.csv", text))
+    text = 'text,label\n"bad start,neg\nerror type",pos\nshape,neg\n'
+    with pytest.raises(DataError, match="line 3: 1 line breaks in a field"):
+        read_table(write(tmp_path, "x.csv", text))
+    letter = 'text,label\n"Dear, sir\nThanks, bye\nyours, Bob",pos\nshape,neg\n'
+    assert len(read_table(write(tmp_path, "y.csv", letter))) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,label\n中文,x\n".encode("gb18030"), "byte 11: not UTF-8; .*iconv -f GB18030 -t UTF-8"),
+        ("text,label\na,x\n".encode("utf-16"), "byte 0: not UTF-8; .*iconv -f UTF-16 -t UTF-8"),
+        ("text,label\na,x\n".encode("utf-16-le"), "the text is UTF-16; convert it"),
+        ("text,label\n今日,良\n".encode("iso2022_jp"), "the text is ISO-2022-JP; convert it"),
+        ("text,label\nGrüße \x81,a\n".encode("latin-1"), "iconv -f "),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_what_converts_it(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read_table(write(tmp_path, "x.csv", content))
+
+
+def test_the_columns_are_those_of_all_rows(tmp_path):
+    rows = [{"text": "name", "label": "x"}, {"text": "key", "text_pair": "list", "label": "y"}]
+    with pytest.raises(DataError, match="line 2: there is a column text_pair, but no --text_pair_column"):
+        read(tmp_path, rows, "classification")
+    assert len(read(tmp_path, rows, "classification", text_pair_column="text_pair", skip_bad_rows=True)) == 1
+
+
+def test_a_number_in_another_column_is_no_class(tmp_path, caplog):
+    caplog.set_level("INFO")
+    row = {"text": "a", "score": 0.91, "category": "x"}
+    with pytest.raises(DataError, match="--label_column is not given; expected one of its columns text, score, cat"):
+        read(tmp_path, [row], "classification")
+    path = write(tmp_path, "x.jsonl", json.dumps(row))
+    settings = FineTuningConfig(train_file=path, label_column="category")
+    assert examples.read_examples(settings, "classification", "train", reports=True)[0].label == "x"
+    assert caplog.messages == [f"{path}: reads the columns text, category, not score"]
+
+
+def test_lists_of_zeros_and_ones_are_the_positions_of_classes(tmp_path):
+    rows = [{"text": "a", "labels": flags} for flags in ([0, 1, 0], [1.0, 0.0, 1.0], [False, False, True])]
+    found = read(tmp_path, rows, "multi_label")
+    assert [each.label for each in found] == [("1",), ("0", "2"), ("2",)]
+    assert [each.label for each in read(tmp_path, [{"text": "a", "labels": [7, 1]}], "multi_label")] == [("7", "1")]
+
+
+@pytest.mark.parametrize("label", ["['x', 'y']", '["x"]', "[0 1 0]", "('x', 'y')", "{'x'}"])
+def test_a_list_that_became_a_text_is_refused(tmp_path, label):
+    with pytest.raises(DataError, match=r"line 1: label is .*, a list in a text; expected classes with '\|' between"):
+        read(tmp_path, [{"text": "a", "label": label}], "multi_label")
+
+
+@pytest.mark.parametrize(("label", "value"), [("3,14", 3.14), ("-2,5", -2.5), ("1,2345", 1.2345), ("1.5", 1.5)])
+def test_a_number_may_have_a_decimal_comma(tmp_path, label, value):
+    assert read(tmp_path, [{"text": "a", "label": label}], "regression")[0].label == value
+
+
+def test_a_comma_or_point_that_may_separate_thousands_is_refused_or_said(tmp_path, caplog):
+    with pytest.raises(DataError, match="label is '1,234'; expected a number"):
+        read(tmp_path, [{"text": "a", "label": "1,234"}], "regression")
+    settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", "text,label\na,1.234\nb,12.500\nc,980\n"))
+    assert examples.read_examples(settings, "regression", "train", reports=True)[0].label == 1.234
+    assert "1.234 is read as a fraction; if the point separates thousands" in caplog.text
+
+
+PAIRS = [{"text": str(n), "text_pair": "x", "label": label} for n, label in enumerate([1, 0, True, "0", 0.8, -1])]
+
+
+def test_pairs_that_do_not_belong_together_are_not_trained(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS))
+    settings = FineTuningConfig(train_file=path, eval_file=path)
+    found = examples.read_examples(settings, "embedding", "train", reports=True)
+    assert [(each.texts[0], each.label) for each in found] == [("0", None), ("2", None), ("4", None)]
+    assert caplog.messages == [f"{path}: pairs with a label above 0 belong together; the 3 others of 6 are left out"]
+    named = FineTuningConfig(train_file=path, eval_file=path, label_column="label")
+    assert len(examples.read_examples(named, "embedding", "train")) == 3
+    assert [each.label for each in examples.read_examples(named, "embedding", "eval")] == [1, 0, 1, 0, 0.8, -1]
+    with pytest.raises(DataError, match="label is 'contradiction'; expected a number"):
+        read(tmp_path, [{"text": "a", "text_pair": "b", "label": "contradiction"}], "embedding")
+
+
+def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
+    caplog.set_level("INFO")
+    text = 'text,label\na,x\nb\n,y\n"c",\nd,y\n'
+    settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", text), tokenizer_dir=str(tmp_path))
+    config = TrainConfig(model=ModelConfig(task="classification"), fine_tuning=settings)
+    with pytest.raises(DataError, match=r"line 3: 1 fields; .*leave such rows out with --skip_bad_rows"):
+        read_split(config, "train")
+    config = dataclasses.replace(config, fine_tuning=dataclasses.replace(settings, skip_bad_rows=True))
+    assert [each.label for each in read_split(config, "train", reports=True)] == ["x", "y", "y"]
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
+        "1 damaged lines are left out, 4 are read",
+        "1 damaged lines are left out, 3 are read",
+    ]
+
+
+def test_examples_have_the_names_of_the_model(caplog):
+    caplog.set_level("INFO")
+    rows = [examples.TextExample("x, line 1", ("a",), "0"), examples.TextExample("x, line 2", ("b",), "1.0")]
+    found = with_model_labels(rows, "classification", ("LABEL_0", "LABEL_1"), reports=True)
+    assert [each.label for each in found] == ["LABEL_0", "LABEL_1"]
+    assert caplog.messages == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]
+    several = [examples.TextExample("x, line 1", ("a",), ("A", "b", "a"))]
+    assert with_model_labels(several, "multi_label", ("a", "b"))[0].label == ("a", "b")
+    with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; --labels names"):
+        with_model_labels(rows, "classification", ("0", "2"))

@@ -1,5 +1,7 @@
 """`--init_checkpoint`: the model of another library goes on training here, in any layout of ranks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,40 @@ def test_missing_heads_are_refused_unless_they_may_be_random():
     with pytest.raises(FormatError, match="lacks output heads"):
         initial_weights.open_for(completed(value)[0])
     assert initial_weights.open_for(completed(value, "--init_missing")[0]).missing == ("masked_lm", "next_sentence")
+
+
+def classifier_of(*labels, task="classification", mode="train"):
+    given = TrainConfig()
+    model = dataclasses.replace(given.model, task=task, labels=labels)
+    settings = dataclasses.replace(given.run, init_checkpoint=f"hf:{DATA / 'hf_bert_classes'}", mode=mode)
+    config, problems = initial_weights.with_model_of_weights(
+        dataclasses.replace(given, model=model, run=settings), {"task", "labels"}
+    )
+    assert not problems
+    return initial_weights.open_for(config)
+
+
+def test_a_trained_classifier_keeps_its_classes_in_the_order_of_the_flags():
+    trained = open_weights(Place("hf", str(DATA / "hf_bert_classes")))
+    assert trained.model.labels == ("bad", "fine", "good")
+    weights = classifier_of("good", "Fine", "bad", mode="evaluate")
+    assert weights.model.labels == ("good", "Fine", "bad")
+    for name in weights.shapes:
+        expected = trained.read(name)
+        expected = expected[..., ::-1] if name.startswith("classifier") else expected
+        np.testing.assert_array_equal(weights.read(name), expected)
+
+
+def test_a_trained_classifier_of_other_classes_is_never_left_out_without_a_word(caplog):
+    caplog.set_level("INFO")
+    assert "classifier" not in classifier_of("bad", "good").parts
+    assert "its classifier is for classification with the classes bad, fine, good; that of" in caplog.messages[-1]
+    assert "classifier" not in classifier_of("bad", "fine", "good", task="multi_label").parts
+    assert caplog.messages[-1].endswith("that of multi_label begins with random weights")
+    with pytest.raises(
+        FormatError, match="with the classes bad, fine, good, and --labels names others; remove --labels"
+    ):
+        classifier_of("bad", "good", mode="evaluate")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -115,7 +115,7 @@ def without(weights: Weights, head: str) -> Weights:
 
 
 class ReorderedWeights(DerivedWeights):
-    """Weights whose classes have other names or another order: class i is class `rows[i]` of a head's last dimension."""
+    """Weights whose classes have other names or another order: class i is number `rows[i]` of the weights' own."""
 
     def __init__(self, weights: Weights, labels: tuple[str, ...], head: str, rows: Sequence[int]):
         super().__init__(weights, weights.shapes)

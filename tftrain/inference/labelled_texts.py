@@ -1,4 +1,4 @@
-"""The texts of a table or of CoNLL for `tftrain.predict`: a labelled file may be predicted as it is, without its labels."""
+"""The texts of a labelled file for `tftrain.predict`, which leaves out the labels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.labelled import conll, squad
 from tftrain.labelled.examples import PAIR_COLUMNS, TEXT_COLUMNS
-from tftrain.labelled.tables import column_of, columns_of, read_table, read_text, text_of
+from tftrain.labelled.tables import columns_of, read_table, read_text, text_of
 
 _TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
 _FIRST = (*TEXT_COLUMNS, "prompt", "instruction", "question")
@@ -37,8 +37,9 @@ def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tu
         return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
     rows = read_table(path)
     names = columns_of(rows)
-    known = settings.text_column if settings.text_column in names else None
-    columns = [known or column_of(rows, None, _FIRST, "input_file")]
+    columns = [name for name in (settings.text_column, *_FIRST) if name in names][:1]
+    if not columns:
+        raise DataError(f"{rows[0].place}: the columns are {', '.join(names)}; expected one of {', '.join(_FIRST)}")
     pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]
     if pairs and (settings.text_pair_column or not settings.train_file):
         columns.append(pairs[0])

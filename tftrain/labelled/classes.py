@@ -1,10 +1,12 @@
 """Names of classes: how they are read, which of a model's classes a name means, and their order."""
 
+import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from tftrain.host.files import listed
 from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 
@@ -87,27 +89,14 @@ def ordered(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=lambda label: int(label)) if all(map(_is_whole, labels)) else labels)
 
 
-def doubts(labels: Sequence[str], examples: int, task: str) -> list[str]:
-    """Returns what is odd about the classes of a training file with so many examples, a line each."""
-    lines, numbers, separators = [], {}, [mark for mark in ",;，、" if any(mark in label for label in labels)]
-    for label in labels:
-        numbers.setdefault(_value(label), []).append(label)
-    alike = [same for value, same in numbers.items() if len(same) > 1 and value is not None]
-    if alike:
-        lines.append(f"the classes {' and '.join(alike[0])} are the same number; write it in one way")
-    if all(_value(label) is not None for label in labels) and any(_value(label) % 1 for label in labels):
-        lines.append(f"the classes are numbers, such as {labels[0]}; for a number use --task=regression")
+def doubts(labels: Sequence[str], examples: int, task: str) -> Iterator[str]:
+    """Yields what is odd about the classes of a training file with so many examples, a line each."""
+    numbers = [float(label) for label in labels if re.fullmatch(r"-?[0-9]+([.][0-9]+)?", label)]
+    if len(set(numbers)) < len(numbers):
+        yield f"some of the classes {listed(labels, 10)} are the same number; write it in one way"
+    elif len(numbers) == len(labels) and any(number % 1 for number in numbers):
+        yield f"the classes are numbers, such as {labels[0]}; --task=regression predicts a number"
     elif len(labels) > 2 and 2 * len(labels) > examples and task == "classification":
-        lines.append(f"{len(labels)} classes for {examples} examples; --label_column names the column of the class")
-    if separators and task == "multi_label":
-        odd = next(label for label in labels if separators[0] in label)
-        lines.append(f"the class {odd!r} has {separators[0]!r}; if it separates classes, give --label_separator")
-    return lines
-
-
-def _value(label: str) -> float | None:
-    try:
-        value = float(label)
-    except ValueError:
-        return None
-    return value if abs(value) < float("inf") else None
+        yield f"{len(labels)} classes for {examples} examples; --label_column names the column of the class"
+    if task == "multi_label" and (joined := [label for label in labels if re.search("[,;\uff0c\u3001]", label)]):
+        yield f"the class {joined[0]!r} may be several; --label_separator says what separates classes"

@@ -81,13 +81,10 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
         compiled = compiled_template(tokenizer)
         if not end_of_answer(compiled):
             logger.warning("the chat template writes nothing after an answer, so the model learns no end of answers")
-    elif not settings.text_column and (
-        beside := [name for name in _BESIDE_PROMPT if any(row.values.get(name) for row in rows)]
-    ):
-        remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
-        raise DataError(
-            f"{columns[beside[0]].place}: {beside[0]} would not be read, only {' and '.join(names)}; {remedy}"
-        )
+    elif not settings.text_column:
+        for name, row in ((name, row) for row in rows for name in _BESIDE_PROMPT if row.values.get(name)):
+            remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
+            raise DataError(f"{row.place}: {name} would not be read, only {' and '.join(names)}; {remedy}")
 
     def example(row: Row) -> Example:
         if is_chat:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
+from tftrain.input.table_rows import Row
 from tftrain.labelled import squad
 from tftrain.labelled.classes import class_name
 from tftrain.labelled.encoding import Encoded, Encoder
@@ -23,8 +24,8 @@ from tftrain.labelled.tables import column_of, read_table, read_text, usable
 DOCUMENT_START = "-DOCSTART-"
 SPACES = " \t\r"
 _COMMENTS = ("#", "//")
-_TAG = re.compile(r"[Oo_]|[BIESLUMW][-_].+")
-_NUMBERED = re.compile(r"(\d+)([-.]\d+)?")  # CoNLL-U numbers words, ranges of them (1-2) and words left unsaid (1.1)
+_TAG, _PREFIXED = re.compile(r"[Oo_]|[BIESLUMW][-_].+"), re.compile("[BIESLUMW][-_]")
+_NUMBERED = re.compile(r"\d+([-.]\d+)?")  # CoNLL-U numbers words, ranges of them (1-2) and words left unsaid (1.1)
 _WORD_NAMES, _TAG_NAMES = ("tokens", "words"), ("ner_tags", "tags", "labels")
 _HEADER_NAMES = ("token", "word", "form", "text", *_WORD_NAMES)
 
@@ -53,15 +54,16 @@ class _Line(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The columns of a file."""
-
     path: str
     count: int  # of columns
-    word: int
-    tag: int
-    tags: frozenset[str]  # what is in the column of the class
-    is_chosen: bool  # whether flags say which columns
+    word: int  # which column has it
+    tag: int  # likewise
+    tags: set[str]  # what is in the column of the class
     is_numbered: bool  # whether the first column numbers the words
+
+    def is_tag(self, text: str) -> bool:
+        """Whether a class is one that other lines have, or looks like one."""
+        return text in self.tags or bool(_TAG.fullmatch(text))
 
 
 def read_sentences(
@@ -80,27 +82,27 @@ def read_sentences(
         DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
     """
     if path.lower().endswith((".json", ".jsonl")):
-        return _read_lists(path, word_column, tag_column, skips, reports)
+        return _numbered(_read_lists(path, word_column, tag_column, skips, reports))
     lines = _lines(read_text(path))
     layout, header = _layout(path, lines, word_column, tag_column)
-    apart = [line for line in lines if line is header or _is_apart(line, layout)]
+    apart = {line.number: line.text for line in lines if line is header or _is_apart(line, layout)}
     if apart and reports:
-        logger.info(f"{path}: {len(apart)} lines are no words and are left out; the first: {apart[0].text[:60]!r}")
-    left_out = {line.number for line in apart}
-    groups = itertools.groupby(
-        (line for line in lines if line.number not in left_out), key=lambda line: line.is_boundary
-    )
+        logger.info(f"{path}: {len(apart)} lines are no words; the first: {next(iter(apart.values()))[:60]!r}")
+    groups = itertools.groupby((line for line in lines if line.number not in apart), key=lambda line: line.is_boundary)
     sentences = [list(group) for is_boundary, group in groups if not is_boundary]
-    found = usable(path, lambda group: _sentence(group, layout), sentences, skips, reports)
-    return [sentence._replace(number=number) for number, sentence in enumerate(found)]
+    return _numbered(usable(path, lambda group: _sentence(group, layout), sentences, skips, reports))
+
+
+def _numbered(sentences: list[Sentence]) -> list[Sentence]:
+    return [sentence._replace(number=number) for number, sentence in enumerate(sentences)]
 
 
 def _lines(text: str) -> list[_Line]:
     lines = []
     for number, line in enumerate(text.split("\n"), start=1):
-        cells = line.strip(" \r").split("\t") if "\t" in line.strip(SPACES) else line.strip(SPACES).split(" ")
-        columns = [cell.strip(SPACES) for cell in cells]
-        lines.append(_Line(number, line, columns if "\t" in line.strip(SPACES) else [cell for cell in columns if cell]))
+        has_tab = "\t" in line.strip(SPACES)
+        cells = [cell.strip(SPACES) for cell in line.strip(" \r").split("\t" if has_tab else " ")]
+        lines.append(_Line(number, line, cells if has_tab else [cell for cell in cells if cell]))
     words = [line for line in lines if len(line.columns) > 1]
     if words and not any(line.columns[-1] for line in words):  # Each line ends with a tab.
         lines = [line._replace(columns=line.columns[:-1]) if len(line.columns) > 1 else line for line in lines]
@@ -109,47 +111,45 @@ def _lines(text: str) -> list[_Line]:
 
 def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) -> tuple[_Layout, _Line | None]:
     """Returns the columns of a file, and its header if it has one."""
-    words = [line for line in lines if not line.is_boundary]
-    words = [line for line in words if not line.text.lstrip().startswith(_COMMENTS)] or words
+    every = [line for line in lines if not line.is_boundary]
+    words = [line for line in every if not line.text.lstrip().startswith(_COMMENTS)] or every
     if not words:
         raise DataError(f"{path}: no examples in it")
     counts = collections.Counter(len(line.columns) for line in words)
     count = max(counts, key=lambda size: (counts[size], size))
-    first = words[0]
-    names = {name.lower(): number for number, name in enumerate(first.columns)}
-    numbers = []
+    first, names, columns = words[0], [name.lower() for name in words[0].columns], []
     for flag, value, default in (("text_column", word, 0), ("label_column", tag, count - 1)):
-        number = default if value is None else int(value) if value.isdecimal() else names.get(value.lower(), count)
-        if number >= count > 1:
+        is_name = value is not None and value.lower() in names and not value.isdecimal()
+        columns.append(names.index(value.lower()) if is_name else default if value is None else -1)
+        columns[-1] = int(value) if value and value.isdecimal() else columns[-1]
+        if not 0 <= columns[-1] < count:
             expected = f"expected a number from 0 to {count - 1}, or a name of the header"
             raise DataError(f"--{flag}={value}: {path}, line {first.number} has {first.columns}; {expected}")
-        numbers.append(number)
-    others = {line.columns[numbers[1]] for line in words[1:] if len(line.columns) == count > 1}
-    title = first.columns[numbers[1]] if len(first.columns) == count > 1 else None
-    are_tags = bool(others) and all(map(_TAG.fullmatch, others)) and not _TAG.fullmatch(title or "O")
-    asked = {value.lower() for value in (word, tag) if value and not value.isdecimal()}
-    named = bool(asked & names.keys()) or first.columns[0].lower() in _HEADER_NAMES
-    header = first if title is not None and title not in others and len(words) > 1 and (named or are_tags) else None
-    tags = frozenset(others if header else others | {title or ""})
-    is_numbered = _are_numbered([line for line in lines if line is not header and (line in words or line.is_boundary)])
+    tags = {line.columns[columns[1]] for line in words[1:] if len(line.columns) == count}
+    title = first.columns[columns[1]] if len(first.columns) == count > 1 else "O"
+    named = names[0] in _HEADER_NAMES or {word, tag} & {*first.columns} - {*map(str, range(count))}
+    are_tags = all(map(_TAG.fullmatch, tags)) and any(map(_PREFIXED.match, tags))
+    header = first if tags and not {title} & tags and not _TAG.fullmatch(title) and (named or are_tags) else None
+    tags |= {title} - ({title} if header else {""})
+    examples = {line.number for line in words if line is not header}
+    is_numbered = _are_numbered([line for line in lines if line.is_boundary or line.number in examples])
     if is_numbered and word is None:
         remedy = "name the columns of the word and of its class by their numbers from 0, such as --text_column=1"
         raise DataError(f"{path}, line {words[-1].number}: the first column numbers the words; {remedy}")
-    return _Layout(path, count, *numbers, tags - {""}, (word, tag) != (None, None), is_numbered), header
+    return _Layout(path, count, *columns, tags - {""}, is_numbered), header
 
 
 def _are_numbered(lines: list[_Line]) -> bool:
     """Whether the first columns of each sentence are 1, 2, 3 and so on."""
-    longest = 0
-    for is_boundary, group in itertools.groupby(lines, key=lambda line: line.is_boundary):
-        matches = [_NUMBERED.fullmatch(line.columns[0]) for line in group] if not is_boundary else []
-        if not all(matches):
-            return False
-        numbers = [int(match[1]) for match in matches if not match[2]]
-        if any(after != before + 1 for before, after in itertools.pairwise(numbers)):
-            return False
-        longest = max(longest, len(numbers))
-    return longest > 1
+    groups = itertools.groupby(lines, key=lambda line: line.is_boundary)
+    columns = [[line.columns[0] for line in group] for is_boundary, group in groups if not is_boundary]
+    numbers = [[int(cell) for cell in cells if cell.isdecimal()] for cells in columns]
+    are_all = all(_NUMBERED.fullmatch(cell) for cells in columns for cell in cells)
+    return (
+        are_all
+        and max(map(len, numbers)) > 1
+        and all(own == [*range(own[0], own[0] + len(own))] for own in numbers if own)
+    )
 
 
 def _is_apart(line: _Line, layout: _Layout) -> bool:
@@ -157,28 +157,24 @@ def _is_apart(line: _Line, layout: _Layout) -> bool:
     if line.is_boundary:
         return False
     if line.text.lstrip().startswith(_COMMENTS):
-        return not (len(line.columns) == layout.count > 1 and _is_tag(line.columns[layout.tag], layout))
-    return layout.is_numbered and bool(_NUMBERED.fullmatch(line.columns[0])[2])
-
-
-def _is_tag(text: str, layout: _Layout) -> bool:
-    return text in layout.tags or bool(_TAG.fullmatch(text))
+        return not (len(line.columns) == layout.count > 1 and layout.is_tag(line.columns[layout.tag]))
+    return layout.is_numbered and not line.columns[0].isdecimal()
 
 
 def _sentence(lines: Sequence[_Line], layout: _Layout) -> Sentence:
     words, tags = [], []
     for line in lines:
-        where = f"{layout.path}, line {line.number}: {line.text.strip(SPACES)[:50]!r}"
-        size = len(line.columns)
+        where, size = f"{layout.path}, line {line.number}: {line.text.strip(SPACES)[:50]!r}", len(line.columns)
+        is_default = (layout.word, layout.tag) == (0, layout.count - 1)
         if size < 2:
             raise DataError(f"{where}; expected a word and its class")
-        tag = layout.tag if layout.is_chosen else -1
-        if size != layout.count and (layout.is_chosen or not _is_tag(line.columns[tag], layout)):
+        if size != layout.count and not (is_default and layout.is_tag(line.columns[-1])):
             raise DataError(f"{where} has {size} columns; expected {layout.count}, as most lines have")
-        if not (line.columns[layout.word] and line.columns[tag]):
+        word, tag = line.columns[layout.word], line.columns[layout.tag if size == layout.count else -1]
+        if not (word and tag):
             raise DataError(f"{where} has an empty column; expected a word and its class")
-        words.append(line.columns[layout.word])
-        tags.append(class_name(line.columns[tag], f"{where}: the class"))
+        words.append(word)
+        tags.append(class_name(tag, f"{where}: the class"))
     return Sentence(f"{layout.path}, line {lines[0].number}", 0, tuple(words), tuple(tags))
 
 
@@ -186,17 +182,16 @@ def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, repor
     rows = read_table(path, skips=skips, reports=reports)
     columns = column_of(rows, word, _WORD_NAMES, "text_column"), column_of(rows, tag, _TAG_NAMES, "label_column")
 
-    def sentence(row):
+    def sentence(row: Row) -> Sentence:
         words, tags = (row.values.get(column) for column in columns)
-        is_sound = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags) > 0
-        if not is_sound or not all(isinstance(word, str) and word.strip(SPACES) for word in words):
+        are_lists = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags) > 0
+        if not are_lists or not all(isinstance(each, str) and each.strip(SPACES) for each in words):
             given = f"{columns[0]} is {shown(words)} and {columns[1]} {shown(tags)}"
             raise DataError(f"{row.place}: {given}; expected lists of words and of their classes")
-        names = tuple(class_name(each, f"{row.place}: {columns[1]}") for each in tags)
-        return Sentence(row.place, 0, tuple(words), names)
+        names = (class_name(each, f"{row.place}: {columns[1]}") for each in tags)
+        return Sentence(row.place, 0, tuple(words), tuple(names))
 
-    found = usable(path, sentence, rows, skips, reports)
-    return [each._replace(number=number) for number, each in enumerate(found)]
+    return usable(path, sentence, rows, skips, reports)
 
 
 def words_of(text: str) -> list[str]:

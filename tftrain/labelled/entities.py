@@ -1,8 +1,7 @@
 """Which words are an entity: the schemes of tags that files have, as tags with B-, I-, E- and S-, which seqeval reads.
 
-BIO has B- for the first word of an entity and I- for the others. BIOES has E- for its last and S- for its only word, which
-BILOU calls L- and U-, BMES M- for a word inside. IO has the class alone: words with one class that follow each other are
-an entity.
+BIO has B- for the first word of an entity and I- for the others. BIOES has E- for the last word and S- for an only one,
+BILOU L- and U-; BMES has M- for a word inside. IO has classes alone: neighbours of one class are an entity.
 """
 
 import itertools

@@ -38,10 +38,9 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
     """
-    path, layout = path_of(settings, split), glue.TASKS.get(settings.glue_task)
-    skips, names_first = settings.skip_bad_rows or bool(layout and layout.skips_damaged), layout is None
-    header = layout.header if layout else settings.header
-    rows = read_table(path, header, skips, reports, names_first)
+    path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
+    skips_lines = skips or bool(layout and layout.skips_damaged)
+    rows = read_table(path, layout.header if layout else settings.header, skips_lines, reports)
     if layout:
         texts, label = layout.texts, layout.label
         for column in (*texts, label):
@@ -54,15 +53,16 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
     if reports and not layout and (others := [name for name in columns_of(rows) if name not in read]):
         logger.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
     if label and task == "multi_label" and _are_flags([row.values.get(label) for row in rows]):
-        rows = [row._replace(values={**row.values, label: _positions(row.values[label])}) for row in rows]
+        for row in rows:  # The classes are the positions of the ones.
+            row.values[label] = [number for number, is_set in enumerate(row.values[label]) if is_set]
 
     def example(row: Row) -> TextExample:
         own = tuple(text_of(row, name) for name in texts)
         return TextExample(row.place, own, label and _label(row, label, task, settings))
 
-    examples = usable(path, example, rows, settings.skip_bad_rows, reports)
+    examples = usable(path, example, rows, skips, reports)
     if task == "embedding":
-        return _partners(examples, path, label, settings, split, reports)
+        return _partners(examples, path, bool(settings.label_column) and split == "eval", reports)
     if task == "regression" and reports:
         _report_thousands(rows, label, path)
     return examples
@@ -78,51 +78,30 @@ def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tupl
         remedy = f"give it, or --text_column={columns[0]} to leave the other text out"
         raise DataError(f"{place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
     defaults = NUMBER_COLUMNS if task in ("regression", "embedding") else LABEL_COLUMNS
-    if task == "embedding" and not settings.label_column:
-        label = next((name for name in defaults if name in columns_of(rows)), None)
-        return columns, label if label and all(_is_number(row.values.get(label)) for row in rows) else None
+    if task == "embedding" and not settings.label_column and not set(defaults) & set(columns_of(rows)):
+        return columns, None
     return columns, column_of(rows, settings.label_column, defaults, "label_column")
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        return math.isfinite(number(int(value) if isinstance(value, bool) else value, ""))
-    except DataError:
-        return False
+def _partners(examples: list[TextExample], path: str, keeps_others: bool, reports: bool) -> list[TextExample]:
+    """Returns the pairs whose texts belong together: those without a label, or with one above 0.
 
-
-def _partners(
-    examples: list[TextExample], path: str, label: str | None, settings: FineTuningConfig, split: str, reports: bool
-) -> list[TextExample]:
-    """Returns the pairs whose texts belong together; a pair with the label 0 or less has texts that do not.
-
-    Held-out examples keep such pairs if `--label_column` asks for the correlation with the labels.
+    With `keeps_others` they have their labels, and pairs with other labels remain, for the correlation of a scorer.
     """
-    if not label:
-        return examples
-    together = [example for example in examples if example.label > 0]
+    together = [example for example in examples if example.label is None or example.label > 0]
     if not together:
-        raise DataError(f"{path}: {label} is 0 in each row; expected pairs that belong together")
-    named = settings.label_column is not None
-    if reports and len(together) < len(examples):
-        fate = "count for spearman alone" if split == "eval" and named else "are left out"
-        logger.info(f"{path}: {len(examples) - len(together)} of {len(examples)} pairs have {label} 0 and {fate}")
-    if reports and len({example.label for example in together}) > 1:
-        logger.info(f"{path}: pairs with any {label} above 0 are trained as texts that belong together")
-    if named:
-        return examples if split == "eval" else together
-    return [example._replace(label=None) for example in together]
+        raise DataError(f"{path}: each label is 0; expected pairs of texts that belong together")
+    if reports and len({example.label for example in examples}) > 1:
+        fate = "count in spearman alone" if keeps_others else "are left out"
+        count = len(examples) - len(together)
+        logger.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
+    return examples if keeps_others else [example._replace(label=None) for example in together]
 
 
 def _are_flags(values: Sequence[Any]) -> bool:
     """Whether each value is a list with a 0 or a 1 for each class."""
-    lists = [value for value in values if isinstance(value, list)]
-    is_one_size = len(lists) == len(values) and len({len(value) for value in lists}) == 1 and len(lists[0]) > 1
-    return is_one_size and all(flag in (0, 1) and not isinstance(flag, str) for value in lists for flag in value)
-
-
-def _positions(flags: Sequence[float]) -> list[int]:
-    return [number for number, is_set in enumerate(flags) if is_set]
+    lengths = {len(value) if isinstance(value, list) else 0 for value in values}
+    return len(lengths) == 1 and min(lengths) > 1 and all(flag in (0, 1) for value in values for flag in value)
 
 
 def _report_thousands(rows: Sequence[Row], label: str, path: str) -> None:

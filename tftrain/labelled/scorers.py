@@ -165,7 +165,7 @@ class EntityScorer(Scorer):
 class PairScorer(Scorer):
     """How near the second text of each pair is to the first, among the second texts of all pairs.
 
-    If the pairs have numbers, these say how alike their texts are; the texts of one with 0 or less do not belong together.
+    If the pairs have numbers, these say how alike their texts are; at 0 or less they do not belong together.
     """
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:

@@ -4,6 +4,7 @@ A context is split into words at spaces and punctuation marks, each with its ran
 range of words and is printed as it stands in the context.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -146,6 +147,7 @@ def longest_query(max_query_length: int, max_seq_length: int) -> int:
     return min(max_query_length, max_seq_length - len("CSST"))
 
 
+@functools.lru_cache(maxsize=2)  # The questions of a context follow each other.
 def word_spans(context: str, tokenizer_type: str) -> list[tuple[int, int]]:
     """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words."""
     pattern = _BETWEEN_SPACES if tokenizer_type == "sentencepiece" else _WORDS

@@ -1,6 +1,6 @@
 """Tables of examples: TSV, CSV and JSON files as rows that know their line."""
 
-import collections
+import codecs
 import csv
 import io
 import logging
@@ -18,7 +18,7 @@ from tftrain.input.table_rows import HEADER_AGAIN, Row, json_rows, separated_row
 logger = logging.getLogger(__name__)
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".json")
-_ENCODINGS = ("gb18030", "shift_jis", "euc_kr", "big5", "windows-1252")  # by how seldom a text of another fits
+_ENCODINGS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
 T = TypeVar("T")
 
 
@@ -26,15 +26,10 @@ class RowError(DataError):
     """A row can't be used, and others perhaps can."""
 
 
-def usable(
-    path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool, names_first: bool = True
-) -> list[T]:
+def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool) -> list[T]:
     """Returns what `read` makes of each item of a file.
 
-    Args:
-        read: raises DataError if an item can't be used.
-        skips: whether such items are left out.
-        reports: whether the log has their number, and with `names_first` the first one's fault.
+    With `skips`, an item for which it raises DataError is left out; with `reports`, the log has their number.
 
     Raises:
         RowError: an item can't be used, and `skips` is false.
@@ -49,12 +44,9 @@ def usable(
                 raise RowError(str(error)) from error
             faults.append(str(error))
     if faults and reports:
-        first = f"; the first: {faults[0]}" if names_first else ""
-        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read{first}")
+        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
     if not results:
-        raise DataError(
-            f"{path}: no examples in it" + (f"; the first line that is left out: {faults[0]}" if faults else "")
-        )
+        raise DataError(f"{path}: no examples in it{f', the first is left out: {faults[0]}' if faults else ''}")
     return results
 
 
@@ -69,7 +61,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a file, without a byte order mark; a file without "\\n" has its lines end with "\\r".
+    """Returns the text of a file, without a byte order mark; without line feeds, carriage returns end its lines.
 
     Raises:
         DataError: the file can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
@@ -89,21 +81,13 @@ def read_text(path: str) -> str:
 
 def _conversion(content: bytes) -> str:
     """Returns how to convert a file that is not UTF-8."""
-    fitting = []
-    for encoding in ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else _ENCODINGS:
-        try:
-            content.decode(encoding)
-            fitting.append(encoding.upper())
-        except UnicodeDecodeError:
-            pass
-    encoding = fitting[0] if fitting else "ISO-8859-1"
+    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else _ENCODINGS
+    fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
     others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
-    return f"convert the file, for instance with iconv -f {encoding} -t UTF-8{others}"
+    return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
 
 
-def read_table(
-    path: str, header: bool = True, skips: bool = False, reports: bool = False, names_first: bool = True
-) -> list[Row]:
+def read_table(path: str, header: bool = True, skips: bool = False, reports: bool = False) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
@@ -112,7 +96,7 @@ def read_table(
 
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
-        skips, reports, names_first: see `usable`.
+        skips, reports: see `usable`.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
@@ -136,7 +120,7 @@ def read_table(
             raise DataError(f"{row.place}: {fault}")
         return row
 
-    return usable(path, sound, rows, skips, reports, names_first)
+    return usable(path, sound, rows, skips, reports)
 
 
 def json_values(path: str) -> list[Row]:
@@ -146,16 +130,15 @@ def json_values(path: str) -> list[Row]:
         DataError: it can't be read, or is neither.
     """
     text, whole, problem = read_text(path), None, None
-    is_lines = path.lower().endswith(".jsonl")
-    if not is_lines or text.lstrip().startswith("["):
-        try:
+    try:
+        if not path.lower().endswith(".jsonl") or text.lstrip().startswith("["):
             whole = strict_json.parse(text)
-        except ValueError as error:
-            problem = error
-    if whole is not None and not (is_lines and not (whole and isinstance(whole[0], dict))):
+    except ValueError as error:
+        problem = error
+    if isinstance(whole, dict) or (isinstance(whole, list) and whole and isinstance(whole[0], dict)):
         return [Row(path, whole)]
     rows = list(json_rows(io.BytesIO(text.encode()), path, is_strict=True))
-    if problem and not is_lines and (not rows or rows[0].fault):
+    if problem and (not rows or rows[0].fault):
         raise DataError(f"{path}: not JSON: {problem}") from problem
     return rows
 
@@ -164,36 +147,29 @@ def _json_table(path: str) -> list[Row]:
     """Returns the objects of a JSON file: one a line, or those of a list, which may be the field "data"."""
     rows = json_values(path)
     value = rows[0].values if len(rows) == 1 else None
-    value = value.get("data") if isinstance(value, dict) and isinstance(value.get("data"), list) else value
+    value = value.get("data") if isinstance(value, dict) else value
     if not isinstance(value, list):
         return rows
-    places = (f"{path}, row {number}" for number in range(1, len(value) + 1))
-    fault = "expected a JSON object"
+    faults = (None if isinstance(row, dict) else "expected a JSON object" for row in value)
     return [
-        Row(at, row) if isinstance(row, dict) else Row(at, {}, fault) for at, row in zip(places, value, strict=False)
+        Row(f"{path}, row {number}", {} if fault else row, fault)
+        for number, (row, fault) in enumerate(zip(value, faults, strict=True), 1)
     ]
 
 
 def _swallowed(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the faults of rows of CSV, by place, that a quote without an end has made of several.
 
-    A field with line breaks is one if a line inside it has as many fields as the table, and the last or the first of
-    them occurs in the same column of another row.
+    A line inside a field then has as many fields as the table, and a first or a last one that other rows have too.
     """
-    known = collections.defaultdict(set)
-    for row in rows:
-        for column, value in row.values.items():
-            if "\n" not in value:
-                known[column].add(value)
+    known = {(name, value) for row in rows for name, value in row.values.items()}
     faults = {}
     for row in rows:
-        for column, value in row.values.items():
-            inner = value.split("\n")[1:-1]
-            for fields in csv.reader(inner) if len(row.values) > 1 else ():
-                pairs = list(zip(row.values, fields, strict=False))
-                if len(fields) == len(row.values) and any(text in known[name] for name, text in (pairs[0], pairs[-1])):
-                    shown = f"{column} has {len(inner) + 1} line breaks, and lines inside it look like rows"
-                    faults[row.place] = f"{shown}, such as {inner[0]!r:.60}; close the quote"
+        inner = [line for value in row.values.values() for line in value.split("\n")[:-1]]
+        for fields in csv.reader(inner) if len(row.values) > 1 else ():
+            ends = list(zip(row.values, fields, strict=False))[:: len(row.values) - 1]
+            if len(fields) == len(row.values) and not known.isdisjoint(ends):
+                faults[row.place] = f"{len(inner)} line breaks in a field, with rows such as {fields}; close the quote"
     return faults
 
 

@@ -12,6 +12,7 @@ from tests.formats.models import DATA
 from tests.labelled import files
 from tests.test_export import exported, token_features
 from tests.test_predict import Drawn, load
+from tftrain import export
 from tftrain.inference import trained_model
 from tftrain.inference.serving import saved_model
 from tftrain.inference.serving.signatures import Source, signatures
@@ -122,3 +123,21 @@ def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, na
         return
     for each, side in zip(found, (0, 1), strict=True):
         np.testing.assert_allclose(each[real], logits[..., side][real], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("label", "line"),
+    [
+        ("a, 'b' \"c\"", "a, 'b' \"c\""),
+        ("中 文", "中 文"),
+        ("a\nb", '"a\\nb"'),
+        ("a\rb", '"a\\rb"'),
+        ("a\u2028b", '"a\\u2028b"'),
+        ("a\x85b", '"a\\u0085b"'),
+        ("", '""'),
+        ('"a"', '"\\"a\\""'),
+    ],
+)
+def test_a_class_is_one_line_of_labels_txt(label, line):
+    assert export.one_line_of(label) == line
+    assert len(line.splitlines()) == 1

@@ -1,0 +1,48 @@
+"""A labelled file is predicted without its labels."""
+
+import json
+
+import pytest
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.inference import labelled_texts
+from tftrain.input.errors import DataError
+
+WITH_PAIRS = FineTuningConfig(train_file="x", text_column="a", text_pair_column="b")
+SQUAD = {"context": "a\tpath", "question": "q", "id": 1, "answers": {"text": ["path"], "answer_start": [2]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task", "settings", "expected"),
+    [
+        ("x.csv", "text,label\na bed,good\n", "classification", None, ["a bed"]),
+        ("x.tsv", "sentence\tlabel\na bed\tgood\n", "classification", None, ["a bed"]),
+        ("x.tsv", "a bed\tgood\n", "classification", None, None),
+        ("x.jsonl", '{"label": 1, "text": "a\\tbed"}\n', "classification", None, ["a\tbed"]),
+        ("x.csv", "text,text_pair,label\na,b,1\n", "classification", None, ["a\tb"]),
+        ("x.csv", "a,b,label\nx,y,1\n", "classification", WITH_PAIRS, ["x\ty"]),
+        ("x.csv", "text,text_pair\na,b\n", "classification", FineTuningConfig(train_file="x"), ["a"]),
+        ("x.json", json.dumps([SQUAD]), "question_answering", None, ["q\ta path"]),
+        ("x.conll", "# c\na\tB-A\nbed\tO\n", "token_classification", None, ["a bed"]),
+        ("x.jsonl", '{"prompt": "a"}\n', "completion", None, ["a"]),
+        ("x.txt", "text,label\n", "classification", None, None),
+    ],
+)
+def test_the_texts_of_a_table_are_read_and_its_labels_are_not(tmp_path, name, text, task, settings, expected):
+    path = tmp_path / name
+    path.write_text(text)
+    found = labelled_texts.read(str(path), task, settings)
+    assert (found and [each for _, each in found]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x.csv", "the columns are body, label; expected one of text, sentence"),
+        ("x.parquet", "expected one text a line"),
+    ],
+)
+def test_a_table_without_a_text_is_refused(tmp_path, name, message):
+    (tmp_path / name).write_text("body,label\na,b\n")
+    with pytest.raises(DataError, match=message):
+        labelled_texts.read(str(tmp_path / name), "classification", None)
