@@ -94,9 +94,9 @@ def test_ssh_gets_the_user_of_a_host():
         ({"num_proc": 3, "hosts": "localhost:2"}, "--num_proc=3: expected at most 2, the slots of all hosts"),
         ({"hosts": "a:0"}, "--hosts=a:0: 'a:0': it has no slots; remove the host; expected node1:16,node2:16"),
         ({"hosts": ""}, "--hosts=: it names no host; expected node1:16,node2:16"),
-        ({"hosts": "-oProxyCommand=id"}, "'-oProxyCommand=id' is not the name of a host"),
+        ({"hosts": "-oProxyCommand=id"}, "'-oProxyCommand=id' is not a host"),
         ({"hosts": "a[1-99999999]"}, "'1-99999999' is not a range of numbers"),
-        ({"hosts": "a;id"}, "'a;id' is not the name of a host"),
+        ({"hosts": "a;id"}, "'a;id' is not a host"),
         ({"hostfile": "/nosuch"}, "--hostfile=/nosuch: No such file or directory; expected a text file"),
     ],
 )

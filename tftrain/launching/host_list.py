@@ -1,11 +1,12 @@
 """Lists of hosts and their slots, from `--hosts` or `--hostfile`, as the launchers of the field write them.
 
-A line of a file, or a part between commas, is one of: `node1`, `node1:16`, `node1 16`, `node1 slots=16 max_slots=32`; with
-a range, `node[01-16]-ib`, and with a user of ssh, `alice@node1`. A host without a number has one slot, and one that
-occurs again has the sum, as in the files of Open MPI, MPICH, DeepSpeed, PBS and Slurm.
+A line of a file, or a part between commas, is one of: `node1`, `node1:16`, `node1 16`, `node1 slots=16 max_slots=32`;
+with a range, `node[01-16]-ib`, and with a user of ssh, `alice@node1`. A host without a number has one slot, and one
+that occurs again has the sum, as in the files of Open MPI, MPICH, DeepSpeed, PBS and Slurm.
 """
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.config.fields import ConfigError, Problem
@@ -44,13 +45,14 @@ def of_file(path: str) -> list[Listed]:
     return _of_entries("hostfile", path, lines, "lines as `node1 slots=16`")
 
 
-def _of_entries(flag: str, value: str, entries, expected: str) -> list[Listed]:
+def _of_entries(flag: str, value: str, entries: Iterable[str], expected: str) -> list[Listed]:
     found: dict[str, Listed] = {}
     for entry in filter(None, map(str.strip, entries)):
         try:
             listed = _read(entry)
         except ValueError as error:
-            raise ConfigError([Problem(flag, value, f"{entry!r}: {error}; expected {expected}")]) from None
+            words = str(error) if repr(entry) in str(error) else f"{entry!r}: {error}"
+            raise ConfigError([Problem(flag, value, f"{words}; expected {expected}")]) from None
         for each in listed:
             before = found.get(each.name)
             found[each.name] = each._replace(slots=each.slots + (before.slots if before else 0))
@@ -65,7 +67,7 @@ def _read(entry: str) -> list[Listed]:
     """Returns the hosts of one entry; raises a ValueError that names the word to change."""
     first, *words = re.sub(r"\s*=\s*", "=", entry).split()
     if not (match := _NAME.fullmatch(first)):
-        raise ValueError(f"{first!r} is not the name of a host with its slots")
+        raise ValueError(f"{first!r} is not a host with its slots")
     user, names, slots = match.groups()
     for word in words:
         key, _, number = word.rpartition("=")

@@ -126,8 +126,8 @@ def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, A
     if "grad_accum_steps" in named:
         left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
     max_steps, warmup = saved.get("max_steps"), saved.get("warmup_steps")
-    # They then follow from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved. A longer run keeps its
-    # warm-up, into which it would go back.
+    # They then follow from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved. A longer run keeps
+    # its warm-up, into which it would go back.
     if isinstance(max_steps, int) and "max_steps" in named and warmup == max_steps // 10 > config.run.max_steps:
         left_out.add("warmup_steps")
     if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
