@@ -48,7 +48,7 @@ def meant(names: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
         forms.append(_number)
     for form in forms:
         classes = defaultdict(list)
-        for label in labels:
+        for label in dict.fromkeys(labels):
             classes[form(label)].append(label)
         for name in names:
             if name not in found and form(name) is not None and len(classes[form(name)]) == 1:

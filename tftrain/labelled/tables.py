@@ -81,7 +81,9 @@ def read_text(path: str) -> str:
 
 def _conversion(content: bytes) -> str:
     """Returns how to convert a file that is not UTF-8."""
-    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else _ENCODINGS
+    is_latin = 8 * sum(byte > 127 for byte in content) < len(content)
+    encodings = _ENCODINGS[::-1] if is_latin else _ENCODINGS
+    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encodings
     fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
     others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
     return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
@@ -135,7 +137,7 @@ def json_values(path: str) -> list[Row]:
             whole = strict_json.parse(text)
     except ValueError as error:
         problem = error
-    if isinstance(whole, dict) or (isinstance(whole, list) and whole and isinstance(whole[0], dict)):
+    if isinstance(whole, dict) or (isinstance(whole, list) and (not whole or isinstance(whole[0], dict))):
         return [Row(path, whole)]
     rows = list(json_rows(io.BytesIO(text.encode()), path, is_strict=True))
     if problem and (not rows or rows[0].fault):
