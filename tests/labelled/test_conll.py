@@ -54,6 +54,8 @@ def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
         ("model\tNN\tB-A\nvalue\tNN\t\n", (), "line 2: 'value.*' has an empty column"),
         ("model NN B-A\nbad NN O\nvalue NN\n", (), "line 3: 'value NN' has 2 columns; expected 3"),
         ("a X B-A\nb X O\n", ("0", "3"), "--label_column=3: .*expected a number from 0 to 2"),
+        ("x 0 The *\nx 1 dog (ORG)\nx 2 sits (A*\nx 3 on *)\n", (), "line 4: the classes are brackets; expected tags"),
+        ("# a\n# b\n", (), "no examples in it"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n", (), "git lfs pull"),
     ],
 )

@@ -116,6 +116,7 @@ def test_embeddings_that_are_no_numbers_are_not_the_nearest():
         ("S-A O", "S-A S-A", "S-A O", 2 / 3),
         ("B I O", "B I O B", "B I O O", 2 / 3),
         ("B_A I_A O", "B_A I_A O", "B_A O O", 0),
+        ("b-a i-a o", "b-a i-a o", "b-a o o", 0),
         ("A-B A-I O", "A-B A-I O", "A-B O O", 0),
         ("E-mail person O", "E-mail E-mail", "E-mail O", 0),
         ("B-A I-A [CLS] X O", "B-A X O", "B-A O O", 1),

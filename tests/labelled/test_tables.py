@@ -192,6 +192,7 @@ def test_the_layouts_of_glue(tmp_path, name):
     [
         ("x.csv", "text;label\na, b;1\nc;2\n"),
         ("x.csv", "sep=;\ntext;label\na, b;1\nc;2\n"),
+        ("x.csv", "text|label\na, b|1\nc|2\n"),
         ("x.csv", 'text\tlabel\n"a, b"\t1\nc\t2\n'),
         ("x.csv", 'text,label\n"a, b",1\n\ufefftext,label\nc,2\n'),
         ("x.tsv", "text\tlabel\na, b\t1\ntext\tlabel\nc\t2\n"),

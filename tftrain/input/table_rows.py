@@ -112,12 +112,12 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
 
 
 def _delimited(lines: Iterator[str], delimiter: str) -> tuple[str, Iterator[str]]:
-    """Returns what separates the columns of CSV, and its lines: the first line without a comma may have ; or a tab."""
+    """Returns what separates the columns of CSV, and its lines; a first line without a comma may have another mark."""
     first = next(lines, "")
     if named := re.fullmatch(r"sep=(.)\s*", first):  # Spreadsheets write this line.
         return named[1], itertools.chain(["\n"], lines)
     unquoted = re.sub(r'"[^"]*"', "", first)
-    found = [each for each in (delimiter, ";", "\t") if each in unquoted]
+    found = [each for each in (delimiter, ";", "\t", "|") if each in unquoted]
     return (found or [delimiter])[0], itertools.chain([first] if first else [], lines)
 
 

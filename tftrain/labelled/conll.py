@@ -25,6 +25,7 @@ DOCUMENT_START = "-DOCSTART-"
 SPACES = " \t\r"
 _COMMENTS = ("#", "//")
 _TAG, _PREFIXED = re.compile(r"[Oo_]|[BIESLUMW][-_].+"), re.compile("[BIESLUMW][-_]")
+_BRACKETS = re.compile(r"\*|\*?\)|\([^()]+[*)]")  # as in CoNLL-2012
 _NUMBERED = re.compile(r"\d+([-.]\d+)?")  # CoNLL-U numbers words, ranges of them (1-2) and words left unsaid (1.1)
 _WORD_NAMES, _TAG_NAMES = ("tokens", "words"), ("ner_tags", "tags", "labels")
 _HEADER_NAMES = ("token", "word", "form", "text", *_WORD_NAMES)
@@ -112,7 +113,8 @@ def _lines(text: str) -> list[_Line]:
 def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) -> tuple[_Layout, _Line | None]:
     """Returns the columns of a file, and its header if it has one."""
     every = [line for line in lines if not line.is_boundary]
-    words = [line for line in every if not line.text.lstrip().startswith(_COMMENTS)] or every
+    words = [line for line in every if not line.text.lstrip().startswith(_COMMENTS)]
+    words = words or [line for line in every if _TAG.fullmatch(line.columns[-1])]
     if not words:
         raise DataError(f"{path}: no examples in it")
     counts = collections.Counter(len(line.columns) for line in words)
@@ -130,6 +132,8 @@ def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) ->
     named = names[0] in _HEADER_NAMES or {word, tag} & {*first.columns} - {*map(str, range(count))}
     are_tags = all(map(_TAG.fullmatch, tags)) and any(map(_PREFIXED.match, tags))
     header = first if tags and not {title} & tags and not _TAG.fullmatch(title) and (named or are_tags) else None
+    if tags and all(map(_BRACKETS.fullmatch, tags)):
+        raise DataError(f"{path}, line {words[-1].number}: the classes are brackets; expected tags, such as B-PER")
     tags |= {title} - ({title} if header else {""})
     examples = {line.number for line in words if line is not header}
     is_numbered = _are_numbered([line for line in lines if line.is_boundary or line.number in examples])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 _OUTSIDE = {"O", "o"}
 _UNSAID = {"_", "X", "PAD", "[CLS]", "[SEP]", "[PAD]", "<pad>"}  # no entities beside classes with a prefix
-_PREFIXED = re.compile(r"([BIESLUMW])[-_](.+)")
+_PREFIXED = re.compile(r"([BIESLUMWbieslumw])[-_](.+)")
 _SUFFIXED = re.compile(r"(.+)[-_]([BIESLUMW])")
 _SAME = {"L": "E", "U": "S", "M": "I", "W": "S"}
 
@@ -65,6 +65,6 @@ class Scheme:
 def _parsed(label: str) -> tuple[str, str] | None:
     """Returns prefix and type of a class such as B-PER or PER-B."""
     if match := _PREFIXED.fullmatch(label):
-        return match[1], match[2]
+        return match[1].upper(), match[2]
     match = _SUFFIXED.fullmatch(label)
     return (match[2], match[1]) if match else None
