@@ -215,8 +215,11 @@ def test_a_quote_without_an_end_is_refused_and_a_text_of_several_lines_is_not(tm
     text = 'text,label\n"bad start,neg\nerror type",pos\nshape,neg\n'
     with pytest.raises(DataError, match="line 3: 1 line breaks in a field"):
         read_table(write(tmp_path, "x.csv", text))
-    letter = 'text,label\n"Dear, sir\nThanks, bye\nyours, Bob",pos\nshape,neg\n'
-    assert len(read_table(write(tmp_path, "y.csv", letter))) == 2
+    for mark in ";\t":
+        with pytest.raises(DataError, match="line 3: 1 line breaks in a field"):
+            read_table(write(tmp_path, "x.csv", text.replace(",", mark)))
+    letter = 'text,label\nDear,x\n"Dear, sir\nThanks, bye\nyours, Bob",pos\nshape,neg\n'
+    assert len(read_table(write(tmp_path, "y.csv", letter))) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ outputs with the task's scorer.
 """
 
 import abc
+import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from tftrain.labelled.examples import TextExample
 from tftrain.labelled.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.labelled.squad_answers import AnswerScorer
 from tftrain.model.bert import embeddings
+
+logger = logging.getLogger(__name__)
 
 # Between both texts of a pair, or a question and its context.
 SEPARATOR = "\t"
@@ -117,6 +121,8 @@ class EmbeddingReader(Reader):
 class WordReader(Reader):
     """Of token_classification: words are divided by spaces, see `conll.words_of`."""
 
+    _warned = False
+
     def split(self, text: str) -> tuple[str, ...]:
         """Returns the text; a tab is a space."""
         return (text,)
@@ -124,6 +130,12 @@ class WordReader(Reader):
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Divides long texts between words."""
         words = [tuple(conll.words_of(text)) for (text,) in examples]
+        glued = next((word for each in words for word in each if re.search(r"\w[.,;:!?]$", word)), None)
+        if glued and not self._warned:
+            logger.warning(
+                f"{glued!r} is one word; put a space before a mark that is a word of its own, as in training"
+            )
+        self._warned = self._warned or bool(glued)
         sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
         parts, encoded = conll.divide(sentences, self._encoder, self._vocabulary.unknown_id)
         ids = [[np.zeros([0], np.int32)] for _ in examples]

@@ -1,8 +1,10 @@
 """Tables of examples: TSV, CSV and JSON files as rows that know their line."""
 
 import codecs
+import collections
 import csv
 import io
+import itertools
 import logging
 import os
 import stat
@@ -162,16 +164,19 @@ def _json_table(path: str) -> list[Row]:
 def _swallowed(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the faults of rows of CSV, by place, that a quote without an end has made of several.
 
-    A line inside a field then has as many fields as the table, and a first or a last one that other rows have too.
+    A line inside a field then has as many fields as the table, and its class, in the last or the first column, is that
+    of other rows.
     """
-    known = {(name, value) for row in rows for name, value in row.values.items()}
+    counts = collections.Counter((name, value) for row in rows for name, value in row.values.items())
     faults = {}
     for row in rows:
         inner = [line for value in row.values.values() for line in value.split("\n")[:-1]]
-        for fields in csv.reader(inner) if len(row.values) > 1 else ():
-            ends = list(zip(row.values, fields, strict=False))[:: len(row.values) - 1]
-            if len(fields) == len(row.values) and not known.isdisjoint(ends):
-                faults[row.place] = f"{len(inner)} line breaks in a field, with rows such as {fields}; close the quote"
+        for fields in itertools.chain(*(csv.reader(inner, delimiter=mark) for mark in ",;\t")):
+            if 1 < len(fields) == len(row.values):
+                first, *_, last = zip(row.values, fields, strict=True)
+                if counts[last] or counts[first] > 1:
+                    shown = f"{len(inner)} line breaks in a field, with rows such as {fields}"
+                    faults[row.place] = f"{shown}; close the quote"
     return faults
 
 
