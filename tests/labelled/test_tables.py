@@ -321,5 +321,5 @@ def test_examples_have_the_names_of_the_model(caplog):
     assert caplog.messages == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]
     several = [examples.TextExample("x, line 1", ("a",), ("A", "b", "a"))]
     assert with_model_labels(several, "multi_label", ("a", "b"))[0].label == ("a", "b")
-    with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; --labels names"):
+    with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; name classes as"):
         with_model_labels(rows, "classification", ("0", "2"))

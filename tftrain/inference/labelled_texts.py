@@ -33,11 +33,14 @@ def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tu
         ending = ending if {settings.text_column, *_FIRST} & set(names) else ""
     if ending not in _TABLES:
         return None
-    if task == "question_answering":
-        return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
     rows = read_table(path)
     names = columns_of(rows)
-    columns = [name for name in (settings.text_column, *_FIRST) if name in names][:1]
+    if task == "question_answering":
+        columns = ["question", "context"]
+        if not names.keys() >= set(columns):
+            return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
+    else:
+        columns = [name for name in (settings.text_column, *_FIRST) if name in names][:1]
     if not columns:
         raise DataError(f"{rows[0].place}: the columns are {', '.join(names)}; expected one of {', '.join(_FIRST)}")
     pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]

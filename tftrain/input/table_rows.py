@@ -71,7 +71,7 @@ def separated_rows(
             check(names, name)
             if header:
                 continue
-        if header and [field.removeprefix("\ufeff") for field in fields] == names and len(names) > 1:
+        if header and len(names) > 1 and fields[1:] == names[1:] and fields[0].removeprefix("\ufeff") == names[0]:
             yield Row(where, {}, HEADER_AGAIN)
         elif len(fields) == len(names):
             yield Row(where, dict(zip(names, fields, strict=True)))

@@ -1,5 +1,6 @@
 """Names of classes: how they are read, which of a model's classes a name means, and their order."""
 
+import functools
 import re
 import unicodedata
 from collections import defaultdict
@@ -29,6 +30,7 @@ def class_name(value: Any, what: str) -> str:
     return name
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def cleaned(name: str) -> str:
     """Returns a name in the form NFC, without spaces and invisible characters at its ends."""
     while (shorter := name.strip().strip(_INVISIBLE)) != name:

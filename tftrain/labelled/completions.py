@@ -23,6 +23,7 @@ from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION = ("prompt", "instruction", "text"), ("completion", "response", "output")
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
+_CALLS = ("tool_calls", "function_call")  # of tools, in a message
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
@@ -128,8 +129,8 @@ def _turns(
     row: Row, messages: Sequence[Mapping[str, Any]], template: Template, template_text: str
 ) -> tuple[tuple[str, bool], ...]:
     tools = row.values.get("tools")
-    for name, is_used in (("tools", tools), ("tool_calls", any(each.get("tool_calls") for each in messages))):
-        if is_used and name not in template_text:
+    for name, values in [("tools", [tools])] + [(name, [each.get(name) for each in messages]) for name in _CALLS]:
+        if any(values) and name not in template_text:
             raise DataError(f"{row.place}: {name} would not be read by the chat template; write them into a message")
     if tools:
         try:

@@ -101,9 +101,11 @@ def _numbered(sentences: list[Sentence]) -> list[Sentence]:
 def _lines(text: str) -> list[_Line]:
     lines = []
     for number, line in enumerate(text.split("\n"), start=1):
-        has_tab = "\t" in line.strip(SPACES)
-        cells = [cell.strip(SPACES) for cell in line.strip(" \r").split("\t" if has_tab else " ")]
-        lines.append(_Line(number, line, cells if has_tab else [cell for cell in cells if cell]))
+        if "\t" in line.strip(SPACES):
+            cells = [cell.strip(SPACES) for cell in line.strip(" \r").split("\t")]
+        else:
+            cells = [cell for cell in line.strip(SPACES).split(" ") if cell]
+        lines.append(_Line(number, line, cells))
     words = [line for line in lines if len(line.columns) > 1]
     if words and not any(line.columns[-1] for line in words):  # Each line ends with a tab.
         lines = [line._replace(columns=line.columns[:-1]) if len(line.columns) > 1 else line for line in lines]
@@ -166,19 +168,19 @@ def _is_apart(line: _Line, layout: _Layout) -> bool:
 
 
 def _sentence(lines: Sequence[_Line], layout: _Layout) -> Sentence:
-    words, tags = [], []
+    words, tags, is_default = [], [], (layout.word, layout.tag) == (0, layout.count - 1)
     for line in lines:
-        where, size = f"{layout.path}, line {line.number}: {line.text.strip(SPACES)[:50]!r}", len(line.columns)
-        is_default = (layout.word, layout.tag) == (0, layout.count - 1)
+        size, fault = len(line.columns), None
         if size < 2:
-            raise DataError(f"{where}; expected a word and its class")
-        if size != layout.count and not (is_default and layout.is_tag(line.columns[-1])):
-            raise DataError(f"{where} has {size} columns; expected {layout.count}, as most lines have")
-        word, tag = line.columns[layout.word], line.columns[layout.tag if size == layout.count else -1]
-        if not (word and tag):
-            raise DataError(f"{where} has an empty column; expected a word and its class")
-        words.append(word)
-        tags.append(class_name(tag, f"{where}: the class"))
+            fault = "; expected a word and its class"
+        elif size != layout.count and not (is_default and layout.is_tag(line.columns[-1])):
+            fault = f" has {size} columns; expected {layout.count}, as most lines have"
+        elif not (line.columns[layout.word] and line.columns[layout.tag if size == layout.count else -1]):
+            fault = " has an empty column; expected a word and its class"
+        if fault:
+            raise DataError(f"{layout.path}, line {line.number}: {line.text.strip(SPACES)[:50]!r}{fault}")
+        words.append(line.columns[layout.word])
+        tags.append(class_name(line.columns[layout.tag if size == layout.count else -1], layout.path))
     return Sentence(f"{layout.path}, line {lines[0].number}", 0, tuple(words), tuple(tags))
 
 

@@ -78,7 +78,7 @@ def with_model_labels(rows: list, task: str, labels: Sequence[str], reports: boo
     found = classes.meant(sorted(names), labels)
     for example in rows if len(found) < len(names) else ():
         if unknown := [name for name in examples.classes_of(example, task) if name not in found]:
-            other = f"is not one of the model's: {listed(labels, 10)}; --labels names the classes of a new head"
+            other = f"is not one of the model's: {listed(labels, 10)}; name classes as the model does, or give --labels"
             raise DataError(f"{example.place}: the label {unknown[0]!r} {other}")
     if not (others := [f"{name} as {label}" for name, label in found.items() if name != label]):
         return rows
