@@ -47,11 +47,7 @@ class _Line(NamedTuple):
     number: int  # in the file, from 1
     text: str
     columns: list[str]  # none of an empty line
-
-    @property
-    def is_boundary(self) -> bool:
-        """Whether a sentence ends before the line, which is none."""
-        return not self.columns or self.columns[0].startswith(DOCUMENT_START)
+    is_boundary: bool  # whether a sentence ends before the line, which has no word
 
 
 class _Layout(NamedTuple):
@@ -105,7 +101,7 @@ def _lines(text: str) -> list[_Line]:
             cells = [cell.strip(SPACES) for cell in line.strip(" \r").split("\t")]
         else:
             cells = [cell for cell in line.strip(SPACES).split(" ") if cell]
-        lines.append(_Line(number, line, cells))
+        lines.append(_Line(number, line, cells, not cells or cells[0].startswith(DOCUMENT_START)))
     words = [line for line in lines if len(line.columns) > 1]
     if words and not any(line.columns[-1] for line in words):  # Each line ends with a tab.
         lines = [line._replace(columns=line.columns[:-1]) if len(line.columns) > 1 else line for line in lines]
@@ -123,17 +119,18 @@ def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) ->
     count = max(counts, key=lambda size: (counts[size], size))
     first, names, columns = words[0], [name.lower() for name in words[0].columns], []
     for flag, value, default in (("text_column", word, 0), ("label_column", tag, count - 1)):
-        is_name = value is not None and value.lower() in names and not value.isdecimal()
-        columns.append(names.index(value.lower()) if is_name else default if value is None else -1)
-        columns[-1] = int(value) if value and value.isdecimal() else columns[-1]
-        if not 0 <= columns[-1] < count:
+        if value is None or value.isdecimal():
+            columns.append(int(value or default))
+        else:
+            columns.append(names.index(value.lower()) if value.lower() in names else count)
+        if columns[-1] >= count:
             expected = f"expected a number from 0 to {count - 1}, or a name of the header"
             raise DataError(f"--{flag}={value}: {path}, line {first.number} has {first.columns}; {expected}")
     tags = {line.columns[columns[1]] for line in words[1:] if len(line.columns) == count}
     title = first.columns[columns[1]] if len(first.columns) == count > 1 else "O"
-    named = names[0] in _HEADER_NAMES or {word, tag} & {*first.columns} - {*map(str, range(count))}
+    named = names[0] in _HEADER_NAMES or any(value and not value.isdecimal() for value in (word, tag))
     are_tags = all(map(_TAG.fullmatch, tags)) and any(map(_PREFIXED.match, tags))
-    header = first if tags and not {title} & tags and not _TAG.fullmatch(title) and (named or are_tags) else None
+    header = first if tags and title not in tags and not _TAG.fullmatch(title) and (named or are_tags) else None
     if tags and all(map(_BRACKETS.fullmatch, tags)):
         raise DataError(f"{path}, line {words[-1].number}: the classes are brackets; expected tags, such as B-PER")
     tags |= {title} - ({title} if header else {""})
@@ -150,12 +147,8 @@ def _are_numbered(lines: list[_Line]) -> bool:
     groups = itertools.groupby(lines, key=lambda line: line.is_boundary)
     columns = [[line.columns[0] for line in group] for is_boundary, group in groups if not is_boundary]
     numbers = [[int(cell) for cell in cells if cell.isdecimal()] for cells in columns]
-    are_all = all(_NUMBERED.fullmatch(cell) for cells in columns for cell in cells)
-    return (
-        are_all
-        and max(map(len, numbers)) > 1
-        and all(own == [*range(own[0], own[0] + len(own))] for own in numbers if own)
-    )
+    follow = all(own == [*range(own[0], own[0] + len(own))] for own in numbers if own)
+    return follow and max(map(len, numbers)) > 1 and all(map(_NUMBERED.fullmatch, itertools.chain(*columns)))
 
 
 def _is_apart(line: _Line, layout: _Layout) -> bool:
