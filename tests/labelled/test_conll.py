@@ -33,6 +33,7 @@ def read(tmp_path, text, *columns, name="x.conll", **more):
         ("word B-A\nx O\n", "word x", "B-A O"),
         ("EU B-ORG\rx O\r", "EU x", "B-ORG O"),
         ("EU\tB-ORG\t\nx\tO\t\n", "EU x", "B-ORG O"),
+        ("3 B-N\n4 I-N\n2 O\n", "3 4 2", "B-N I-N O"),
         ("-DOCSTART-\tO\n\nEU\tCafe\u0301\nx\tO\n", "EU x", "Café O"),
     ],
 )
@@ -53,6 +54,8 @@ def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
         (GERMAN, (), "the first column numbers the words"),
         ("model\tNN\tB-A\nvalue\tNN\t\n", (), "line 2: 'value.*' has an empty column"),
         ("model NN B-A\nbad NN O\nvalue NN\n", (), "line 3: 'value NN' has 2 columns; expected 3"),
+        ("New York B-A\nb O\nc O\n", (), "line 1: 'New York B-A' has 3 columns; expected 2"),
+        ("1 EU B-A\n2 x O\n\n3 y O\n", (), "the first column numbers the words"),
         ("a X B-A\nb X O\n", ("0", "3"), "--label_column=3: .*expected a number from 0 to 2"),
         ("x 0 The *\nx 1 dog (ORG)\nx 2 sits (A*\nx 3 on *)\n", (), "line 4: the classes are brackets; expected tags"),
         ("# a\n# b\n", (), "no examples in it"),

@@ -136,6 +136,10 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         read(tmp_path, [{"text": "a", "label": "b"}], "classification", text_column="body")
 
 
+def test_the_names_of_columns_may_have_capitals(tmp_path):
+    assert read(tmp_path, [{"Text": "a", "Label ": "b"}], "classification")[0][1:] == (("a",), "b")
+
+
 def test_one_label_is_too_few(tmp_path):
     found = read(tmp_path, [{"text": "a", "label": "x"}] * 3, "classification")
     with pytest.raises(DataError, match="1 different labels; expected 2 to 10000"):

@@ -143,11 +143,15 @@ def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) ->
 
 
 def _are_numbered(lines: list[_Line]) -> bool:
-    """Whether the first columns of each sentence are 1, 2, 3 and so on."""
+    """Whether the first columns of each sentence are 1, 2, 3 and so on, or continue those of the sentence before."""
     groups = itertools.groupby(lines, key=lambda line: line.is_boundary)
     columns = [[line.columns[0] for line in group] for is_boundary, group in groups if not is_boundary]
     numbers = [[int(cell) for cell in cells if cell.isdecimal()] for cells in columns]
     follow = all(own == [*range(own[0], own[0] + len(own))] for own in numbers if own)
+    begins = [own[0] for own in numbers if own]
+    follow = follow and all(
+        begin in (0, 1, 1 + own[-1]) for begin, own in zip(begins, [[0], *filter(None, numbers)], strict=False)
+    )
     return follow and max(map(len, numbers)) > 1 and all(map(_NUMBERED.fullmatch, itertools.chain(*columns)))
 
 
@@ -166,7 +170,7 @@ def _sentence(lines: Sequence[_Line], layout: _Layout) -> Sentence:
         size, fault = len(line.columns), None
         if size < 2:
             fault = "; expected a word and its class"
-        elif size != layout.count and not (is_default and layout.is_tag(line.columns[-1])):
+        elif size > layout.count or (size < layout.count and not (is_default and layout.is_tag(line.columns[-1]))):
             fault = f" has {size} columns; expected {layout.count}, as most lines have"
         elif not (line.columns[layout.word] and line.columns[layout.tag if size == layout.count else -1]):
             fault = " has an empty column; expected a word and its class"

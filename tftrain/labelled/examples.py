@@ -50,7 +50,7 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
     else:
         texts, label = _columns(rows, settings, task)
     read = [*texts, *([label] if label else [])]
-    if reports and not layout and (others := [name for name in columns_of(rows) if name not in read]):
+    if reports and not layout and (others := [name for name in columns_of(rows) if name and name not in read]):
         logger.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
     if label and task == "multi_label" and _are_flags([row.values.get(label) for row in rows]):
         for row in rows:  # The classes are the positions of the ones.

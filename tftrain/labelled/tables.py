@@ -209,8 +209,9 @@ def column_of(rows: Sequence[Row], name: str | None, defaults: tuple[str, ...], 
         DataError: the table has no such column.
     """
     columns = columns_of(rows)
+    spelled = {column.strip().lower(): column for column in reversed(columns)} | {column: column for column in columns}
     for column in (name,) if name else defaults:
-        if column in columns:
-            return column
+        if column in spelled:
+            return spelled[column]
     wanted = f"--{flag}={name}" if name else f"--{flag} is not given"
     raise DataError(f"{rows[0].place}: {wanted}; expected one of its columns {', '.join(columns)}")
