@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
-from tftrain.input.table_rows import Row
 from tftrain.labelled import conll, squad
 from tftrain.labelled.examples import PAIR_COLUMNS, TEXT_COLUMNS
 from tftrain.labelled.tables import columns_of, read_table, read_text, text_of
@@ -46,12 +45,8 @@ def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tu
     pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]
     if pairs and (settings.text_pair_column or not settings.train_file):
         columns.append(pairs[0])
-    return ((row.place, _text(row, columns)) for row in rows)
-
-
-def _text(row: Row, columns: list[str]) -> str:
-    return text_of(row, columns[0]) if len(columns) == 1 else _joined(*(text_of(row, name) for name in columns))
+    return ((row.place, _joined(*(text_of(row, name) for name in columns))) for row in rows)
 
 
 def _joined(*texts: str) -> str:
-    return "\t".join(text.replace("\t", " ") for text in texts)
+    return texts[0] if len(texts) == 1 else "\t".join(text.replace("\t", " ") for text in texts)

@@ -22,7 +22,6 @@ class Scheme:
 
     Attributes:
         name: of the scheme, in a line of the log.
-        alone: the classes without prefix, except those outside of entities.
         has_entities: whether there are entities; parts of speech, where every word has its class, are none.
     """
 
@@ -35,15 +34,15 @@ class Scheme:
         begun = {kind for prefix, kind in filter(None, parsed.values()) if prefix in "BISUW"}
         self._parts = {label: part for label, part in parsed.items() if part and part[1] in begun}
         self._outside = _OUTSIDE | _UNSAID if self._parts else _OUTSIDE
-        self.alone = [label for label in inside if label not in self._parts and label not in self._outside]
+        alone = [label for label in inside if label not in self._parts and label not in self._outside]
         self.has_entities = bool(self._parts) or 0 < len(inside) < len(labels)
         letters = {prefix for prefix, _ in self._parts.values()}
         names = ("BILOU", letters & set("LU")), ("BMES", letters & set("MW")), ("BIOES", letters & set("ES"))
         self.name = next((name for name, found in names if found), "BIO")
         if not self.has_entities:
             self.name = "no entities: f1, precision and recall are means over the classes"
-        elif self.alone:
-            listed = ", ".join(self.alone[:5])
+        elif alone:
+            listed = ", ".join(alone[:5])
             mixed = f"{self.name}, and IO for the classes without prefix: " if self._parts else "IO: "
             self.name = f"{mixed}neighbours of one class are an entity ({listed})"
 
