@@ -284,7 +284,7 @@ def _not_started(connection: Connection) -> str:
     host, ranks = connection.host.name, [slot.rank for slot in connection.host.slots]
     line = f"{named(ranks, dict.fromkeys(ranks, host))} can't start: {connection.last_error or 'no reason given'}"
     if connection.returncode == SSH_FAILED:
-        return f"{line}; expected `ssh {host} true` to work without a password"
+        return f"{line}; expected `ssh {connection.host.login} true` to work without a password"
     return (
         f"{line}; the launcher's agent ended there with {connection.returncode}; expected on that host this folder, "
         f"{os.getcwd()}, and this interpreter, {sys.executable}"
