@@ -194,12 +194,21 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: it can't be read, or is not an object.
     """
+    return _json(path, dict, "a JSON object")
+
+
+def read_list(path: Path) -> list[Any]:
+    """Returns the list in a JSON file; see `read_json`."""
+    return _json(path, list, "a JSON list")
+
+
+def _json(path: Path, kind: type, expected: str) -> Any:
     try:
         content = strict_json.parse(_bytes(path))
     except ValueError as error:
         raise FormatError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected a JSON object")
+    if not isinstance(content, kind):
+        raise FormatError(f"{path}: expected {expected}")
     return content
 
 

@@ -4,6 +4,7 @@ The model's flags follow from the weights. The weights become the fp32 master we
 """
 
 import dataclasses
+import logging
 from collections.abc import Collection
 
 from tftrain.checkpoint.errors import CheckpointError
@@ -18,6 +19,8 @@ from tftrain.formats.weights import Weights, heads_of, structure, without
 from tftrain.labelled.preflight import with_glue
 
 NEW_HEAD = "classifier"
+
+logger = logging.getLogger(__name__)
 
 
 def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
@@ -99,6 +102,8 @@ def open_for(config: TrainConfig) -> Weights | None:
     if settings.init_checkpoint is None:
         return None
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
+    for note in weights.notes:
+        logger.info(note)
     model = config.model
     if (model.task, model.labels) != (weights.model.task, weights.model.labels):
         weights = without(weights, NEW_HEAD)
