@@ -23,13 +23,14 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from tftrain.architecture.describe import describe
 from tftrain.config import flags, param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
-from tftrain.host import addresses, determinism, devices, files, hardware, huge_pages, log
+from tftrain.host import addresses, determinism, devices, durable, files, hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -269,6 +270,7 @@ def output_problems(settings: RunConfig) -> list[Problem]:
         os.makedirs(target, exist_ok=True)
         if os.stat(target).st_mode & 0o002:
             logger.warning(f"{target}: every user of this host may write there, and so change this run; use chmod o-w")
+        durable.probe(Path(target))
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):
                 target = settings.output_dir

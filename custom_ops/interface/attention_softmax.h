@@ -38,9 +38,7 @@ struct AttentionSoftmaxAttributes {
     check.That(dropouts == (dropout.drop_below > 0 ? 1 : 0),
                "dropouts is " + std::to_string(dropouts) + ", expected 1 with dropout and 0 without");
     const int64_t heads = shape.known_rank && shape.rank() == 4 ? shape[1] : kUnknown;
-    check.That(first_head >= 0 && (heads == kUnknown || first_head + heads <= total_heads),
-               "first_head is " + std::to_string(first_head) + " of total_heads " + std::to_string(total_heads) +
-                   ", which leaves no room for " + std::to_string(heads) + " heads");
+    check.Within("first_head", first_head, heads == kUnknown ? 0 : heads, "total_heads", total_heads, kMostHeads);
   }
 
   void CheckPositions(Check& check, const char* name, const Dims& shape) const {

@@ -33,9 +33,7 @@ struct BiasDropoutAddAttributes {
       if (shape[axis] == kUnknown) rows = kUnknown;
       if (rows != kUnknown) rows *= shape[axis];
     }
-    check.That(first_row >= 0 && total_rows >= first_row + (rows == kUnknown ? 0 : rows),
-               "first_row is " + std::to_string(first_row) + " of total_rows " + std::to_string(total_rows) +
-                   ", which leaves no room for the rows of a sample of shape " + shape.ToString());
+    check.Within("first_row", first_row, rows == kUnknown ? 0 : rows, "total_rows", total_rows, kMostRows);
   }
 };
 

@@ -53,10 +53,20 @@ class Check {
     return expected;
   }
 
-  // As many tensors in the list `name` as `most` at most.
+  // The list `name` has `most` tensors at most.
   void AtMost(const char* name, int64_t given, int64_t most) {
-    That(given <= most, std::string(name) + " holds " + std::to_string(given) + " tensors, expected at most " +
-                            std::to_string(most));
+    That(given >= 0 && given <= most, std::string(name) + " holds " + std::to_string(given) +
+                                          " tensors, expected at most " + std::to_string(most));
+  }
+
+  // [first, first + size) lies in [0, total), where `total` numbers what all ranks have together. The limit of `total`
+  // keeps the numbers of elements that follow from it within int64.
+  void Within(const char* name, int64_t first, int64_t size, const char* total_name, int64_t total, int64_t most) {
+    const std::string given = std::string(name) + " is " + std::to_string(first) + " of " + total_name + " " +
+                              std::to_string(total);
+    That(total <= most, given + ", expected at most " + std::to_string(most));
+    That(first >= 0 && size <= total && first <= total - size,
+         given + ", which leaves no room for " + std::to_string(size));
   }
 
  private:

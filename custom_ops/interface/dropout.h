@@ -9,6 +9,9 @@
 
 namespace tftrain {
 
+constexpr int64_t kMostHeads = 1 << 20;       // of a layer
+constexpr int64_t kMostRows = int64_t{1} << 31;  // of a sample
+
 struct DropoutAttributes {
   int64_t drop_below = 0;
   int64_t seed = 0;

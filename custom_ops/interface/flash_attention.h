@@ -43,6 +43,7 @@ struct FlashAttentionAttributes {
     Check check;
     check.AtMost("sequence_ids", sequence_id_lists, 1);
     check.AtMost("slopes", slope_lists, 1);
+    if (!check.problem().empty()) return check.problem();
     const int64_t expected = fixed + sequence_id_lists + slope_lists;
     check.That(static_cast<int64_t>(in.size()) == expected, std::string("expected ") + names);
     return check.problem();
@@ -66,9 +67,7 @@ struct FlashAttentionAttributes {
       check.Shape("slopes", in.back(), {true, {shape[2]}});
     }
     const int64_t heads = shape[2], size = shape[3];
-    check.That(first_head >= 0 && (heads == kUnknown || first_head + heads <= total_heads),
-               "first_head is " + std::to_string(first_head) + " of total_heads " + std::to_string(total_heads) +
-                   ", which leaves no room for " + std::to_string(heads) + " heads");
+    check.Within("first_head", first_head, heads == kUnknown ? 0 : heads, "total_heads", total_heads, kMostHeads);
     check.That(size == kUnknown || (size > 0 && size % kFlashHeadMultiple == 0 && size <= kFlashMostHeadSize),
                "the head size is " + std::to_string(size) + ", expected a multiple of " +
                    std::to_string(kFlashHeadMultiple) + " up to " + std::to_string(kFlashMostHeadSize));

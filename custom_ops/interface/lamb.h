@@ -40,7 +40,10 @@ struct UpdateAttributes {
     check.That(epsilon > 0, "epsilon is " + std::to_string(epsilon) + ", expected a positive number");
     check.That(segments.empty() || tensors == 1,
                "segments are given for " + std::to_string(tensors) + " tensors, expected one flat tensor");
-    check.That(in.size() == leading.size() + names.size() * tensors + copies, "expected as many tensors in each list");
+    check.AtMost("each list", tensors, in.size());  // so that the product below is right
+    if (!check.problem().empty()) return;
+    check.That(in.size() == leading.size() + names.size() * tensors + copies,
+               "expected as many tensors in each list");
     if (!check.problem().empty()) return;
     for (size_t i = 0; i < leading.size(); ++i) {
       check.Element(leading[i], in[i], Element::kFloat32);
@@ -59,10 +62,14 @@ struct UpdateAttributes {
         shape = check.Shape(name.c_str(), spec, shape);
       }
       if (!segments.empty() && shape.known_rank && shape.count() >= 0) {
-        int64_t total = 0;
-        for (int64_t size : segments) total += size;
-        check.That(total <= shape.count(), "segments take " + std::to_string(total) + " elements, of a tensor with " +
-                                               std::to_string(shape.count()));
+        int64_t left = shape.count();
+        for (int64_t size : segments) {
+          check.That(size >= 0 && size <= left,
+                     "segments has " + std::to_string(size) + " elements where " + std::to_string(left) + " of a tensor with " +
+                         std::to_string(shape.count()) + " are left");
+          if (!check.problem().empty()) return;
+          left -= size;
+        }
       }
     }
   }

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tftrain.checkpoint import durable, folder, save, shard
+from tftrain.checkpoint import folder, save, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
+from tftrain.host import durable
 
 
 def state(step):

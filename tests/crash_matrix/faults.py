@@ -70,7 +70,8 @@ def _after(owner, name: str, act: Callable) -> None:
 
 
 def _phase(fault: dict) -> None:
-    from tftrain.checkpoint import durable, save, shard
+    from tftrain.checkpoint import save, shard
+    from tftrain.host import durable
 
     armed = [False]
 

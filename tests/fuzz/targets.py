@@ -1,6 +1,6 @@
 """Everything that is fuzzed, by name. A new target is a subclass of `harness.Target` and a line here."""
 
-from tests.fuzz import checkpoint_targets, data_targets, flag_targets
+from tests.fuzz import checkpoint_targets, data_targets, flag_targets, stranger_targets
 
 TARGETS = {
     target.name: target
@@ -16,5 +16,11 @@ TARGETS = {
         flag_targets.Flagfile,
         checkpoint_targets.CheckpointManifest,
         checkpoint_targets.Safetensors,
+        stranger_targets.Listing,
+        stranger_targets.TorchFile,
+        stranger_targets.Archive,
+        stranger_targets.ParquetFile,
+        stranger_targets.ArrowFile,
+        stranger_targets.ChatTemplate,
     )
 }

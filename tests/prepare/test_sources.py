@@ -334,7 +334,7 @@ REFUSED = [
     ("a.csv", b"id,body\n1,a\n", "--text_column=text: the file has the columns id, body; expected one with this name"),
     ("a.csv", b"text,text\na,a\n", "--text_column=text: the file has the columns text, text; expected one"),
     ("a.tar", tar({"b.csv": b"body\na\n"}), "/b.csv: --text_column=text: the file has the columns body"),
-    ("a.arrow", arrow([[1], [2]]), ", row 1: column text: list; expected text"),
+    ("a.arrow", arrow([[1], [2]]), ", row 1: column text: ListType; expected text"),
 ]  # fmt: skip
 
 

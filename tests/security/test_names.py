@@ -14,12 +14,12 @@ from tests.formats.models import DATA
 from tests.security.strangers import links, run_folder, site
 from tests.servers import quick
 from tftrain import run
-from tftrain.checkpoint import durable, remote
+from tftrain.checkpoint import remote
 from tftrain.config.convert import parse_place
 from tftrain.config.run import RunConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
-from tftrain.host import addresses, complete_folder, limits
+from tftrain.host import addresses, complete_folder, durable, limits
 from tftrain.host.addresses import Cache
 from tftrain.input import mirror
 from tftrain.input.records import RecordSet, write_records

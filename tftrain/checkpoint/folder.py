@@ -15,8 +15,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from tftrain.checkpoint import durable, manifest
+from tftrain.checkpoint import manifest
 from tftrain.checkpoint.errors import CheckpointError
+from tftrain.host import durable
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 # What a run reports, in its folder, and what it knows of its evaluations and of its trackers.

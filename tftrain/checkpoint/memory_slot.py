@@ -20,12 +20,13 @@ import msgspec
 import numpy as np
 import xxhash
 
-from tftrain.checkpoint import announcement, durable, memory, save, shard
+from tftrain.checkpoint import announcement, memory, save, shard
 from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
+from tftrain.host import durable
 
 MEMORY = Path("/dev/shm")
 SESSION = ".memory_session"  # in the folder of the checkpoints: which copies are of the run as it is

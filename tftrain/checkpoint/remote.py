@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tftrain.checkpoint import durable, folder, manifest, memory_slot, scores
+from tftrain.checkpoint import folder, manifest, memory_slot, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.host import addresses
+from tftrain.host import addresses, durable
 from tftrain.host.addresses import Cache, join
 from tftrain.host.complete_folder import complete_folder, locked
 

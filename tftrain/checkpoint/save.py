@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftrain.checkpoint import announcement, durable, folder, manifest, memory, shard
+from tftrain.checkpoint import announcement, folder, manifest, memory, shard
 from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.shard import Written
+from tftrain.host import durable
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from tftrain.checkpoint import durable, folder
+from tftrain.checkpoint import folder
+from tftrain.host import durable
 
 NAME = "best.json"
 

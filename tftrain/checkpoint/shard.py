@@ -9,7 +9,6 @@ the manifest implies.
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import xxhash
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.source import Source
+from tftrain.host import durable
 
 # A block is hashed and written while it is in the processor's cache.
 BLOCK_BYTES = 2**21
@@ -82,7 +82,7 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
                 while written < len(block):
                     written += file.write(block[written:])
                 size += len(block)
-        os.fsync(file.fileno())
+        durable.flush_file(file.fileno(), path)
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
 
 

@@ -36,6 +36,8 @@ class PrepareConfig:
     """Leave out rows of tables that have no text or can't be read, and count them in the manifest."""
     skip_unreadable: bool = flag(False)
     """Leave out files, folders and links that can't be read, and count them in the manifest."""
+    max_expanded_gb: float = flag(16.0, minimum=0.001, maximum=1e6)
+    """Most gigabytes that a compressed Parquet or Arrow file or .zip archive may take in the temporary folder."""
     builtin_corpus: bool = flag(False)
     """Use the English documentation inside a fixed list of installed Python packages."""
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
+from tftrain.checkpoint import folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece
 from tftrain.checkpoint.placement import Placement
@@ -22,7 +22,7 @@ from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.host import names
+from tftrain.host import durable, names
 from tftrain.host.addresses import Cache, is_address
 from tftrain.host.environment import versions
 from tftrain.host.files import read_small

@@ -18,6 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.formats.errors import FormatError
+from tftrain.host.files import one_line
+from tftrain.prepare import archives
 
 _STORAGES = {
     "FloatStorage": np.dtype(np.float32),
@@ -31,8 +33,8 @@ _STORAGES = {
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }
-# Of the pickle, which has no elements in it.
-_MAX_PICKLE_BYTES = 1 << 28
+# The pickle has no elements in it. A byte of it can take 200 bytes of memory.
+_MAX_PICKLE_BYTES = 1 << 23
 
 
 class Tensor(NamedTuple):
@@ -84,16 +86,16 @@ class TorchFile:
         """
         self.path = path
         try:
-            self._archive = zipfile.ZipFile(path)
-            entry = next(name for name in self._archive.namelist() if name.endswith("/data.pkl"))
+            self._archive = archives.open_zip(open(path, "rb"))  # noqa: SIM115
+            entry = next((name for name in self._archive.namelist() if name.endswith("/data.pkl")), "data.pkl")
             self._prefix = entry.removesuffix("data.pkl")
             if self._archive.getinfo(entry).file_size > _MAX_PICKLE_BYTES:
                 raise FormatError(f"{path}: its pickle has more than {_MAX_PICKLE_BYTES} bytes")
-            self.content = _Unpickler(io.BytesIO(self._archive.read(entry)), self._prefix).load()
+            self.content = _Unpickler(io.BytesIO(self._stored(entry)), self._prefix).load()
         except FormatError:
             raise
         except Exception as error:  # Unpickling damaged bytes can raise anything.
-            raise FormatError(f"{path}: not a file that torch 1.6 or later has saved: {error}") from error
+            raise FormatError(one_line(f"{path}: not a file that torch 1.6 or later has saved: {error}")) from error
 
     def read(self, tensor: Tensor) -> np.ndarray:
         """Returns the elements of a tensor.
@@ -103,18 +105,29 @@ class TorchFile:
         """
         entry, dtype = tensor.storage
         try:
-            elements = np.frombuffer(self._archive.read(entry), dtype.newbyteorder("<"))
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-            raise FormatError(f"{self.path}: {entry} can't be read: {error}") from error
+            elements = np.frombuffer(self._stored(entry), dtype.newbyteorder("<"))
+        except (LookupError, ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
+            raise FormatError(one_line(f"{self.path}: {entry} can't be read: {error}")) from error
         last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
-        if math.prod(tensor.shape) and not 0 <= tensor.offset <= last < elements.size:
-            raise FormatError(f"{self.path}: a tensor lies outside {entry}")
+        size = math.prod(tensor.shape)
+        if size and not (0 <= tensor.offset <= last < elements.size and size <= elements.size):
+            raise FormatError(one_line(f"{self.path}: a tensor lies outside {entry}, or has more elements"))
         strides = [step * dtype.itemsize for step in tensor.strides]
         return np.lib.stride_tricks.as_strided(elements[tensor.offset :], tensor.shape, strides, writeable=False)
 
+    def _stored(self, entry: str) -> bytes:
+        """Returns an entry, which torch never compresses, so that no more is read than the file has."""
+        if self._archive.getinfo(entry).compress_type != zipfile.ZIP_STORED:
+            raise zipfile.BadZipFile(f"{entry} is compressed; expected a file as torch saves it")
+        return self._archive.read(entry)
 
-class _Unpickler(pickle.Unpickler):
-    """Builds tensors and containers; names of classes are compared with a few strings, and nothing is imported."""
+
+class _Unpickler(pickle._Unpickler):
+    """Builds tensors and containers; names of classes are compared with a few strings, and nothing is imported.
+
+    A pickle can change whatever it is handed: what takes the place of a class or function is made anew for each name.
+    The unpickler in C allocates as many places as the pickle gives its objects numbers, so it is that in Python.
+    """
 
     def __init__(self, file: io.BytesIO, prefix: str):
         super().__init__(file)
@@ -124,21 +137,21 @@ class _Unpickler(pickle.Unpickler):
         """Returns what takes the place of a class or function."""
         match module, name:
             case "collections", "OrderedDict":
-                return collections.OrderedDict
+                return type(name, (collections.OrderedDict,), {})
             case "torch._utils", "_rebuild_tensor_v2":
-                return _tensor
+                return lambda *parts: _tensor(*parts)
             case "torch._utils", "_rebuild_parameter":
                 return lambda tensor, *_: tensor
             case "torch", _ if name in _STORAGES:
-                return _STORAGES[name]
+                return name
         return type(name, (Record,), {})
 
     def persistent_load(self, pid: Any) -> tuple[str, np.dtype]:
         """Returns the storage that the pickle names, see `Tensor`."""
-        kind, dtype, key = pid[:3]
-        if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
+        kind, storage, key = pid[:3]
+        if kind != "storage" or storage not in _STORAGES or not isinstance(key, str):
             raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
-        return f"{self._prefix}data/{key}", dtype
+        return f"{self._prefix}data/{key}", _STORAGES[storage]
 
 
 def _tensor(storage: tuple, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:

@@ -24,10 +24,11 @@ class MissingFileError(DataError):
     exit_code = ExitCode.WRONG_FLAGS
 
 
-_RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")
+_RAISED = re.compile(r"DataError: ([^\n]*)")
 # tf.debugging.Assert escapes its strings as C literals. The assertions of this package end with an escaped newline.
-_ASSERTED = re.compile(r"\[DataError: ((?:[^\n\\]|\\[^\n])*?)\\n\]")
-_PARSER = re.compile(r"Name: (?P<record>[^\n]+?), (?P<reason>(?:Key|Feature|Could not parse)[^\n]*)")
+# A search that could read over the beginning of another match would read the message once for each of them.
+_ASSERTED = re.compile(r"\[DataError: ((?:(?!\[DataError: )[^\n\\]|\\[^\n])*?)\\n\]")
+_PARSER = re.compile(r"Name: (?P<record>(?:(?!Name: )[^\n])+?), (?P<reason>(?:Key|Feature|Could not parse)[^\n]*)")
 
 
 def data_error(error: BaseException) -> DataError | None:
@@ -40,7 +41,7 @@ def data_error(error: BaseException) -> DataError | None:
         escaped = match.group(1).encode().decode("unicode_escape")
         return DataError(escaped.encode("latin-1").decode(errors="replace"))
     if match := _RAISED.search(message):
-        return DataError(match.group(1))
+        return DataError(match.group(1).rstrip())
     if match := _PARSER.search(message):
         reason = match["reason"].split("[[")[0].strip().rstrip(".")
         return DataError(f"{match['record']}: the record lacks expected features: {reason}")

@@ -9,13 +9,14 @@ import hashlib
 import itertools
 import json
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from tftrain.config.mixture import Source
-from tftrain.host import names, strict_json
+from tftrain.host import durable, names, strict_json
 from tftrain.host.files import read_small
 from tftrain.input import vocabulary
 from tftrain.input.errors import DataError
@@ -120,7 +121,7 @@ def write_manifest(manifest: Manifest) -> None:
     with open(path + ".partial", "x", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        durable.flush_file(file.fileno(), Path(path))
     os.replace(path + ".partial", path)
 
 

@@ -12,6 +12,8 @@ from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
+# Commas and brackets in a row of JSON. A value takes up to two hundred bytes of memory.
+MOST_MARKS = 1 << 21
 
 
 class Row(NamedTuple):
@@ -30,6 +32,9 @@ def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[
     for number, line in enumerate(_lines(stream.readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
+            continue
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            yield Row(where, {}, f"more than {MOST_MARKS} commas and brackets")
             continue
         try:
             values = msgspec.json.decode(line)
@@ -80,8 +85,18 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
                 yield number, line.split(delimiter), None
         return
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
-    reader, fields = csv.reader(lines, delimiter=delimiter, strict=True), []
+    size = 0  # of the record that is read, which may have many lines
+
+    def counted() -> Iterator[str]:
+        nonlocal size
+        for number, line in enumerate(lines, 1):
+            size += len(line)
+            _check_length(size, f"{name}, line {number}")
+            yield line
+
+    reader, fields = csv.reader(counted(), delimiter=delimiter, strict=True), []
     while fields is not None:
+        size = 0
         try:
             if fields := next(reader, None):
                 yield reader.line_num, fields, None
@@ -89,10 +104,14 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
             yield reader.line_num, [], str(error)
 
 
+def _check_length(size: int, place: str) -> None:
+    if size >= LONGEST_LINE:
+        raise DataError(f"{place}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
+
+
 def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
     number = 0
     while line := readline(LONGEST_LINE):
         number += 1
-        if len(line) == LONGEST_LINE:
-            raise DataError(f"{name}, line {number}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
+        _check_length(len(line), f"{name}, line {number}")
         yield line

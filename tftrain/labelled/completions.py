@@ -4,7 +4,6 @@ A chat is a list of messages. A Jinja template makes one text of them, as in tra
 message of the assistant adds to the text of the messages before it.
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.labelled import chat_template
 from tftrain.labelled.tables import column_of, read_table, text_of
 from tftrain.prepare.packing import pack
 
@@ -84,34 +84,15 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -
 
 
 def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's Jinja template, in the sandbox and with the settings of transformers.
+    """Compiles a tokenizer's Jinja template, see `chat_template`.
 
     Raises:
         DataError: it is no template, or, when it is called, can't make a text of the messages.
     """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    renderer = chat_template.Renderer(tokenizer.chat_template)
+    return lambda messages, begins_answer: renderer(
+        {"messages": messages, "add_generation_prompt": begins_answer, **tokenizer.named_tokens}
     )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    try:
-        template = environment.from_string(tokenizer.chat_template)
-    except TemplateError as error:
-        raise DataError(f"the chat template is not one of Jinja: {error}") from error
-
-    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
-        try:
-            variables = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
-            return template.render(**variables, **tokenizer.named_tokens)
-        except Exception as error:  # A template can fail in any way.
-            raise DataError(f"the chat template can't make a text of the messages: {error}") from error
-
-    return render
 
 
 def question(text: str, template: Template) -> str:

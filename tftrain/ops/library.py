@@ -1,5 +1,6 @@
 """The compiled ops, loaded once. If an op is requested by name and cannot run, it raises; it never falls back."""
 
+import ctypes
 import functools
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,16 @@ def library() -> ModuleType:
             f"TensorFlow {tf.__version__} cannot load {path}, which was built for another TensorFlow perhaps; {how}\n"
             f"{error.message}"
         ) from error
+
+
+@functools.cache
+def counters() -> ctypes.CDLL:
+    """Returns the library with its functions `tftrain_add_counter()` and `tftrain_counter_value(number)`."""
+    library()
+    functions = ctypes.CDLL(str(next(filter(Path.exists, candidates()))))
+    functions.tftrain_add_counter.restype = functions.tftrain_counter_value.restype = ctypes.c_int64
+    functions.tftrain_counter_value.argtypes = [ctypes.c_int64]
+    return functions
 
 
 def unavailable_reason(gpu: bool) -> str | None:

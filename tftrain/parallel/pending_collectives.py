@@ -13,10 +13,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from tftrain.ops.library import MissingLibraryError, library
+from tftrain.ops.library import MissingLibraryError, counters, library
 
 
 class Collective(NamedTuple):
@@ -87,19 +86,19 @@ def run_independently(result: tf.Tensor) -> tf.Tensor:
 
 
 class OpCounter:
-    """A counter in memory of the host, which the library's op increments."""
+    """A counter of the library, which its op increments."""
 
     def __init__(self):
-        self._count = np.zeros(1, np.int64)
+        self._number = counters().tftrain_add_counter()
 
     @property
     def value(self) -> int:
         """The count."""
-        return int(self._count[0])
+        return counters().tftrain_counter_value(self._number)
 
     def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the same tensors; the count goes up when they have been made, or are on their device's stream."""
-        same = library().tftrain_count(tensors, counter=self._count.ctypes.data)
+        same = library().tftrain_count(tensors, counter=self._number)
         run_independently(same[0])  # Collectives would wait for computations, and two stages for each other.
         return list(same)
 

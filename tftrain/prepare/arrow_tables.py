@@ -1,25 +1,60 @@
-"""The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text."""
+"""The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
+
+Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made as it is read.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
+from pyarrow import types
 
-from tftrain.input.table_rows import Row
+from tftrain.input.errors import DataError
+from tftrain.input.table_rows import LONGEST_LINE, Row
 from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
+_BATCH_BYTES = 1 << 26
 
 
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
     """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable."""
     table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
     columns.check(table.schema_arrow.names, name)
-    groups = range(table.num_row_groups) if row_group is None else [row_group]
-    before = sum(table.metadata.row_group(group).num_rows for group in range(row_group or 0))
-    batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns.names, use_threads=False)
-    yield from _rows(batches, name, columns, before)
+    groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+    number = sum(group.num_rows for group in groups[: row_group or 0])
+    leaves = [leaf for leaf in range(len(table.schema)) if table.schema.column(leaf).path in columns.names]
+    for index in range(len(groups)) if row_group is None else [row_group]:
+        # pyarrow's `column` aborts the process where the metadata are damaged; reading a row raises an error there.
+        next(table.iter_batches(1, row_groups=[index], columns=columns.names, use_threads=False), None)
+        chunks = map(groups[index].column, leaves)
+        rows = min((_rows_at_once(file, chunk) for chunk in chunks), default=_BATCH_ROWS)
+        batches = table.iter_batches(rows, row_groups=[index], columns=columns.names, use_threads=False)
+        yield from _rows(batches, name, columns, number)
+        number += groups[index].num_rows
+
+
+def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData) -> int:
+    """Returns how many rows of a column take about `_BATCH_BYTES`, as far as the file tells."""
+    size = max(chunk.total_uncompressed_size, 1)
+    file.seek(max(0, min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)))
+    kind, page = _page(file.read(16).ljust(32, b"\0"))
+    # A value of a dictionary (page kind 2) can be as large as that, and one with a common prefix as all of the column.
+    largest = size if "DELTA_BYTE_ARRAY" in chunk.encodings else page if kind == 2 else 1
+    return max(1, min(_BATCH_BYTES * chunk.num_values // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
+
+
+def _page(header: bytes) -> list[int]:
+    """Returns the kind and the uncompressed bytes of a page: the first two numbers of its header, in Thrift's form."""
+    numbers, stream = [0, 0], iter(header)
+    for index in range(2):
+        next(stream)
+        for place, byte in enumerate(stream):
+            numbers[index] |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                break
+    return [number >> 1 for number in numbers]
 
 
 def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
@@ -37,17 +72,38 @@ def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
 def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, number: int) -> Iterator[Row]:
     """Yields the rows of batches; `number` rows of the file are before them."""
     for batch in batches:
-        for values in zip(*(_values(batch.column(column)) for column in columns.names), strict=True):
+        for values in zip(*(_values(batch.column(column), name) for column in columns.names), strict=True):
             number += 1
             yield Row(f"{name}, row {number}", dict(zip(columns.names, values, strict=True)))
 
 
-def _values(column: pyarrow.Array) -> list[Any]:
-    """Returns the values of a column, or its type for each if that is not text. Arrow does not check text for UTF-8."""
-    try:
-        return column.to_pylist()
-    except (OverflowError, ValueError):
-        if pyarrow.types.is_nested(column.type) or pyarrow.types.is_temporal(column.type):
-            return [column.type] * len(column)
-        texts = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-        return [None if text is None else text.decode(errors="surrogateescape") for text in texts]
+def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
+    """Yields the values of a column, or its type for each if that is neither text nor a number."""
+    column = _checked(column)
+    is_shared = types.is_dictionary(column.type)
+    words = _checked(column.dictionary) if is_shared else column
+    for place in column.indices.to_pylist() if is_shared else range(len(words)):
+        yield None if place is None else _value(words[place], name)
+
+
+def _checked(column: pyarrow.Array) -> pyarrow.Array:
+    """Returns an array whose texts lie in their buffers, which Arrow does not check on its own, UTF-8 or not."""
+    if isinstance(column, pyarrow.ExtensionArray):
+        column = column.storage
+    as_bytes = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+    if column.type in as_bytes or types.is_string_view(column.type):
+        column.view(as_bytes.get(column.type, column.type)).validate(full=True)
+    return column
+
+
+def _value(scalar: pyarrow.Scalar, name: str) -> Any:
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        text = scalar.as_buffer()
+        if text.size > LONGEST_LINE:
+            raise DataError(f"{name}: a row of more than {LONGEST_LINE >> 20} MiB; leave the file out")
+        return text.to_pybytes().decode(errors="surrogateescape")
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return scalar.as_py() if is_number else kind

@@ -9,6 +9,7 @@ A document is a list of paragraphs without line breaks. There are three formats 
 """
 
 import codecs
+import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from tftrain.input.errors import DataError
 _BLOCK = 1 << 20
 # Longer paragraphs are split between words. This bounds the memory for one line of input.
 LONGEST_PARAGRAPH = 1 << 16
+# Bytes of memory for the paragraphs of one document.
+LARGEST_DOCUMENT = 1 << 28
 _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
@@ -24,27 +27,29 @@ def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list
     """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
     Raises:
-        DataError: the file is not UTF-8. The message gives the byte offset in the uncompressed text.
+        DataError: a document is too large, or not UTF-8; the message gives the byte offset in the uncompressed text.
     """
-    yield from _documents(_lines(stream, name), separator)
+    yield from _documents(_lines(stream, name), separator, name)
 
 
-def paragraphs(text: str, separator: str) -> list[str]:
-    """Returns the paragraphs of a text that is one document, in which they lie as in a file."""
+def paragraphs(text: str, separator: str, name: str) -> list[str]:
+    """Returns the paragraphs of a text that is one document, as in a file; raises DataError if it is too large."""
     lines = (part for line in text.replace("\r\n", "\n").split("\n") for part in _cut(line))
-    return [paragraph for document in _documents(lines, separator) for paragraph in document]
+    return [paragraph for document in _documents(lines, separator, name) for paragraph in document]
 
 
-def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list[str]]:
     document: list[str] = []
     wrapped: list[str] = []
-    if separator == "verbatim":
-        document, lines = list(lines), ()
-        while document and not document[-1].strip():
-            document.pop()
+    size = 0
     for line in lines:
-        words = " ".join(line.split())
-        if separator == "file":
+        words = " ".join(line.split()) if separator != "verbatim" else line
+        size += sys.getsizeof(words)
+        if size > LARGEST_DOCUMENT:
+            raise DataError(f"{name}: a document takes over {LARGEST_DOCUMENT >> 20} MiB; divide it, or leave it out")
+        if separator == "verbatim":
+            document.append(line)
+        elif separator == "file":
             if words:
                 wrapped.append(words)
             elif wrapped:
@@ -54,7 +59,9 @@ def _documents(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
             document.append(words)
         elif document:
             yield document
-            document = []
+            document, size = [], 0
+    while separator == "verbatim" and document and not document[-1].strip():
+        document.pop()
     if wrapped:
         document.append(" ".join(wrapped))
     if document or separator != "blank_line":

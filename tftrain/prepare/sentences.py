@@ -40,14 +40,15 @@ _OPENING = r"""(?:["'\u201c\u2018\u201e\u201a\u00ab\u00bb\u2039\u203a(\[{\u00bf\
 _THAI_OR_LAO = r"\u0e00-\u0eff"
 # These marks repeat or shorten the word before them. Spaces around them are within a sentence.
 _REPETITION = r"\u0e2f\u0e46\u0eaf\u0ec6"
+# A search that could begin inside a run of marks would read the run once for each mark.
 _END = re.compile(
-    rf"[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?={_OPENING}(?P<next>[^\W_]))"
+    rf"(?<![{_SPACED}])[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?={_OPENING}(?P<next>[^\W_]))"
     rf"|[{_UNSPACED}][{_UNSPACED}{_SPACED}]*{_CLOSING}\s*(?=\S)"
 )
 # The same for text of ASCII characters, which is searched faster.
-_ASCII_END = re.compile(r"""[.!?]+["')\]}]*\s+(?=(?:["'(\[{-]\s?)*(?P<next>[A-Za-z0-9]))""")
+_ASCII_END = re.compile(r"""(?<![.!?])[.!?]+["')\]}]*\s+(?=(?:["'(\[{-]\s?)*(?P<next>[A-Za-z0-9]))""")
 _THAI_OR_LAO_END = re.compile(rf"(?<=[{_THAI_OR_LAO}])(?<![{_REPETITION}])\s+(?=[{_THAI_OR_LAO}])(?![{_REPETITION}])")
-_STOP_AND_SPACE = re.compile(rf"[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?=\S)")
+_STOP_AND_SPACE = re.compile(rf"(?<![{_SPACED}])[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?=\S)")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[])(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|etc|cf|vs|al|resp|approx|fig|eq|eqs|sec|ch|vol|pp|ed|"
     r"mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co|corp|dept|gen|gov|col|capt|sgt|rev|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|"

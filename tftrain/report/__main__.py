@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     for folder in parser.parse_args(argv).output_dir:
         try:
             print(run_page.write(folder))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ArithmeticError) as error:
             words = f"{error.filename}: {reason(error)}" if isinstance(error, OSError) else error
             print(f"tftrain.report: {words}", file=sys.stderr)
             code = 1

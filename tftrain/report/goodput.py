@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
 from tftrain.host.files import reason
 from tftrain.report.rows import duration
 from tftrain.supervise.ledger import Ledger

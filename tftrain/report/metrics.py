@@ -22,7 +22,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
 from tftrain.host.files import for_log
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
@@ -57,8 +57,9 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
             break
         try:
             row = json.loads(line)
-            row["step"] + 0
-        except (ValueError, TypeError, LookupError, RecursionError):
+            if type(row["step"]) is not int or not all(isinstance(each, int | float | None) for each in row.values()):
+                raise TypeError(row)
+        except (ValueError, TypeError, LookupError, RecursionError, AttributeError):
             damaged.append(number)
         else:
             good.append(row)

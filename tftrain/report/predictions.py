@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
 from tftrain.labelled.scorers import Scorer
 from tftrain.report.plot import confusion_matrix
 

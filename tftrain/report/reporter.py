@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tftrain.checkpoint import durable
 from tftrain.config.fields import flag_values, without_secrets
 from tftrain.config.train import TrainConfig
-from tftrain.host import devices
+from tftrain.host import devices, durable
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
 from tftrain.labelled.scorers import Scorer

@@ -32,7 +32,7 @@ def write_or_warn(output_dir: str | Path) -> None:
     """Writes the page of a run; a fault is a line in the log, because the run itself is done."""
     try:
         logger.info(f"report {write(output_dir)}")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ArithmeticError) as error:
         logger.warning(f"there is no {NAME}: {reason(error) if isinstance(error, OSError) else error}")
 
 
@@ -46,11 +46,10 @@ def write(output_dir: str | Path) -> Path:
     folder = Path(output_dir)
     rows, damaged = read_good_rows(folder / "metrics.jsonl")
     starts = goodput.read(folder)
-    about = _read_config(folder / "config.json")
-    flags = {name: value for section in about["config"].values() for name, value in section.items()}
+    about, flags, summary = _read_config(folder / "config.json")
     last = max((row["step"] for row in rows), default=0)
     parts = [
-        f"<p>{words(_summary(about, flags))}</p>",
+        f"<p>{words(summary)}</p>",
         *([f'<p class="failed">{len(damaged)} lines of metrics.jsonl are damaged.</p>'] if damaged else []),
         f'<h2>Curves</h2><div class="panels">{"".join(_curves(rows))}</div>',
         *_goodput(starts),
@@ -66,12 +65,14 @@ def write(output_dir: str | Path) -> Path:
     return path
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns the content of config.json, the flags in it, and a line of text about them."""
     try:
         about = json.loads(path.read_bytes())
         about["config"]["run"]["max_steps"] + 0, about["host"], about["device"], about["ranks"] + 0
-        return about
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        flags = {name: value for section in about["config"].values() for name, value in section.items()}
+        return about, flags, _summary(about, flags)
+    except (ValueError, TypeError, LookupError, RecursionError, AttributeError) as error:
         raise ValueError(f"{path}: expected what a run writes there, not {error}") from error
 
 
@@ -137,7 +138,7 @@ def _memory(rows: list[dict]) -> list[str]:
     records = [
         {
             "kind": kind.replace("_", " "),
-            "measured": row[f"memory_{kind}_bytes"] / GB,
+            "measured": (row[f"memory_{kind}_bytes"] or 0) / GB,
             "planned": (planned.get(f"planned_{kind}_bytes") or 0) / GB,
         }
         for kind in kinds
@@ -145,7 +146,7 @@ def _memory(rows: list[dict]) -> list[str]:
     ]
     records = [each for each in records if each["measured"] or each["planned"]]
     bars = chart([Panel("By kind, GB of 1e9 bytes", MEMORY, ".2f")], records, lambda record: (record["kind"], ""))
-    return [f"<h2>Memory of the fullest rank, {row['memory_rank']}</h2>", bars]
+    return [f"<h2>Memory of the fullest rank, {words(row.get('memory_rank'))}</h2>", bars]
 
 
 def _spikes(rows: list[dict]) -> list[str]:
@@ -155,7 +156,7 @@ def _spikes(rows: list[dict]) -> list[str]:
     shown = [
         (f"{row['step']:,}", *(f"{row[name]:.4g}" for name in ("spike_loss", "spike_loss_zscore", "spike_grad_norm")))
         for row in spikes[-MOST_SPIKES:]
-        if None not in row.values()
+        if None not in (*row.values(), *map(row.get, ("spike_loss_zscore", "spike_grad_norm")))
     ]
     heads = ("step", "loss", "standard deviations above its mean", "norm of the gradient")
     return [f"<h2>Spikes: {len(spikes)}</h2>", table(heads, ("number",) * 4, shown)]
@@ -163,7 +164,7 @@ def _spikes(rows: list[dict]) -> list[str]:
 
 def _rollbacks(rows: list[dict]) -> list[str]:
     names = ("rollback_spike_step", "step", "rollback_first_position", "rollback_last_position")
-    shown = [[f"{row[name]:,}" for name in names] for row in rows if "rollbacks" in row]
+    shown = [[f"{row.get(name) or 0:,}" for name in names] for row in rows if "rollbacks" in row]
     heads = ("step of the spike", "back to step", "first position that is left out", "last one")
     return [f"<h2>Rollbacks: {len(shown)}</h2>", table(heads, ("number",) * 4, shown)] if shown else []
 

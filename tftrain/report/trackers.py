@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from tftrain.checkpoint import durable
+from tftrain.host import durable
 from tftrain.host.exit_codes import ExitCode
 from tftrain.report.metrics import read_rows
 

@@ -26,12 +26,13 @@ from typing import Any
 
 import msgspec
 
-from tftrain.checkpoint import durable, folder, memory, memory_slot, save
+from tftrain.checkpoint import folder, memory, memory_slot, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory_slot import Part, Slot, newest_whole
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.config.train import TrainConfig
+from tftrain.host import durable
 from tftrain.host.environment import host_name
 from tftrain.parallel import collectives, neighbour, tensorflow_cluster
 from tftrain.parallel.mesh import Mesh

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 
-from tftrain.checkpoint import durable, folder, manifest, remote
+from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.remote import CHECKPOINTS
 from tftrain.config.train import TrainConfig
-from tftrain.host import addresses
+from tftrain.host import addresses, durable
 from tftrain.host.addresses import is_address, join
 from tftrain.host.environment import host_name
 from tftrain.host.files import reason

@@ -73,8 +73,10 @@ struct Dropout {
 struct SampleDraws {
   TFTRAIN_HOST_DEVICE SampleDraws(const Dropout& dropout, int64_t sample, int64_t elements_per_sample)
       : key(dropout.seed),
-        low((dropout.position[1] + sample) * ((elements_per_sample + kElementsPerCount - 1) / kElementsPerCount)),
-        high(dropout.position[0] * kSites + dropout.site) {}
+        // Unsigned: a position may be any number, and wraps.
+        low((static_cast<uint64_t>(dropout.position[1]) + sample) *
+            static_cast<uint64_t>((elements_per_sample + kElementsPerCount - 1) / kElementsPerCount)),
+        high(static_cast<uint64_t>(dropout.position[0]) * kSites + dropout.site) {}
 
   TFTRAIN_HOST_DEVICE uint32_t Draw(int64_t element) const {
     const PhiloxWords words = Philox(key, low + element / kElementsPerCount, high);
