@@ -71,7 +71,9 @@ def export(config: ExportConfig) -> None:
         exported = write(folder, source, built)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
-            tokenizer.write(folder / "tokenizer", model.tokenizer)
+            positions = model.config.max_position_embeddings
+            longest = model.max_seq_length if model.config.is_fine_tuned else positions
+            tokenizer.write(folder / "tokenizer", model.tokenizer, longest)
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
@@ -101,6 +103,8 @@ def left_out(model, file_format: str) -> list[str]:
     lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
     if file_format == "saved_model" and not has_ops(model.tokenizer):
         why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
+        if model.tokenizer and model.tokenizer.has_added_tokens:
+            why = "there are no ops for added tokens, which tokenizer.json has beside vocab.txt"
         lines.append(f"no signature takes text: {why}")
     return lines
 

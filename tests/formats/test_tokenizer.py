@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError
@@ -34,4 +35,93 @@ def test_words_that_are_not_those_of_bert_are_refused(tmp_path, file, changes, m
     content = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(content | changes))
     with pytest.raises(FormatError, match=f"{folder}: the tokenizer has {message}; expected words as BERT has them"):
+        tokenizer.read(folder)
+
+
+ADDED = [
+    {"content": "[E1]", "special": True},
+    {"content": "covid19", "normalized": True},
+    {"content": "<ent>", "lstrip": True, "rstrip": True, "special": True},
+    {"content": "tic", "single_word": True},
+    {"content": "Ärzte", "normalized": True},
+]
+TEXTS = [
+    "a [E1] bed",
+    "the Covid19s COVID19 covid19",
+    "a <ent> sing tic tics",
+    "ärzte ARZTE [e1] [MASK] [SEP]",
+    "",
+    "[E1][E1]\tbed\u3000<ent>",
+]
+
+
+def with_added(tmp_path, where):
+    """A folder with a tokenizer whose added tokens are in the file `where`, and those of the library."""
+    folder = shutil.copytree(BERT, tmp_path / "added")
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for each in ADDED:
+        add = library.add_special_tokens if each.get("special") else library.add_tokens
+        add([tokenizers.AddedToken(**({"normalized": False} | each))])
+    library.save(str(folder / "tokenizer.json"))
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    if where != "tokenizer.json":
+        (folder / "tokenizer.json").unlink()
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        decoder = {str(each["id"]): {name: each[name] for name in each if name != "id"} for each in added}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"added_tokens_decoder": decoder}))
+    if where == "tokenizer.json alone":
+        (folder / "vocab.txt").unlink()
+    # The five special tokens are letters here.
+    content = json.loads(library.to_str())
+    for each in content["added_tokens"]:
+        each["special"] = each["content"] in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    library = tokenizers.Tokenizer.from_str(json.dumps(content))
+    library.encode_special_tokens = True
+    return folder, [encoding.ids for encoding in library.encode_batch(TEXTS, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("where", ["tokenizer.json", "tokenizer_config.json"])
+def test_added_tokens_of_word_pieces_are_those_of_the_library(tmp_path, where):
+    folder, expected = with_added(tmp_path, where)
+    own = tokenizer.read(folder)
+    assert own.vocabulary.tokens[35:] == tuple(each["content"] for each in ADDED)
+    assert [ids.tolist() for ids in own.build()(TEXTS)] == expected
+    (tmp_path / "written").mkdir()
+    tokenizer.write(tmp_path / "written", own, 128)
+    again = tokenizer.read(tmp_path / "written")
+    assert (again.vocabulary, again.model) == (own.vocabulary, own.model)
+    settings = json.loads((tmp_path / "written/tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == 128
+    assert settings["added_tokens_decoder"]["36"]["content"] == "covid19"
+    assert (tmp_path / "written/vocab.txt").read_text() == (BERT / "vocab.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "expected"),
+    [
+        ({"added_tokens.json": {"[E1]": 35}}, "a [E1] b [e1]", [6, 35, 7, 35]),
+        ({"added_tokens.json": {"[E1]": 36, "<x>": 35}}, "<x>[E1]", [35, 36]),
+        ({"special_tokens_map.json": {"additional_special_tokens": ["[E1]"]}}, "a [E1] [e1]", [6, 35, None]),
+        ({"special_tokens_map.json": {"additional_special_tokens": [{"content": "bed"}]}}, "abed", [6, "bed"]),
+        ({"tokenizer_config.json": {"extra_special_tokens": {"entity": "[E1]"}}}, "[E1]", [35]),
+    ],
+    ids=str,
+)
+def test_added_tokens_are_read_from_each_file_that_has_them(tmp_path, files, text, expected):
+    folder = shutil.copytree(BERT, tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    own = tokenizer.read(folder)
+    (ids,) = own.build()([text])
+    found = ids.tolist()[: len(expected)]
+    expected = [own.vocabulary.id(each) if isinstance(each, str) else each for each in expected]
+    assert [None if each is None else number for each, number in zip(expected, found, strict=True)] == expected
+
+
+@pytest.mark.parametrize("added", [{"[E1]": 40}, {"a": 35}, {"[E1]": "35"}, {"[E1]": -1}], ids=str)
+def test_an_added_token_with_the_id_of_another_is_refused(tmp_path, added):
+    folder = shutil.copytree(BERT, tmp_path / "model")
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    with pytest.raises(FormatError, match="added token"):
         tokenizer.read(folder)

@@ -7,6 +7,7 @@ from typing import Any
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.host import names, strict_json
 from tftrain.host.files import read_small, reason
+from tftrain.input import added_tokens
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
@@ -21,10 +22,11 @@ _WORDS_OF_BERT = {
 }
 
 
-def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
+def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> list[str]:
     """Writes the files of a tokenizer as Hugging Face's transformers read them, and returns their names.
 
-    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT.
+    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT, with
+    added tokens in `tokenizer.json`. `longest` is the number of tokens of the model's longest text.
     """
     kind, settings = tokenizer.vocabulary.tokenizer_type, {}
     special = dict(zip([f"{word}_token" for word in ("pad", "unk", "cls", "sep", "mask")], SPECIAL_TOKENS, strict=True))
@@ -39,12 +41,17 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
         if tokenizer.begins_with_bos:  # The fast tokenizer of GPT-2 refuses it; the general one has token types.
             settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
             settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if tokenizer.has_added_tokens:
+        settings["added_tokens_decoder"] = added_tokens.settings_of(tokenizer.model)
+    if longest:
+        settings["model_max_length"] = longest
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
     files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
     if kind != "bpe":
-        files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.vocabulary.tokens).encode()
+        tokens = added_tokens.pieces_of(tokenizer.model) if tokenizer.has_added_tokens else tokenizer.vocabulary.tokens
+        files[VOCAB] = "".join(f"{token}\n" for token in tokens).encode()
     if tokenizer.model is not None:
         files[MODEL_FILES[kind]] = tokenizer.model
     for name, content in files.items():
@@ -94,8 +101,14 @@ def read(folder: Path) -> Tokenizer | None:
     if strip_accents not in (None, True, False):
         shown = strict_json.shown(strip_accents)
         raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
-    model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
+    model = _bytes(folder / MODEL_FILES[kind]) if kind == "sentencepiece" else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
+    if normalization == "bert":
+        accents = bool(lower_case) if strip_accents is None else strip_accents
+        try:
+            vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)
+        except DataError as error:
+            raise FormatError(str(error)) from error
     template = _chat_template(folder, settings)
     return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
 

@@ -34,7 +34,7 @@ _SPACELESS = (
 
 def has_ops(tokenizer: Tokenizer | None) -> bool:
     """Whether there are ops for a tokenizer."""
-    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe"
+    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe" and not tokenizer.has_added_tokens
 
 
 def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
