@@ -78,7 +78,12 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
     weights = LinkedWeights(str(folder), model, there, tensor, tokenizer.read(folder))
     of_heads = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
-    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*of_heads, *_pooling(folder)]))
+    others = (
+        [f"the chat templates other than the default are left out: {', '.join(others)}"]
+        if (others := tokenizer.other_templates(folder))
+        else []
+    )
+    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*of_heads, *others, *_pooling(folder)]))
     return weights
 
 

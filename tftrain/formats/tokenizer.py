@@ -9,11 +9,11 @@ from tftrain.host import names, strict_json
 from tftrain.host.files import read_small, reason
 from tftrain.input import added_tokens
 from tftrain.input.errors import DataError
-from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
+from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, ChatTemplate, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
-CHAT_TEMPLATE = "chat_template.jinja"
+CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 # How BERT's words are made, in the settings of transformers and of the library `tokenizers`.
 _WORDS_OF_BERT = {
     **dict.fromkeys(("clean_text", "handle_chinese_chars", "tokenize_chinese_chars", "do_basic_tokenize"), True),
@@ -113,14 +113,30 @@ def read(folder: Path) -> Tokenizer | None:
     return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
 
 
-def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings."""
-    template = settings.get("chat_template")
-    if (folder / CHAT_TEMPLATE).is_file():
-        template = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
-    if isinstance(template, list):  # of names with templates
-        template = next((each.get("template") for each in template if each.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+def _chat_template(folder: Path, settings: dict[str, Any]) -> ChatTemplate | None:
+    """Returns the default one of the templates, or the only one."""
+    templates = _chat_templates(folder, settings)
+    return templates.get("default") or (next(iter(templates.values())) if len(templates) == 1 else None)
+
+
+def other_templates(folder: Path) -> list[str]:
+    """Returns the names of a folder's chat templates that its tokenizer does not have."""
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    return sorted(set(templates) - {"default"}) if len(templates := _chat_templates(folder, settings)) > 1 else []
+
+
+def _chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, ChatTemplate]:
+    """Returns the chat templates of a folder by name: of the settings, or of files, as later versions have them."""
+    given, path = settings.get("chat_template"), str(folder / SETTINGS)
+    if isinstance(given, list):
+        given = {str(each.get("name")): each.get("template") for each in given if isinstance(each, dict)}
+    named = given if isinstance(given, dict) else {"default": given}
+    templates = {name: ChatTemplate.of(text, path) for name, text in named.items() if isinstance(text, str)}
+    files = sorted((folder / CHAT_TEMPLATES).glob("*.jinja"))
+    for file in [*files, *([folder / CHAT_TEMPLATE] if (folder / CHAT_TEMPLATE).is_file() else [])]:
+        name = "default" if file.parent == folder else file.stem
+        templates[name] = ChatTemplate.of(_bytes(file).decode("utf-8", "replace"), str(file))
+    return templates
 
 
 def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> Tokenizer:

@@ -20,6 +20,19 @@ MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json", 
 Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
 
 
+class ChatTemplate(str):
+    """A Jinja template, with the file that it was read from, for messages."""
+
+    path = ""
+
+    @classmethod
+    def of(cls, text: str, path: str) -> "ChatTemplate":
+        """Returns the template in a file."""
+        template = cls(text)
+        template.path = path
+        return template
+
+
 class Tokenizer(NamedTuple):
     """A vocabulary, whose kind is that of the tokenizer, and how text is normalized."""
 

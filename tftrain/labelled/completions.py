@@ -1,17 +1,19 @@
 """Prompts with their completions, and chats: what a decoder reads and learns of them, packed into rows.
 
 A chat is a list of messages. A Jinja template makes one text of them, as in transformers. The model learns what each
-message of the assistant adds to the text of the messages before it.
+message of the assistant adds to the text of the messages before it, or what is in the template's `generation` blocks.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.host.strict_json import shown
+from tftrain.host import strict_json
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
@@ -21,13 +23,13 @@ from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
+_GIVEN = ("tools", "documents")  # columns that a template may read beside messages
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
 logger = logging.getLogger(__name__)
 
-# Makes one text of messages; the second argument says whether it ends where the assistant's next message begins.
-Template = Callable[[Sequence[Mapping[str, str]], bool], str]
+Messages = Sequence[Mapping[str, Any]]
 
 
 class Example(NamedTuple):
@@ -69,8 +71,9 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -
         if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
         compiled = compiled_template(tokenizer)
-        if not end_of_answer(compiled):
-            logger.warning("the chat template writes nothing after an answer, so the model learns no end of answers")
+        with contextlib.suppress(DataError):  # A template may refuse these messages and take those of the file.
+            if not end_of_answer(compiled):
+                logger.warning("the chat template writes nothing after an answer; the model learns no end of answers")
         return [Example(number, row.place, _turns(row, compiled), True) for number, row in enumerate(rows)]
     prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
     completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
@@ -83,16 +86,39 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -
     ]
 
 
-def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's Jinja template, see `chat_template`.
+class Template:
+    """A tokenizer's Jinja template with what transformers gives it, see `chat_template`."""
 
-    Raises:
-        DataError: it is no template, or, when it is called, can't make a text of the messages.
-    """
-    renderer = chat_template.Renderer(tokenizer.chat_template)
-    return lambda messages, begins_answer: renderer(
-        {"messages": messages, "add_generation_prompt": begins_answer, **tokenizer.named_tokens}
-    )
+    def __init__(self, tokenizer: Tokenizer):
+        self.text, self._tokens = tokenizer.chat_template, tokenizer.named_tokens
+        path = getattr(tokenizer.chat_template, "path", "")
+        name = f"{path}: the chat template" if path else "the chat template"
+        try:
+            self._renderer = chat_template.Renderer(tokenizer.chat_template, name=name)
+        except DataError as error:
+            raise TemplateError(str(error)) from error
+
+    def __call__(self, messages: Messages, begins_answer: bool, **given: Any) -> str:
+        """Returns the text of messages; it may end where the assistant's next message begins."""
+        return self.generated(messages, begins_answer, **given)[0]
+
+    def generated(self, messages: Messages, begins_answer: bool, **given: Any) -> tuple[str, list[list[int]]]:
+        """Returns the text and the ranges of it that are in `generation` blocks.
+
+        Raises:
+            DataError: it can't make a text of the messages.
+        """
+        values = {"tools": None, "documents": None, "messages": messages, "add_generation_prompt": begins_answer}
+        return self._renderer.generated(values | given | self._tokens)
+
+
+class TemplateError(DataError):
+    """A chat template is not one of Jinja."""
+
+
+def compiled_template(tokenizer: Tokenizer) -> Template:
+    """Compiles a tokenizer's template; raises TemplateError if it is none."""
+    return Template(tokenizer)
 
 
 def question(text: str, template: Template) -> str:
@@ -108,37 +134,83 @@ def end_of_answer(template: Template) -> str:
 
 
 def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
+    """Returns the texts of a chat, each with whether the model learns it."""
     messages = row.values.get(_MESSAGES)
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise DataError(f"{row.place}: messages is not a list of objects with the strings role and content")
-    if row.values.get("tools"):
-        raise DataError(f"{row.place}: tools would not be read; write them into a message of the system")
-    parts, written = [], ""
+    messages = [_message(each, template) for each in messages] if isinstance(messages, list) else []
+    if not messages or None in messages:
+        raise DataError(f"{row.place}: messages is not a list of objects with role, and with content or tool_calls")
+    given = {name: row.values[name] for name in _GIVEN if row.values.get(name)}
     try:
-        for end, message in enumerate(messages, start=1):
-            if message["role"] != "assistant":
-                continue
-            before, after = template(messages[: end - 1], True), template(messages[:end], False)
-            if not (before.startswith(written) and after.startswith(before)):
-                raise DataError(
-                    "the template changes the text of earlier messages when another one follows, or its prompt for an "
-                    "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
-                    "messages before it"
-                )
-            weight = message.get("weight")  # as OpenAI's files have it
-            if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
-                raise DataError(f"weight of a message is {shown(weight)}; expected 0, which is not learned, or 1")
-            parts += [(before[len(written) :], False), (after[len(before) :], weight != 0)]
-            written = after
-    except DataError as error:
+        for name, value in given.items():
+            if not re.search(rf"\b{name}\b", template.text):
+                raise DataError(f"{name} would not be read by the template; write them into a message of the system")
+            given[name] = strict_json.parse(value) if isinstance(value, str) else value
+        parts = _generated(messages, template, given) or _answers(messages, template, given)
+    except (DataError, ValueError) as error:
         raise DataError(f"{row.place}: {error}") from error
     if not any(is_learned for _, is_learned in parts):
         raise DataError(f"{row.place}: no message of the assistant without weight 0, so there is nothing to learn")
     return tuple(parts)
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
+def _generated(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Returns the parts of a text by the template's `generation` blocks; none if it has no such block."""
+    text, ranges = template.generated(messages, False, **given)
+    weights = [_is_learned(each) for each in messages if each["role"] == "assistant"]
+    if ranges and not all(weights) and len(weights) != len(ranges):
+        raise DataError(
+            f"the template has {len(ranges)} generation blocks for {len(weights)} messages of the assistant; remove "
+            "weight, which says which messages are learned"
+        )
+    learned = weights if len(weights) == len(ranges) else [True] * len(ranges)
+    parts, written = [], 0
+    for (begin, end), is_learned in zip(ranges, learned, strict=True):
+        parts += [(text[written:begin], False), (text[begin:end], is_learned)]
+        written = end
+    return [*parts, (text[written:], False)] if parts else []
+
+
+def _answers(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Returns the parts of a text by what each message of the assistant adds to it."""
+    parts, written = [], ""
+    for end, message in enumerate(messages, start=1):
+        if message["role"] != "assistant":
+            continue
+        before, after = template(messages[: end - 1], True, **given), template(messages[:end], False, **given)
+        if not (before.startswith(written) and after.startswith(before)):
+            raise DataError(
+                "the template changes the text of earlier messages when another one follows, or its prompt for an "
+                "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
+                "messages before it"
+            )
+        parts += [(before[len(written) :], False), (after[len(before) :], _is_learned(message))]
+        written = after
+    return parts
+
+
+def _is_learned(message: Mapping[str, Any]) -> bool:
+    weight = message.get("weight")  # as OpenAI's files have it
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise DataError(f"weight of a message is {strict_json.shown(weight)}; expected 0, which is not learned, or 1")
+    return weight != 0
+
+
+def _message(value: Any, template: Template) -> dict[str, Any] | None:
+    """Returns a message as its template reads it; None if it is none.
+
+    Content may be missing beside tool_calls. Parts of text are one text for a template that asks for no types of parts.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return None
+    content = value.get("content")
+    if isinstance(content, list) and content and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content if part.get("type") == "text"]
+        if "type" not in template.text:
+            is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+            return value | {"content": "".join(texts)} if is_text else None
+        return value
+    has_call = content is None and isinstance(value.get("tool_calls"), list) and value["tool_calls"]
+    return value if isinstance(content, str) or has_call else None
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
