@@ -17,13 +17,17 @@ _AXES = ("batch", "length")
 
 def write(path: Path, signature: Signature, weight_bytes: int) -> None:
     """Writes a signature on token ids; raises FormatError if the weights are too large."""
-    if weight_bytes > MAX_BYTES:
-        raise FormatError(f"--format=onnx: the weights have {weight_bytes / 1e9:.1f} GB; expected at most 2.1 GB")
+    check_size(weight_bytes)
     import onnx
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    function = tf.function(signature.function, input_signature=signature.inputs, autograph=False)
+    names = [spec.name for spec in signature.inputs]
+
+    @tf.function(input_signature=signature.inputs, autograph=False)
+    def function(*values):
+        return signature.function(**dict(zip(names, values, strict=True)))
+
     with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for value in (*model.graph.input, *model.graph.output):
@@ -32,6 +36,19 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
                 dimension.dim_param = _AXES[axis]
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
+
+
+def check_size(weights: int, table: int = 0) -> None:
+    """Raises a FormatError if a file would not be one message of protobuf.
+
+    Args:
+        weights: bytes of the weights.
+        table: bytes of the token embedding, if a tied output layer multiplies by it: the file has it transposed too.
+    """
+    if weights + table > MAX_BYTES:
+        twice = f", of which {table / 1e9:.1f} GB are the token embedding once more" if table else ""
+        size = f"a file would have {(weights + table) / 1e9:.1f} GB{twice}"
+        raise FormatError(f"--format=onnx: {size}; expected at most 2.1 GB, or --format=saved_model")
 
 
 def load(path: Path):

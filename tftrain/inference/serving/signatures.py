@@ -22,6 +22,10 @@ TEXT = (tf.TensorSpec([None], tf.string, "text"),)
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
 QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
 IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
+# What transformers calls inputs and outputs; its ids are int64.
+_THEIRS = {"input_mask": "attention_mask", "hidden_states": "last_hidden_state", "pooled": "pooler_output"}
+_OURS = {theirs: ours for ours, theirs in _THEIRS.items()}
+_OF_PLACES = ("hidden_states", "logits", "start_logits", "end_logits")  # outputs that may have a value for each place
 _SETTINGS = {"max_new_tokens": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
 GENERATED = (
     IDS[0],
@@ -37,6 +41,7 @@ class Source(NamedTuple):
     text: TextGraph | None  # turns strings into ids; None if there are no ops for the tokenizer
     top_k: int  # candidates of a masked token
     null_score_threshold: float | None = None  # of answers; None: every question has an answer
+    input_names: str = "tftrain"  # whose names and types functions of token ids have, or "transformers"
 
     @property
     def ids(self) -> tuple[tf.TensorSpec, ...]:
@@ -87,6 +92,34 @@ def fp32(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32)
 
 
+def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
+    """Returns the signature of a function of token ids, with names and types as `source.input_names` says."""
+    named = _THEIRS if source.input_names == "transformers" else {}
+    dtype = tf.int64 if named else tf.int32
+
+    def renamed(**given):
+        length = tf.shape(given["input_ids"])[1]
+        # Without a place there is no first one, and sizes of tensors without elements do not follow from each other.
+        added = [[0, 0], [0, tf.maximum(1 - length, 0)]]
+        outputs = run(**{_OURS.get(name, name): tf.pad(tf.cast(ids, tf.int32), added) for name, ids in given.items()})
+        return {
+            named.get(name, name): x[:, :length] if name in _OF_PLACES and x.shape[1] is None else x
+            for name, x in outputs.items()
+        }
+
+    return Signature(renamed, tuple(tf.TensorSpec(x.shape, dtype, named.get(x.name, x.name)) for x in source.ids))
+
+
+def with_own_names(function: Callable, signature: Signature) -> Callable:
+    """Returns a function of arrays of a signature on token ids that has this project's names and int32 inputs."""
+
+    def call(**batch):
+        given = {x.name: batch[_OURS.get(x.name, x.name)].astype(x.dtype.as_numpy_dtype) for x in signature.inputs}
+        return {_OURS.get(name, name): value for name, value in function(**given).items()}
+
+    return call
+
+
 def encode(source: Source) -> Signature:
     """Token ids to hidden states, and the pooled first token if the model has a pooler."""
     network, has_pooler = source.model.network, source.has_pooler
@@ -95,7 +128,7 @@ def encode(source: Source) -> Signature:
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         return {"hidden_states": fp32(hidden)} | ({"pooled": fp32(pooled)} if has_pooler else {})
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def masked_lm(source: Source) -> Signature | None:
@@ -109,7 +142,7 @@ def masked_lm(source: Source) -> Signature | None:
         places = tf.tile(tf.range(tf.shape(input_ids)[1])[tf.newaxis], [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def next_token(source: Source) -> Signature:
@@ -119,7 +152,7 @@ def next_token(source: Source) -> Signature:
     def run(input_ids):
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def generate(source: Source) -> Signature:
@@ -239,7 +272,7 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature
         outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
         return finish(source, fp32(outputs), input_mask)
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def _on_text(
