@@ -17,7 +17,6 @@ import contextlib
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -146,7 +145,7 @@ def native_log_on_failure() -> Iterator[None]:
     """
     sys.stderr.flush()
     before = os.dup(2)
-    with tempfile.TemporaryFile() as held_back:
+    with open(os.memfd_create("standard error"), "w+b") as held_back:
         os.dup2(held_back.fileno(), 2)
         try:
             yield
