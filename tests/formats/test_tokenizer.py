@@ -119,9 +119,19 @@ def test_added_tokens_are_read_from_each_file_that_has_them(tmp_path, files, tex
     assert [None if each is None else number for each, number in zip(expected, found, strict=True)] == expected
 
 
-@pytest.mark.parametrize("added", [{"[E1]": 40}, {"a": 35}, {"[E1]": "35"}, {"[E1]": -1}], ids=str)
-def test_an_added_token_with_the_id_of_another_is_refused(tmp_path, added):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("added_tokens.json", added) for added in ({"[E1]": 40}, {"a": 35}, {"[E1]": "35"}, {"[E1]": -1}, {"": 35})),
+        ("tokenizer_config.json", {"added_tokens_decoder": ["x"]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "y"}}}),
+        ("tokenizer_config.json", {"extra_special_tokens": [5]}),
+        ("special_tokens_map.json", {"additional_special_tokens": {"a": None}}),
+    ],
+    ids=str,
+)
+def test_a_damaged_added_token_or_one_with_the_id_of_another_is_refused(tmp_path, name, content):
     folder = shutil.copytree(BERT, tmp_path / "model")
-    (folder / "added_tokens.json").write_text(json.dumps(added))
+    (folder / name).write_text(json.dumps(content))
     with pytest.raises(FormatError, match="added token"):
         tokenizer.read(folder)

@@ -63,9 +63,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     used = {link.theirs for link in links}
     tied = {} if model.is_fine_tuned or not model.tie_output else kind.tied_copies
     rest = {each: theirs for each, theirs in found.names.items() if each not in {*used, *tied}}
-    learned = {
-        each for each, theirs in rest.items() if not each.endswith(_BUFFERS) and holders[theirs].is_float(theirs)
-    }
+    learned = {each for each in rest if not each.endswith(_BUFFERS) and holders[rest[each]].is_float(rest[each])}
     lost = [rest[name] for name in left_out(learned, used & set(shapes), str(folder))]
     there = check_tensors(str(folder), links, shapes, set(shapes) - used)
     for copy, name in tied.items():
@@ -77,13 +75,10 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     if tied and needs_tie and found.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
     weights = LinkedWeights(str(folder), model, there, tensor, tokenizer.read(folder))
-    of_heads = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
-    others = (
-        [f"the chat templates other than the default are left out: {', '.join(others)}"]
-        if (others := tokenizer.other_templates(folder))
-        else []
-    )
-    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*of_heads, *others, *_pooling(folder)]))
+    notes = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
+    if others := tokenizer.other_templates(folder):
+        notes.append(f"the chat templates other than the default are left out: {', '.join(others)}")
+    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
     return weights
 
 
@@ -105,27 +100,21 @@ def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelC
 
 def _pooling(folder: Path) -> list[str]:
     """Returns what sentence-transformers does after the model and this project does not, from files beside it."""
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return []
-    notes = []
-    for module in tokenizer.read_list(modules):
-        kind, path = (str(module.get(name, "")) for name in ("type", "path")) if isinstance(module, dict) else ("", "")
-        kind = kind.rpartition(".")[2]
+    notes, modules = [], folder / "modules.json"
+    for module in tokenizer.read_list(modules) if modules.is_file() else []:
+        module = module if isinstance(module, dict) else {}
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            notes.append(f"modules.json has a {kind or 'module'} layer, which is left out")
         try:
-            pooling = names.inside(folder, path) / CONFIG if kind == "Pooling" else None
+            pooling = names.inside(folder, "/".join(filter(None, (str(module.get("path") or ""), CONFIG))))
         except ValueError as error:
             raise FormatError(f"{modules}: {error}") from error
-        if pooling and pooling.is_file():
-            modes = tokenizer.read_json(pooling)
-            chosen = sorted(match[1] for name, value in modes.items() if value is True and (match := _MODE.match(name)))
-            chosen = chosen or [modes["pooling_mode"]] if "pooling_mode" in modes else chosen
-            if chosen not in ([], ["mean"]):
-                notes.append(
-                    f"{pooling.parent.name} says {' and '.join(map(str, chosen))}; the task embedding computes means"
-                )
-        elif kind not in ("Transformer", "Pooling", "Normalize"):
-            notes.append(f"modules.json has a {kind or 'module'} layer, which is left out")
+        modes = tokenizer.read_json(pooling) if kind == "Pooling" and pooling.is_file() else {}
+        chosen = [match[1] for name, value in modes.items() if value is True and (match := _MODE.match(name))]
+        chosen = sorted(chosen) or [str(modes.get("pooling_mode", "mean"))]
+        if chosen != ["mean"]:
+            notes.append(f"{pooling.parent.name} says {' and '.join(chosen)}; the task embedding computes means")
     return notes
 
 

@@ -6,7 +6,6 @@ first one out, and a tied tensor may be there under one of its names only.
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +19,8 @@ _OLD_NORM = re.compile(r"LayerNorm\.(gamma|beta)$")
 # The class of a library without its head.
 _CLASS = re.compile(r"(?:TF|Flax)?(.+?)(?:For[A-Z].*|LMHeadModel|DoubleHeadsModel|Model|PreTrainedModel)$")
 _LAYER = re.compile(r"(.*?\.\d+)\.")
-_BIO = re.compile(r"[BIESLU]-.")
+_BIO = re.compile(r"'[BIESLU]-.")  # in a dictionary as Python shows it
+_CLASSES, _NAME = {"id2label": dict, "label2id": dict, "num_labels": int}, (str, int, float, type(None))
 WITH_CLASSES = ("ForSequenceClassification", "ForTokenClassification")
 # What tells kinds apart that have the tensors of another one too.
 _TELLING = {"qwen3": [("attention/query_norm", "weight")], "qwen2": [("attention/query", "bias")]}
@@ -87,8 +87,8 @@ def own_names(names: Iterable[str], kind: Kind, path: str) -> dict[str, str]:
 
     owned = {own(name): theirs for theirs, name in plain.items()}
     if len(owned) < len(plain):
-        twice = next(name for name, count in Counter(map(own, plain.values())).items() if count > 1)
-        raise FormatError(f"{path}: two tensors are {twice}, with and without the name of a wrapper; expected one")
+        twice = set(plain) - set(owned.values())
+        raise FormatError(f"{path}: {listed(twice)} there twice, with and without the name of a wrapper; expected one")
     copies = {name: owned[copy] for copy, name in kind.tied_copies.items() if copy in owned and name not in owned}
     return owned | copies
 
@@ -162,32 +162,25 @@ def _stem(kind: Kind) -> str:
 
 def _class(kind: Kind, config: Mapping[str, Any], own: Shapes) -> str | None:
     """Returns the class of a fine-tuned model whose config.json names none; None if it has no output head of one."""
-    heads, classes = {name.partition(".")[0] for name in own}, config.get("id2label") or config.get("label2id") or {}
-    names = [*classes, *classes.values()] if isinstance(classes, dict) else []
-    ending = ""
+    heads, pooler = {name.partition(".")[0] for name in own}, kind.scopes.get("pooler")
+    name = None
     if kind.answers != "classifier" and kind.answers in heads:
-        ending = "ForQuestionAnswering"
+        name = f"{_stem(kind)}ForQuestionAnswering"
     elif "classifier" in heads:
-        pools = any(name.startswith(f"{kind.scopes['pooler']}.") for name in own) if "pooler" in kind.scopes else True
-        is_of_words = not pools or any(isinstance(name, str) and _BIO.match(name) for name in names)
-        ending = "ForTokenClassification" if is_of_words else "ForSequenceClassification"
-    return f"{_stem(kind)}{ending}" if ending and f"{_stem(kind)}{ending}" in kind.architectures else None
+        is_of_words = _BIO.search(f"{config.get('id2label')} {config.get('label2id')}")
+        is_of_words = is_of_words or (pooler and not any(name.startswith(pooler) for name in own))
+        name = f"{_stem(kind)}{WITH_CLASSES[bool(is_of_words)]}"
+    return name if name in kind.architectures else None
 
 
 def _labels(config: Mapping[str, Any], path: str, rows: int | None) -> tuple[list[str], list[str]]:
     """Returns the names of a model's classes, each once, and what was concluded; `rows` is their number if known."""
-    by_number, by_name = (config.get(field) or {} for field in ("id2label", "label2id"))
-    count = config.get("num_labels") or 0
-    pairs = (
-        [*((number, name) for name, number in by_name.items()), *by_number.items()]
-        if all(isinstance(each, dict) for each in (by_number, by_name))
-        else [(None, None)]
-    )
-    if type(count) is not int or any(not _is_class(*pair) for pair in pairs):
-        raise FormatError(
-            f"{path}: id2label, label2id or num_labels is damaged; expected an object of the classes' numbers with "
-            "their names, of names with numbers, and a whole number"
-        )
+    by_number, by_name, count = given = [config.get(field) or kind() for field, kind in _CLASSES.items()]
+    if list(map(type, given)) != list(_CLASSES.values()):
+        raise FormatError(f"{path}: id2label, label2id or num_labels is damaged; expected two objects and a number")
+    pairs = [*((number, name) for name, number in by_name.items()), *by_number.items()]
+    if wrong := [pair for pair in pairs if not (str(pair[0]).isdecimal() and isinstance(pair[1], _NAME))]:
+        raise FormatError(f"{path}: id2label or label2id has {shown(wrong[0])}; expected a number and a name")
     names = {int(number): str(name) for number, name in pairs if name is not None}
     count = rows or max(count, len(by_number), len(by_name)) or 2
     if beyond := [key for key in by_number if not 0 <= int(key) < count]:
@@ -200,8 +193,3 @@ def _labels(config: Mapping[str, Any], path: str, rows: int | None) -> tuple[lis
             labels[number] = next(name for n in itertools.count(number) if (name := f"{label} ({n})") not in labels)
             notes.append(f"{path}: id2label has {shown(label)} twice; class {number} is {shown(labels[number])} here")
     return labels, notes
-
-
-def _is_class(number: Any, name: Any) -> bool:
-    is_number = type(number) is int or (isinstance(number, str) and number.isdecimal())
-    return is_number and isinstance(name, str | int | float | None)

@@ -5,9 +5,10 @@ transformers keeps them in tokenizer.json, tokenizer_config.json or added_tokens
 in its format; one without them needs none.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -16,15 +17,11 @@ from tftrain.host import strict_json
 from tftrain.host.files import read_small, reason
 from tftrain.input.errors import DataError
 from tftrain.input.normalization import LONGEST_WORD
+from tftrain.input.tokenizer_model import SETTINGS
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens
 
-_LIBRARY, _SETTINGS, _IDS, _MAP = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
-    "special_tokens_map.json",
-)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_SPECIAL = {"special": True}
 _MORE = ("additional_special_tokens", "extra_special_tokens")  # fields with tokens whose ids follow
 
 
@@ -74,14 +71,10 @@ def settings_of(model: bytes) -> dict[str, dict[str, Any]]:
 
 def _pieces_in(folder: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the tokens that WordPiece itself has, of a vocab.txt that may have the added ones too."""
-    model = _object(folder, _LIBRARY).get("model")
+    model = _object(folder, "tokenizer.json").get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
-    count = len(ids) if isinstance(ids, dict) else 0
-    return (
-        tokens[:count]
-        if count and list(ids.items()) == [(each, n) for n, each in enumerate(tokens[:count])]
-        else tokens
-    )
+    first = tokens[: len(ids)] if isinstance(ids, dict) else ()
+    return first if first and ids == {token: number for number, token in enumerate(first)} else tokens
 
 
 def _word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | None) -> Tokenizer:
@@ -95,36 +88,31 @@ def _word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | 
 
 
 def _entries(folder: str) -> Iterable[dict[str, Any]]:
-    """Yields the content of added tokens with what the files say of it; what comes first counts."""
-    settings, more = _object(folder, _SETTINGS), _object(folder, _MAP)
-    library = _object(folder, _LIBRARY).get("added_tokens")
-    yield from _checked(library if isinstance(library, list) else [], folder)
-    decoder = settings.get("added_tokens_decoder")
-    by_id = [dict(each, id=_number(key)) for key, each in decoder.items()] if isinstance(decoder, dict) else []
-    yield from _checked(by_id, folder)
-    names = [token for fields in (settings, more) for name in _MORE for token in _list(fields.get(name))]
-    yield from _checked(
-        [{**({"content": each} if isinstance(each, str) else each), "special": True} for each in names], folder
-    )
-    ids = _object(folder, _IDS)  # without flags, and then transformers compares normalized text
-    yield from _checked([{"content": each, "id": number, "normalized": True} for each, number in ids.items()], folder)
+    """Yields the content of added tokens with what the files say of it; what comes first counts.
 
-
-def _list(value: Any) -> list[Any]:
-    values = list(value.values()) if isinstance(value, dict) else value
-    return [each for each in values if isinstance(each, str | dict)] if isinstance(values, list) else []
-
-
-def _checked(entries: Iterable[Mapping[str, Any]], folder: str) -> Iterable[dict[str, Any]]:
-    for entry in entries:
-        content, number = entry.get("content"), entry.get("id", 0)
-        if not isinstance(content, str) or not content or type(number) is not int:
-            raise DataError(f"{folder}: an added token is {strict_json.shown(dict(entry))}; expected a text and its id")
-        yield {name: value for name, value in entry.items() if name in ("content", "id") or value is True}
-
-
-def _number(key: str) -> int | str:
-    return int(key) if key.isdecimal() else key
+    Raises:
+        DataError: an entry is damaged.
+    """
+    files = ("tokenizer.json", SETTINGS, "special_tokens_map.json", "added_tokens.json")
+    library, settings, more, ids = (_object(folder, name) for name in files)
+    entries = [library.get("added_tokens") or []]
+    try:
+        decoder = settings.get("added_tokens_decoder") or {}
+        entries.append([{**each, "id": int(number)} for number, each in decoder.items()])
+        for value in [fields.get(name) for fields in (settings, more) for name in _MORE]:
+            tokens = value.values() if isinstance(value, dict) else value or []
+            entries.append(
+                [{"content": each} | _SPECIAL if isinstance(each, str) else each | _SPECIAL for each in tokens]
+            )
+        # These have no flags, and then transformers compares normalized text.
+        entries.append([{"content": content, "id": number, "normalized": True} for content, number in ids.items()])
+        for entry in itertools.chain.from_iterable(entries):
+            content, number = entry["content"], entry.get("id", 0)
+            if not isinstance(content, str) or not content or type(number) is not int:
+                raise ValueError(strict_json.shown(entry))
+            yield {name: value for name, value in entry.items() if name in ("content", "id") or value is True}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: an added token is damaged ({error}); expected a text with its id") from error
 
 
 def _object(folder: str, name: str) -> dict[str, Any]:
