@@ -215,7 +215,7 @@ def test_classes_that_contradict_the_head_are_refused_by_name(tmp_path, given):
         ("hf_bert_model", {"tie_word_embeddings": False, "num_labels": "two"}),
         ("hf_gpt2", {"is_decoder": True, "position_embedding_type": None}),
         ("hf_llama", {"pretraining_tp": 2, "hidden_act": "swish", "is_decoder": True, "use_sliding_window": False}),
-        ("hf_qwen2", {"use_sliding_window": True, "sliding_window": 4096}),
+        ("hf_qwen2", {"use_sliding_window": True, "sliding_window": 4096, "attention_bias": True, "mlp_bias": None}),
         ("hf_modernbert", {"mlp_dropout": 0.1, "tie_word_embeddings": None}),
     ],
 )

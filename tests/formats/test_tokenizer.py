@@ -9,6 +9,8 @@ import tokenizers
 
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError
+from tftrain.labelled import squad
+from tftrain.labelled.encoding import Encoder
 
 BERT = Path(__file__).parent / "data/hf_bert"
 
@@ -135,3 +137,14 @@ def test_a_damaged_added_token_or_one_with_the_id_of_another_is_refused(tmp_path
     (folder / name).write_text(json.dumps(content))
     with pytest.raises(FormatError, match="added token"):
         tokenizer.read(folder)
+
+
+def test_an_added_token_of_a_context_is_a_word_with_its_place(tmp_path):
+    folder, _ = with_added(tmp_path, "tokenizer.json")
+    encoder = Encoder(tokenizer.read(folder), 32)
+    context = "a [E1]bed, tics tic"
+    question = squad.Question("line 1", "1", "a", context, ("[E1]",), (2,))
+    (window,), (encoded,) = squad.divide([question], encoder, "wordpiece", 16, 8)
+    begin, end = window[-1]
+    assert encoded.ids[begin : end + 1].tolist() == [35]
+    assert [context[first:last] for first, last in window.spans] == ["a", "[E1]", "bed", ",", "tics", "tic"]

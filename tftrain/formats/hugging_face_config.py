@@ -45,7 +45,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             if not isinstance(value, bool):
                 raise FormatError(f"{path}: {theirs} is {value!r}; expected true or false")
             values[ours] = value
-        elif value is not None or default is not None:
+        elif value is not None or (default is not None and ours != "num_key_value_heads"):
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if "attention_head_size" not in values and values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{kind.fields[name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))

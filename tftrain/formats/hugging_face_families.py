@@ -27,7 +27,8 @@ def read_llama(config: Mapping[str, Any], values: Mapping[str, Any], path: str) 
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
         raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
-    biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
+    read = ("attention_bias", "mlp_bias") if config.get("model_type") != "qwen2" else ()  # whose biases are fixed
+    biases = {bool(config.get(name)) for name in read}
     if len(biases) > 1:
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
     values_of_rope["num_key_value_heads"] = None if shared == heads else shared

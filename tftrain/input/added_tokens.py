@@ -8,6 +8,7 @@ in its format; one without them needs none.
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,6 +68,14 @@ def settings_of(model: bytes) -> dict[str, dict[str, Any]]:
     """Returns the added tokens by id, as tokenizer_config.json has them."""
     added = json.loads(model)["added_tokens"]
     return {str(each["id"]): {name: each[name] for name in ("content", *_FLAGS)} for each in added}
+
+
+def expression(model: bytes) -> str:
+    """Returns a regular expression of the added tokens, the longest first."""
+    added = [each for each in settings_of(model).values() if each["content"] not in SPECIAL_TOKENS]
+    added.sort(key=lambda each: -len(each["content"]))
+    whole = {True: r"(?<!\w){}(?!\w)", False: "{}"}
+    return "|".join(whole[each["single_word"]].format(re.escape(each["content"])) for each in added)
 
 
 def _pieces_in(folder: str, tokens: tuple[str, ...]) -> tuple[str, ...]:

@@ -52,6 +52,15 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
 
     @property
+    def added_tokens(self) -> str:
+        """A regular expression of the added tokens of a WordPiece other than its special tokens; "" without them."""
+        if not self.has_added_tokens:
+            return ""
+        from tftrain.input.added_tokens import expression
+
+        return expression(self.model)
+
+    @property
     def named_tokens(self) -> dict[str, str]:
         """The special tokens of a decoder by the names that transformers and chat templates have for them."""
         end = self.vocabulary.tokens[self.vocabulary.end_id]
