@@ -22,12 +22,11 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    names = [spec.name for spec in signature.inputs]
 
-    @tf.function(input_signature=signature.inputs, autograph=False)
-    def function(*values):
-        return signature.function(**dict(zip(names, values, strict=True)))
+    def run(*values):
+        return signature.function(*values)
 
+    function = tf.function(run, input_signature=signature.inputs, autograph=False)
     with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for value in (*model.graph.input, *model.graph.output):

@@ -96,8 +96,10 @@ def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
     """Returns the signature of a function of token ids, with names and types as `source.input_names` says."""
     named = _THEIRS if source.input_names == "transformers" else {}
     dtype = tf.int64 if named else tf.int32
+    inputs = tuple(tf.TensorSpec(spec.shape, dtype, named.get(spec.name, spec.name)) for spec in source.ids)
 
-    def renamed(**given):
+    def renamed(*values, **given):
+        given |= dict(zip((spec.name for spec in inputs), values, strict=False))
         length = tf.shape(given["input_ids"])[1]
         # Without a place there is no first one, and sizes of tensors without elements do not follow from each other.
         added = [[0, 0], [0, tf.maximum(1 - length, 0)]]
@@ -107,7 +109,7 @@ def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
             for name, x in outputs.items()
         }
 
-    return Signature(renamed, tuple(tf.TensorSpec(x.shape, dtype, named.get(x.name, x.name)) for x in source.ids))
+    return Signature(renamed, inputs)
 
 
 def with_own_names(function: Callable, signature: Signature) -> Callable:
