@@ -9,6 +9,8 @@ import tokenizers
 
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError
+from tftrain.input.added_tokens import with_added as with_added_tokens
+from tftrain.input.vocabulary import read_vocabulary
 from tftrain.labelled import squad
 from tftrain.labelled.encoding import Encoder
 
@@ -137,6 +139,13 @@ def test_a_damaged_added_token_or_one_with_the_id_of_another_is_refused(tmp_path
     (folder / name).write_text(json.dumps(content))
     with pytest.raises(FormatError, match="added token"):
         tokenizer.read(folder)
+
+
+def test_added_tokens_of_another_tokenizer_beside_a_vocabulary_are_not_read(tmp_path):
+    shutil.copy(BERT / "vocab.txt", tmp_path)
+    shutil.copy(BERT.parent / "hf_gpt2/tokenizer.json", tmp_path)
+    vocabulary = read_vocabulary(str(tmp_path / "vocab.txt"), "wordpiece")
+    assert with_added_tokens(vocabulary, str(tmp_path), True, None) == (vocabulary, None)
 
 
 def test_an_added_token_of_a_context_is_a_word_with_its_place(tmp_path):

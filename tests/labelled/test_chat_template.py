@@ -10,6 +10,7 @@ from tests.formats.models import DATA
 from tftrain.config.convert import Place
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.formats import tokenizer
+from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights
 from tftrain.input.errors import DataError
 from tftrain.labelled import completions
@@ -166,6 +167,15 @@ def test_named_templates_and_those_in_files_are_read(tmp_path, settings, files, 
     notes = open_weights(Place("hf", str(folder))).notes
     assert len(notes) == bool(others)
     assert all(name in notes[0] for name in others)
+
+
+def test_a_template_behind_a_link_out_of_the_folder_is_refused(tmp_path):
+    folder = shutil.copytree(LLAMA, tmp_path / "model")
+    (tmp_path / "secret").write_text("x")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates/rag.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(FormatError, match=r"rag\.jinja"):
+        tokenizer.read(folder)
 
 
 def test_an_error_names_the_file_of_the_template(tmp_path):

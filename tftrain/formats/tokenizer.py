@@ -69,6 +69,8 @@ def read(folder: Path) -> Tokenizer | None:
     """
     try:
         names.check_links(folder)
+        for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
+            names.inside(folder, f"{CHAT_TEMPLATES}/{file.name}")
     except ValueError as error:
         raise FormatError(str(error)) from error
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
@@ -103,7 +105,7 @@ def read(folder: Path) -> Tokenizer | None:
         raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
     model = _bytes(folder / MODEL_FILES[kind]) if kind == "sentencepiece" else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
-    if normalization == "bert":
+    if kind == "wordpiece" and normalization == "bert":
         accents = bool(lower_case) if strip_accents is None else strip_accents
         try:
             vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)

@@ -125,9 +125,9 @@ class BytePairTokenizer:
 
     def __init__(self, model: bytes, with_special_tokens: bool = False):
         content = json.loads(model)
-        if set(SPECIAL_TOKENS) <= {each["content"] for each in content["added_tokens"]}:
-            for each in content["added_tokens"]:
-                each["special"] = each["content"] in SPECIAL_TOKENS
+        added = content.get("added_tokens") or []
+        if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
+            content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
             model = json.dumps(content).encode()
         self._tokenizer = _prepared(Tokenizer.from_buffer(model))
         self._tokenizer.encode_special_tokens = not with_special_tokens
