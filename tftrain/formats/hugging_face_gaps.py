@@ -37,18 +37,14 @@ class Described(NamedTuple):
     notes: tuple[str, ...]  # what was concluded, a line each
 
 
-def described(config: dict[str, Any], path: str, shapes: Shapes | None) -> Described:
-    """Completes a config.json, given the shapes of the tensors beside it by name, if they are known.
-
-    Raises:
-        FormatError: the tensors or the classes have no clear names.
-    """
+def described(config: dict[str, Any], path: str, shapes: Shapes) -> Described:
+    """Completes a config.json, given the shapes of the tensors beside it by name, as far as they are known."""
     notes, config = [], dict(config)
-    if config.get("model_type") is None and (found := _kind(config, shapes or {})):
+    if config.get("model_type") is None and (found := _kind(config, shapes)):
         config["model_type"] = found.model_type
         notes.append(f"{path} has no model_type; by the tensors and their names it is {found.model_type}")
-    kind = KINDS.get(config.get("model_type")) if isinstance(config.get("model_type"), str) else None
-    names = own_names(shapes or {}, kind, path) if kind else {}
+    kind = KINDS.get(str(config.get("model_type")))
+    names = own_names(shapes, kind, path) if kind else {}
     own = {name: shapes[theirs] for name, theirs in names.items()}
     if kind and not config.get("architectures") and (name := _class(kind, config, own)):
         config["architectures"] = [name]
@@ -64,11 +60,7 @@ def described(config: dict[str, Any], path: str, shapes: Shapes | None) -> Descr
 
 
 def own_names(names: Iterable[str], kind: Kind, path: str) -> dict[str, str]:
-    """Maps the names of a kind's whole model to those of the same tensors in a file.
-
-    Raises:
-        FormatError: two tensors have one name, because there are several models in the file.
-    """
+    """Maps the names of a kind's whole model to those in a file; FormatError if there are several models in it."""
     plain, anchor = {name: _plain(name) for name in names}, _first_layer(kind, "attention/output")
     beginnings = _beginnings(plain.values(), anchor)
     if len(beginnings) > 1:
@@ -94,14 +86,10 @@ def own_names(names: Iterable[str], kind: Kind, path: str) -> dict[str, str]:
 
 
 def left_out(names: Iterable[str], used: Iterable[str], path: str) -> list[str]:
-    """Returns the unknown ones of a file's tensors that the model's result does not need: heads, further layers.
-
-    Args:
-        names: of tensors that the model does not have, as `own_names` gives them.
-        used: names of those that it has.
+    """Returns the names of tensors that a model does not have, sorted: those of other heads and of further layers.
 
     Raises:
-        FormatError: a tensor is one of a part that the model has, so it would change what that computes.
+        FormatError: one is of a part of the `used` tensors, so it would change what that computes.
     """
     parts, names = tuple({f"{_part(name)}." for name in used}), sorted(names)
     if unknown := [name for name in names if name.startswith(parts)]:

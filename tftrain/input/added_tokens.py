@@ -97,11 +97,7 @@ def _word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | 
 
 
 def _entries(folder: str) -> Iterable[dict[str, Any]]:
-    """Yields the content of added tokens with what the files say of it; what comes first counts.
-
-    Raises:
-        DataError: an entry is damaged.
-    """
+    """Yields the content of added tokens with what the files say of it; what comes first counts."""
     files = ("tokenizer.json", SETTINGS, "special_tokens_map.json", "added_tokens.json")
     library, settings, more, ids = (_object(folder, name) for name in files)
     try:

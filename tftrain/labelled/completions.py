@@ -24,6 +24,7 @@ from tftrain.prepare.packing import pack
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
 _GIVEN = ("tools", "documents")  # columns that a template may read beside messages
+_BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
@@ -103,11 +104,7 @@ class Template:
         return self.generated(messages, begins_answer, **given)[0]
 
     def generated(self, messages: Messages, begins_answer: bool, **given: Any) -> tuple[str, list[list[int]]]:
-        """Returns the text and the ranges of it that are in `generation` blocks.
-
-        Raises:
-            DataError: it can't make a text of the messages.
-        """
+        """Returns the text, and the ranges of it that are in `generation` blocks; raises DataError if it can't."""
         values = {"tools": None, "documents": None, "messages": messages, "add_generation_prompt": begins_answer}
         return self._renderer.generated(values | given | self._tokens)
 
@@ -145,7 +142,7 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
             if not re.search(rf"\b{name}\b", template.text):
                 raise DataError(f"{name} would not be read by the template; write them into a message of the system")
             given[name] = strict_json.parse(value) if isinstance(value, str) else value
-        parts = _generated(messages, template, given) or _answers(messages, template, given)
+        parts = (_generated if _BLOCK.search(template.text) else _answers)(messages, template, given)
     except (DataError, ValueError) as error:
         raise DataError(f"{row.place}: {error}") from error
     if not any(is_learned for _, is_learned in parts):
@@ -154,10 +151,10 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
 
 
 def _generated(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Returns the parts of a text by the template's `generation` blocks; none if it has no such block."""
+    """Returns the parts of a text by the template's `generation` blocks."""
     text, ranges = template.generated(messages, False, **given)
     weights = [_is_learned(each) for each in messages if each["role"] == "assistant"]
-    if ranges and not all(weights) and len(weights) != len(ranges):
+    if not all(weights) and len(weights) != len(ranges):
         raise DataError(
             f"the template has {len(ranges)} generation blocks for {len(weights)} messages of the assistant; remove "
             "weight, which says which messages are learned"
@@ -167,7 +164,7 @@ def _generated(messages: Messages, template: Template, given: Mapping[str, Any])
     for (begin, end), is_learned in zip(ranges, learned, strict=True):
         parts += [(text[written:begin], False), (text[begin:end], is_learned)]
         written = end
-    return [*parts, (text[written:], False)] if parts else []
+    return [*parts, (text[written:], False)]
 
 
 def _answers(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
