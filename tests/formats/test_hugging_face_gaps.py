@@ -251,9 +251,12 @@ def test_pickles_in_several_files_are_read_when_allowed(tmp_path, wrapped):
     assert all(np.array_equal(weights.read(name), expected.read(name)) for name in expected.shapes)
 
 
-def test_an_adapter_alone_is_named(tmp_path):
+@pytest.mark.parametrize("has_config", [True, False])
+def test_an_adapter_alone_is_named(tmp_path, has_config):
     folder = shutil.copytree(DATA / "hf_bert", tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    if not has_config:
+        (folder / "config.json").rename(folder / "adapter_config.json")
     with pytest.raises(FormatError, match=r"adapter_model\.safetensors has only an adapter; expected the whole model"):
         open_weights(Place("hf", str(folder)))
 

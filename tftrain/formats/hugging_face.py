@@ -49,7 +49,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     Raises:
         FormatError: a file is missing or damaged, or the model is not one that this project has.
     """
-    config = tokenizer.read_json(folder / CONFIG)
+    config = _config(folder)
     files = _open(folder, allow_pickle)
     holders = {name: file for file in files for name in file.shapes}
     model, found = _model(folder, config, {name: file.shapes[name] for name, file in holders.items()})
@@ -84,13 +84,21 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a folder."""
-    config = tokenizer.read_json(folder / CONFIG)
+    config = _config(folder)
     try:
         files = _open(folder, False)
     except FormatError:  # Who reads the weights says why.
         files = []
     shapes = {name: shape for file in files for name, shape in file.shapes.items()}
     return _model(folder, config, shapes)[0], tokenizer.read(folder)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    adapter = next((each for each in ADAPTERS if (folder / each).is_file()), None)
+    if adapter and not any((folder / each).is_file() for each in (WEIGHTS, INDEX, *PICKLES)):
+        expected = "expected the whole model, as merge_and_unload of PEFT makes it"
+        raise MissingFileError(f"{folder}: {adapter} has only an adapter; {expected}")
+    return tokenizer.read_json(folder / CONFIG)
 
 
 def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, Described]:
@@ -144,11 +152,7 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
     """Opens the file, or the files, with the tensors."""
     name = next((each for each in (WEIGHTS, INDEX, *PICKLES) if (folder / each).is_file()), None)
     if name is None:
-        adapter = next((each for each in ADAPTERS if (folder / each).is_file()), None)
-        expected = "expected a folder that save_pretrained has written"
-        if adapter:
-            expected = f"{adapter} has only an adapter; expected the whole model, as merge_and_unload of PEFT makes it"
-        raise MissingFileError(f"{folder / WEIGHTS}: no such file; {expected}")
+        raise MissingFileError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
     if name in PICKLES and not allow_pickle:
         raise FormatError(
             f"{folder / name}: the weights are in a pickle, which can run any code when it is loaded; expected "
