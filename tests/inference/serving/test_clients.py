@@ -15,7 +15,7 @@ from tftrain.inference.serving import onnx_file, saved_model
 from tftrain.inference.serving.signatures import Source, signatures
 from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
-NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_tokens", "hf_bert_answers", "hf_modernbert_mean", "hf_gpt2"]
+NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
 
 
 def source_of(name, input_names="tftrain"):
@@ -32,6 +32,15 @@ def test_an_empty_batch_has_empty_outputs(name):
             for value in signature.traced(**(strings or ids)).values():
                 assert value.shape[0] == 0
                 assert shape == (0,) or value.shape.rank < 3 or value.shape[1] == shape[1]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 0)])
+def test_an_empty_batch_has_no_continuations(shape):
+    generate = signatures(source_of("hf_gpt2"))["generate"].traced
+    settings = {"max_new_tokens": 2, "temperature": 0.0, "top_p": 1.0, "seed": 1}
+    given = {name: tf.constant(value) for name, value in settings.items()}
+    found = generate(input_ids=tf.zeros(shape, tf.int32), lengths=tf.zeros([0], tf.int32), **given)
+    assert found["output_ids"].shape == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["hf_bert", "hf_bert_answers", "hf_gpt2"])

@@ -92,6 +92,11 @@ def fp32(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32)
 
 
+def with_a_place(ids: tf.Tensor) -> tf.Tensor:
+    """Returns token ids [b, S] with a place if they have none: without one, a model can't tell sizes from elements."""
+    return tf.pad(ids, [[0, 0], [0, tf.maximum(1 - tf.shape(ids)[1], 0)]])
+
+
 def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
     """Returns the signature of a function of token ids, with names and types as `source.input_names` says."""
     named = _THEIRS if source.input_names == "transformers" else {}
@@ -101,9 +106,7 @@ def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
     def renamed(*values, **given):
         given |= dict(zip((spec.name for spec in inputs), values, strict=False))
         length = tf.shape(given["input_ids"])[1]
-        # Without a place there is no first one, and sizes of tensors without elements do not follow from each other.
-        added = [[0, 0], [0, tf.maximum(1 - length, 0)]]
-        outputs = run(**{_OURS.get(name, name): tf.pad(tf.cast(ids, tf.int32), added) for name, ids in given.items()})
+        outputs = run(**{_OURS.get(name, name): with_a_place(tf.cast(ids, tf.int32)) for name, ids in given.items()})
         return {
             named.get(name, name): x[:, :length] if name in _OF_PLACES and x.shape[1] is None else x
             for name, x in outputs.items()
@@ -180,7 +183,7 @@ def generate(source: Source) -> Signature:
             )
             return tf.where(chosen == other_end_id, end_id, chosen)
 
-        generated = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
+        generated = key_value_cache.generate(network, with_a_place(input_ids), lengths, max_new_tokens, choose, end_id)
         return {"output_ids": generated, "lengths": tf.reduce_sum(tf.cast(generated != end_id, tf.int32), axis=1)}
 
     return Signature(run, GENERATED)
