@@ -132,7 +132,7 @@ def write_saved_models(folder: Path, source, built) -> dict:
     import tensorflow as tf
 
     from tftrain.inference.serving import report, saved_model
-    from tftrain.inference.serving.signatures import with_own_names
+    from tftrain.inference.serving.signature import with_own_names
     from tftrain.inference.serving.text_graph import needs_tensorflow_text
 
     bare = built
@@ -147,7 +147,7 @@ def write_saved_models(folder: Path, source, built) -> dict:
 def write_onnx(folder: Path, source, built) -> dict:
     """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
     from tftrain.inference.serving import onnx_file
-    from tftrain.inference.serving.signatures import with_own_names
+    from tftrain.inference.serving.signature import with_own_names
 
     count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
     for name, signature in built.items():
