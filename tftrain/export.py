@@ -23,6 +23,8 @@ VERSION = "1"
 WITH_TEXT_OPS = "text"
 # The classes of a fine-tuned model, one a line, in the order of its logits.
 LABELS = "labels.txt"
+# Characters at which some reader ends a line, and the one that shows them, as strings of JSON have them.
+_ESCAPED = str.maketrans({each: json.dumps(each)[1:-1] for each in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\\"})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,13 +48,19 @@ def export(config: ExportConfig) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with log.native_log_on_failure():
         from tftrain.inference import trained_model
-    from tftrain.formats import tokenizer
-    from tftrain.inference.serving import report
+    from tftrain.architecture.describe import describe
+    from tftrain.formats import registry, tokenizer
+    from tftrain.inference.serving import onnx_file, report
     from tftrain.inference.serving.quantized import VARIANTS
     from tftrain.inference.serving.signatures import Source, signatures
     from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
     settings = config.export
+    if settings.format == "onnx":
+        shapes, _ = registry.model_of(registry.local(config.source.place, config.source.shown))
+        has_logits = shapes.tie_output and not shapes.is_fine_tuned
+        table = 4 * shapes.vocab_size * shapes.hidden_size * has_logits
+        onnx_file.check_size(4 * describe(shapes).parameters, table)
     original = trained_model.load(config.source)
     trained_model.check_tokens(original, config.source)
     check_threshold(config, original.config.task, has_ops(original.tokenizer))
@@ -63,7 +71,7 @@ def export(config: ExportConfig) -> None:
     for note in [*model.notes, *left_out(model, settings.format)]:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
-    source = Source(model, text, settings.top_k, settings.null_score_threshold)
+    source = Source(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
     built = signatures(source)
     if settings.format == "onnx":
         built = {name: signature for name, signature in built.items() if signature.is_of_ids}
@@ -72,7 +80,9 @@ def export(config: ExportConfig) -> None:
         exported = write(folder, source, built)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
-            tokenizer.write(folder / "tokenizer", model.tokenizer)
+            positions = model.config.max_position_embeddings
+            longest = model.max_seq_length if model.config.is_fine_tuned else positions
+            tokenizer.write(folder / "tokenizer", model.tokenizer, longest)
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
@@ -108,6 +118,8 @@ def left_out(model, file_format: str) -> list[str]:
     lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
     if file_format == "saved_model" and not has_ops(model.tokenizer):
         why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
+        if model.tokenizer and model.tokenizer.has_added_tokens:
+            why = "there are no ops for added tokens, which tokenizer.json has beside vocab.txt"
         lines.append(f"no signature takes text: {why}")
     return lines
 
@@ -121,6 +133,7 @@ def write_saved_models(folder: Path, source, built) -> dict:
     import tensorflow as tf
 
     from tftrain.inference.serving import report, saved_model
+    from tftrain.inference.serving.signature import with_own_names
     from tftrain.inference.serving.text_graph import needs_tensorflow_text
 
     bare = built
@@ -129,17 +142,18 @@ def write_saved_models(folder: Path, source, built) -> dict:
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, built)
     saved_model.write(folder / VERSION, source, bare)
     loaded = tf.saved_model.load(str(folder / VERSION)).signatures
-    return {name: report.of_arrays(loaded[name]) for name, signature in bare.items() if signature.is_of_ids}
+    return {name: with_own_names(report.of_arrays(loaded[name]), each) for name, each in bare.items() if each.is_of_ids}
 
 
 def write_onnx(folder: Path, source, built) -> dict:
     """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
     from tftrain.inference.serving import onnx_file
+    from tftrain.inference.serving.signature import with_own_names
 
     count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
     for name, signature in built.items():
         onnx_file.write(folder / f"{name}.onnx", signature, 4 * count)
-    return {name: onnx_file.load(folder / f"{name}.onnx") for name in built}
+    return {name: with_own_names(onnx_file.load(folder / f"{name}.onnx"), each) for name, each in built.items()}
 
 
 if __name__ == "__main__":

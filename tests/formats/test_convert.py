@@ -327,8 +327,9 @@ def damaged(folder, how):
         save_file(tensors, file)
         return f"{name} is missing"
     if how == "an unknown tensor":
-        save_file(tensors | {"classifier.weight": np.zeros(3, np.float32)}, file)
-        return "classifier.weight is unknown"
+        lora = "bert.encoder.layer.1.attention.self.key.lora_A.weight"
+        save_file(tensors | {lora: np.zeros((2, 24), np.float32)}, file)
+        return f"{lora} is unknown"
     if how == "another shape":
         save_file(tensors | {name: np.zeros((24, 23), np.float32)}, file)
         return f"{name} is [24, 23], expected [24, 24]"

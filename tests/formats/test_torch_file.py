@@ -84,7 +84,7 @@ def test_a_pickle_of_transformers_is_read_when_allowed(capsys, tmp_path):
     torch_file.write(tmp_path / "model/pytorch_model.bin", places, tensors.items())
     code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=hf:{tmp_path / 'out'}")
     assert code == 1
-    assert "allow it with --allow_pickle" in text
+    assert f"-m tftrain.convert --from=hf:{tmp_path / 'model'} --to=hf:NEW_FOLDER --allow_pickle" in text
     converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'out'}", "--allow_pickle")
     found = load_file(tmp_path / "out/model.safetensors")
     assert found.keys() == tensors.keys()

@@ -21,6 +21,9 @@ class ExportFlags:
     variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
     """Format of the weights. bf16: the model computes in it too; int8: kernels, the token embedding and a decoder's
     output layer in 8 bits with a scale for each channel, and the model computes in fp32."""
+    input_names: str = flag("tftrain", choices=("tftrain", "transformers"))
+    """Names and types of signatures on token ids. transformers: int64 inputs, attention_mask for input_mask,
+    last_hidden_state for hidden_states and pooler_output for pooled."""
     text_file: str | None = flag(None)
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)

@@ -8,8 +8,10 @@ ModernBertModel, and the three of fine-tuned tasks.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +19,19 @@ from tftrain.config.train import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.hugging_face_config import config_json, model_config, require, special_ids
+from tftrain.formats.hugging_face_gaps import Described, Shapes, described, left_out
 from tftrain.formats.hugging_face_tables import kind_of, links_of
 from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
-from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, part_of, require_heads, tensors_of
+from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, listed, part_of, require_heads, tensors_of
 from tftrain.host import names
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?$")  # fields of sentence-transformers
+_STATES = ("state_dict", "model_state_dict", "model", "module")  # where trainers keep the tensors of a model
 # The ends of the names of the classes for fine-tuned tasks.
 _ENDINGS = {
     **dict.fromkeys(("classification", "multi_label", "regression"), "ForSequenceClassification"),
@@ -33,9 +39,8 @@ _ENDINGS = {
     "question_answering": "ForQuestionAnswering",
     "embedding": "Model",
 }
-_BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
-# The beginnings of names that base models do not have.
-_WITHOUT_PREFIX = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "qa_outputs.")
+# The ends of the names of tensors that are computed, not learned.
+_BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".masked_bias", "inv_freq", ".cos_cached", ".sin_cached")
 
 
 def read(folder: Path, allow_pickle: bool = False) -> Weights:
@@ -44,47 +49,99 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     Raises:
         FormatError: a file is missing or damaged, or the model is not one that this project has.
     """
-    model, own_tokenizer = read_model(folder)
+    config = _config(folder)
     files = _open(folder, allow_pickle)
-    # Base models have no prefix, and old files have other names for the parameters of norms.
-    kind, prefix = kind_of(model), kind_of(model).prefix
-    has_prefix = any(name.startswith(prefix) for file in files for name in file.shapes)
-    holders = {_full_name(name, "" if has_prefix else prefix): (file, name) for file in files for name in file.shapes}
-    shapes = {name: file.shapes[theirs] for name, (file, theirs) in holders.items()}
+    holders = {name: file for file in files for name in file.shapes}
+    model, found = _model(folder, config, {name: file.shapes[name] for name, file in holders.items()})
+    kind, links = kind_of(model), links_of(model)
+    shapes = {name: holders[theirs].shapes[theirs] for name, theirs in found.names.items()}
 
     def tensor(name: str) -> np.ndarray:
-        file, theirs = holders[name]
-        return file.read(theirs)
+        theirs = found.names[name]
+        return holders[theirs].read(theirs)
 
-    buffers = [name for name in shapes if name.endswith(_BUFFERS)]
-    tied = kind.tied_copies if model.tie_output else {}
-    links = check_tensors(str(folder), links_of(model), shapes, {*buffers, *tied})
+    used = {link.theirs for link in links}
+    tied = {} if model.is_fine_tuned or not model.tie_output else kind.tied_copies
+    rest = {each: theirs for each, theirs in found.names.items() if each not in {*used, *tied}}
+    learned = {each for each in rest if not each.endswith(_BUFFERS) and holders[rest[each]].is_float(rest[each])}
+    lost = [rest[name] for name in left_out(learned, used & set(shapes), str(folder))]
+    there = check_tensors(str(folder), links, shapes, set(shapes) - used)
     for copy, name in tied.items():
-        if copy in shapes and not np.array_equal(tensor(copy), tensor(name)):
+        if copy in shapes and name in shapes and not np.array_equal(tensor(copy), tensor(name)):
             raise FormatError(
                 f"{folder}: {copy} differs from {name}; expected an output layer tied to the token embedding"
             )
-    return LinkedWeights(str(folder), model, links, tensor, own_tokenizer)
+    needs_tie = model.is_decoder or "masked_lm" in {part_of(name) for link in there for name in link.ours}
+    if tied and needs_tie and found.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
+        raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
+    weights = LinkedWeights(str(folder), model, there, tensor, tokenizer.read(folder))
+    notes = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
+    if others := tokenizer.other_templates(folder):
+        notes.append(f"the chat templates other than the default are left out: {', '.join(others)}")
+    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
+    return weights
 
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a folder."""
-    return model_config(tokenizer.read_json(folder / CONFIG), str(folder / CONFIG)), tokenizer.read(folder)
+    config = _config(folder)
+    try:
+        files = _open(folder, False)
+    except FormatError:  # Who reads the weights says why.
+        files = []
+    shapes = {name: shape for file in files for name, shape in file.shapes.items()}
+    return _model(folder, config, shapes)[0], tokenizer.read(folder)
 
 
-def _full_name(name: str, prefix: str) -> str:
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(_WITHOUT_PREFIX) else prefix + name
+def _config(folder: Path) -> dict[str, Any]:
+    adapter = next((each for each in ADAPTERS if (folder / each).is_file()), None)
+    if adapter and not any((folder / each).is_file() for each in (WEIGHTS, INDEX, *PICKLES)):
+        expected = "expected the whole model, as merge_and_unload of PEFT makes it"
+        raise MissingFileError(f"{folder}: {adapter} has only an adapter; {expected}")
+    return tokenizer.read_json(folder / CONFIG)
+
+
+def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, Described]:
+    found = described(config, str(folder / CONFIG), shapes)
+    return model_config(found.config, str(folder / CONFIG)), found
+
+
+def _pooling(folder: Path) -> list[str]:
+    """Returns what sentence-transformers does after the model and this project does not, from files beside it."""
+    notes, modules = [], folder / "modules.json"
+    for module in tokenizer.read_list(modules) if modules.is_file() else []:
+        module = module if isinstance(module, dict) else {}
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            notes.append(f"modules.json has a {kind or 'module'} layer, which is left out")
+        try:
+            pooling = names.inside(folder, "/".join(filter(None, (str(module.get("path") or ""), CONFIG))))
+        except ValueError as error:
+            raise FormatError(f"{modules}: {error}") from error
+        modes = tokenizer.read_json(pooling) if kind == "Pooling" and pooling.is_file() else {}
+        chosen = [match[1] for name, value in modes.items() if value is True and (match := _MODE.match(name))]
+        chosen = sorted(chosen) or [str(modes.get("pooling_mode", "mean"))]
+        if chosen != ["mean"]:
+            notes.append(f"{pooling.parent.name} says {' and '.join(chosen)}; the task embedding computes means")
+    return notes
 
 
 class _Pickle:
-    """A file of `torch.save`, as `SafetensorsFile`."""
+    """A file of `torch.save`, as `SafetensorsFile`; its tensors may be in a dictionary of a trainer's."""
 
     def __init__(self, path: Path):
-        self._file = TorchFile(path)
-        tensors = self._file.content if isinstance(self._file.content, Mapping) else {}
-        self._tensors = {name: value for name, value in tensors.items() if isinstance(value, torch_file.Tensor)}
+        self._file, self._tensors = TorchFile(path), {}
+        content = self._file.content if isinstance(self._file.content, Mapping) else {}
+        for each in (content, *(content.get(name) for name in _STATES)):
+            tensors = dict(each) if isinstance(each, Mapping) else {}
+            self._tensors = self._tensors or {
+                name: x for name, x in tensors.items() if isinstance(x, torch_file.Tensor)
+            }
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor has no integers."""
+        return self._tensors[name].storage[1].kind not in "biu"
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor."""
@@ -93,23 +150,23 @@ class _Pickle:
 
 def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
     """Opens the file, or the files, with the tensors."""
-    if (folder / WEIGHTS).is_file():
-        return [SafetensorsFile(folder / WEIGHTS)]
-    if (folder / INDEX).is_file():
-        try:
-            files = set(tokenizer.read_json(folder / INDEX)["weight_map"].values())
-            paths = [names.inside(folder, name) for name in sorted(files)]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{folder / INDEX}: weight_map does not name files of this folder: {error}") from error
-        return [SafetensorsFile(path) for path in paths]
-    if allow_pickle and (folder / PICKLES[0]).is_file():
-        return [_Pickle(folder / PICKLES[0])]
-    if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
+    name = next((each for each in (WEIGHTS, INDEX, *PICKLES) if (folder / each).is_file()), None)
+    if name is None:
+        raise MissingFileError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
+    if name in PICKLES and not allow_pickle:
         raise FormatError(
-            f"{folder / pickle}: a pickle, which can run any code when it is loaded; expected {WEIGHTS}: write the "
-            "model again with save_pretrained of a current version of transformers, or allow it with --allow_pickle"
+            f"{folder / name}: the weights are in a pickle, which can run any code when it is loaded; expected "
+            f"{WEIGHTS}: convert the model first with python -m tftrain.convert --from=hf:{folder} --to=hf:NEW_FOLDER "
+            "--allow_pickle, which runs none"
         )
-    raise MissingFileError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
+    paths = [folder / name]
+    if name.endswith(".json"):
+        try:
+            files = set(tokenizer.read_json(folder / name)["weight_map"].values())
+            paths = [names.inside(folder, file) for file in sorted(files)]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{folder / name}: weight_map does not name files of this folder: {error}") from error
+    return [(_Pickle if name in PICKLES else SafetensorsFile)(path) for path in paths]
 
 
 def write(

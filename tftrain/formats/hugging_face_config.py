@@ -7,20 +7,13 @@ from typing import Any
 from tftrain.config.fields import field_problems
 from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
+from tftrain.formats.hugging_face_gaps import WITH_CLASSES, architecture_of
 from tftrain.formats.hugging_face_tables import KINDS, kind_of
 from tftrain.input.tokenizer_model import Tokenizer
 
 # What transformers calls the forms of the GeLU.
-_GELUS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
-# Settings that this project has with one value only, which is transformers' default as well.
-_FIXED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "chunk_size_feed_forward": 0,
-}
+_TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate")
+_GELUS = {"gelu": "erf", "gelu_python": "erf", **dict.fromkeys(_TANH, "tanh")}
 _PROBLEM_TYPES = {
     "classification": "single_label_classification",
     "multi_label": "multi_label_classification",
@@ -29,7 +22,7 @@ _PROBLEM_TYPES = {
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
-    """Returns the model that a config.json describes.
+    """Returns the model that a config.json describes, as `hugging_face_gaps.described` completes it.
 
     Raises:
         FormatError: it is not a model that this project has; the message names the field.
@@ -38,8 +31,8 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     if model_type not in list(KINDS):  # A file may have a value that is no key.
         raise FormatError(f"{path}: model_type is {model_type!r}; expected one of {', '.join(KINDS)}")
     kind = KINDS[model_type]
-    for name, value in {**_FIXED, **kind.fixed}.items():
-        if config.get(name, value) != value:
+    for name, value in kind.fixed.items():
+        if config.get(name) not in (None, value):
             raise FormatError(f"{path}: {name} is {config[name]!r}; this project has only {value!r}")
     values = {}
     for ours, (theirs, default) in kind.fields.items():
@@ -52,7 +45,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             if not isinstance(value, bool):
                 raise FormatError(f"{path}: {theirs} is {value!r}; expected true or false")
             values[ours] = value
-        elif value is not None or default is not None:
+        elif value is not None or (default is not None and ours != "num_key_value_heads"):
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if "attention_head_size" not in values and values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{kind.fields[name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
@@ -67,16 +60,12 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
     """Returns the task and the labels of a model that was fine-tuned; nothing for another."""
-    names = config.get("architectures")
-    architecture = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    architecture = architecture_of(config)
     if architecture.endswith("ForQuestionAnswering"):
         return {"task": "question_answering"}
-    if not architecture.endswith(("ForSequenceClassification", "ForTokenClassification")):
+    if not architecture.endswith(WITH_CLASSES):
         return {}
-    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
-    if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
-        raise FormatError(f"{path}: id2label is not an object with the keys 0 to the number of labels")
-    label_names = tuple(str(labels[str(number)]) for number in range(len(labels)))
+    label_names = tuple(config["id2label"].values())  # As `described` completes it.
     if architecture.endswith("ForTokenClassification"):
         return {"task": "token_classification", "labels": label_names}
     by_type = {name: task for task, name in _PROBLEM_TYPES.items()}

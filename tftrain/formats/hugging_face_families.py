@@ -9,21 +9,26 @@ from tftrain.formats.errors import FormatError
 
 # The fields of a ModernBERT that this project has with one value only.
 MODERNBERT = {
-    "tie_word_embeddings": True,
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
     "decoder_bias": True,
-    "mlp_dropout": 0.0,
 }
 _ATTENTION = ("full_attention", "sliding_attention")  # of a global and of a local layer
 
 
 def read_llama(config: Mapping[str, Any], values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Returns the flags of a Llama's heads, biases and positions."""
+    if (activation := config.get("hidden_act") or "silu") not in ("silu", "swish"):
+        raise FormatError(f"{path}: hidden_act is {activation!r}; this project has only 'silu'")
+    window, first = config.get("sliding_window", 4096), config.get("max_window_layers", 28)
+    has_window = config.get("use_sliding_window") and window is not None and window < values["max_position_embeddings"]
+    if has_window and first < values["num_hidden_layers"]:
+        raise FormatError(f"{path}: use_sliding_window is True; this project has only False")
     heads, values_of_rope = values["num_attention_heads"], hugging_face_rope.flags(config, path)
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
         raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
-    biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
+    read = ("attention_bias", "mlp_bias") if config.get("model_type") != "qwen2" else ()  # whose biases are fixed
+    biases = {bool(config.get(name)) for name in read}
     if len(biases) > 1:
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
     values_of_rope["num_key_value_heads"] = None if shared == heads else shared
@@ -82,6 +87,7 @@ def write_modernbert(model: ModelConfig, values: Mapping[str, Any]) -> dict[str,
         "classifier_activation": values["hidden_activation"],
         "classifier_pooling": model.classifier_pooling,
         **MODERNBERT,
+        **{"tie_word_embeddings": True, "mlp_dropout": 0.0},
         "layer_types": [_ATTENTION[layer % every > 0] for layer in range(model.num_hidden_layers)],
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
         "global_rope_theta": model.rope_theta,

@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     tied_copies: Mapping[str, str]  # copies of other tensors, by name, that must be equal to them
     kernel: Callable[[str, Variable], Link] = transposed
     flags: Mapping[str, Any] = {}  # those that tell it from the other kinds of its family
-    fixed: Mapping[str, Any] = {"tie_word_embeddings": True}  # fields that this project has with one value only
+    fixed: Mapping[str, Any] = {}  # fields that this project has with one value only, the library's default
     answers: str = "classifier"  # name of the head for question_answering
     gelu_tanh: str = "gelu_pytorch_tanh"  # name of the tanh approximation
     # Tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
@@ -100,6 +100,7 @@ _BERT = Kind(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    fixed={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     answers="qa_outputs",
     write=lambda model, values: {"pad_token_id": 0},
 )
@@ -142,6 +143,7 @@ _GPT2 = Kind(
     kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
     prefix="transformer.",
     tied_copies={"lm_head.weight": "transformer.wte.weight"},
+    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     gelu_tanh="gelu_new",
     write=lambda model, values: {"embd_pdrop": model.hidden_dropout_prob},
 )
@@ -156,7 +158,7 @@ _LLAMA = Kind(
         "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
         "tie_output": ("tie_word_embeddings", False),
     },
-    fixed={"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False},
+    fixed={"partial_rotary_factor": 1.0},
     architectures={"LlamaForCausalLM": ()},
     scopes={
         "embeddings/word": "model.embed_tokens.weight",

@@ -95,7 +95,8 @@ def write_weights(
     options |= {"max_shard_bytes": max_shard_bytes} if target.format == "hf" else {}
     written = set(_module(target.format).write(Path(target.path), weights, **options))
     if weights.tokenizer:
-        tokenizer.write(Path(target.path), weights.tokenizer)
+        longest = weights.max_seq_length or weights.model.max_position_embeddings
+        tokenizer.write(Path(target.path), weights.tokenizer, longest)
     return [name for name in weights.shapes if name not in written]
 
 

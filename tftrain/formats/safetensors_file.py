@@ -43,6 +43,10 @@ class SafetensorsFile:
         self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
         self._dtypes = {name: part.get_dtype() for name, part in slices.items()}
 
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor has no integers."""
+        return self._dtypes[name].startswith(("F", "BF"))
+
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor in the dtype that it has in the file.
 

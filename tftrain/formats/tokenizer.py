@@ -7,12 +7,13 @@ from typing import Any
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.host import names, strict_json
 from tftrain.host.files import read_small, reason
+from tftrain.input import added_tokens
 from tftrain.input.errors import DataError
-from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
+from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, ChatTemplate, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
-CHAT_TEMPLATE = "chat_template.jinja"
+CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 # How BERT's words are made, in the settings of transformers and of the library `tokenizers`.
 _WORDS_OF_BERT = {
     **dict.fromkeys(("clean_text", "handle_chinese_chars", "tokenize_chinese_chars", "do_basic_tokenize"), True),
@@ -21,10 +22,11 @@ _WORDS_OF_BERT = {
 }
 
 
-def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
+def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> list[str]:
     """Writes the files of a tokenizer as Hugging Face's transformers read them, and returns their names.
 
-    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT.
+    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT, with
+    added tokens in `tokenizer.json`. `longest` is the number of tokens of the model's longest text.
     """
     kind, settings = tokenizer.vocabulary.tokenizer_type, {}
     special = dict(zip([f"{word}_token" for word in ("pad", "unk", "cls", "sep", "mask")], SPECIAL_TOKENS, strict=True))
@@ -39,12 +41,17 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
         if tokenizer.begins_with_bos:  # The fast tokenizer of GPT-2 refuses it; the general one has token types.
             settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
             settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if tokenizer.has_added_tokens:
+        settings["added_tokens_decoder"] = added_tokens.settings_of(tokenizer.model)
+    if longest:
+        settings["model_max_length"] = longest
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
     files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
     if kind != "bpe":
-        files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.vocabulary.tokens).encode()
+        tokens = added_tokens.pieces_of(tokenizer.model) if tokenizer.has_added_tokens else tokenizer.vocabulary.tokens
+        files[VOCAB] = "".join(f"{token}\n" for token in tokens).encode()
     if tokenizer.model is not None:
         files[MODEL_FILES[kind]] = tokenizer.model
     for name, content in files.items():
@@ -62,6 +69,8 @@ def read(folder: Path) -> Tokenizer | None:
     """
     try:
         names.check_links(folder)
+        for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
+            names.inside(folder, f"{CHAT_TEMPLATES}/{file.name}")
     except ValueError as error:
         raise FormatError(str(error)) from error
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
@@ -94,20 +103,42 @@ def read(folder: Path) -> Tokenizer | None:
     if strip_accents not in (None, True, False):
         shown = strict_json.shown(strip_accents)
         raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
-    model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
+    model = _bytes(folder / MODEL_FILES[kind]) if kind == "sentencepiece" else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
+    if kind == "wordpiece" and normalization == "bert":
+        accents = bool(lower_case) if strip_accents is None else strip_accents
+        try:
+            vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)
+        except DataError as error:
+            raise FormatError(str(error)) from error
     template = _chat_template(folder, settings)
     return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
 
 
-def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings."""
-    template = settings.get("chat_template")
-    if (folder / CHAT_TEMPLATE).is_file():
-        template = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
-    if isinstance(template, list):  # of names with templates
-        template = next((each.get("template") for each in template if each.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+def _chat_template(folder: Path, settings: dict[str, Any]) -> ChatTemplate | None:
+    """Returns the default one of the templates, or the only one."""
+    templates = _chat_templates(folder, settings)
+    return templates.get("default") or (next(iter(templates.values())) if len(templates) == 1 else None)
+
+
+def other_templates(folder: Path) -> list[str]:
+    """Returns the names of a folder's chat templates that its tokenizer does not have."""
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    return sorted(set(templates) - {"default"}) if len(templates := _chat_templates(folder, settings)) > 1 else []
+
+
+def _chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, ChatTemplate]:
+    """Returns the chat templates of a folder by name: of the settings, or of files, as later versions have them."""
+    given, path = settings.get("chat_template"), str(folder / SETTINGS)
+    if isinstance(given, list):
+        given = {str(each.get("name")): each.get("template") for each in given if isinstance(each, dict)}
+    named = given if isinstance(given, dict) else {"default": given}
+    templates = {name: ChatTemplate.of(text, path) for name, text in named.items() if isinstance(text, str)}
+    files = sorted((folder / CHAT_TEMPLATES).glob("*.jinja"))
+    for file in [*files, *([folder / CHAT_TEMPLATE] if (folder / CHAT_TEMPLATE).is_file() else [])]:
+        name = "default" if file.parent == folder else file.stem
+        templates[name] = ChatTemplate.of(_bytes(file).decode("utf-8", "replace"), str(file))
+    return templates
 
 
 def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> Tokenizer:
@@ -194,12 +225,21 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: it can't be read, or is not an object.
     """
+    return _json(path, dict, "a JSON object")
+
+
+def read_list(path: Path) -> list[Any]:
+    """Returns the list in a JSON file; see `read_json`."""
+    return _json(path, list, "a JSON list")
+
+
+def _json(path: Path, kind: type, expected: str) -> Any:
     try:
         content = strict_json.parse(_bytes(path))
     except ValueError as error:
         raise FormatError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected a JSON object")
+    if not isinstance(content, kind):
+        raise FormatError(f"{path}: expected {expected}")
     return content
 
 

@@ -28,6 +28,8 @@ _STORAGES = {
     "DoubleStorage": np.dtype(np.float64),
     "LongStorage": np.dtype(np.int64),
     "IntStorage": np.dtype(np.int32),
+    "ShortStorage": np.dtype(np.int16),
+    "CharStorage": np.dtype(np.int8),
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }

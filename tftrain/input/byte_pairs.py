@@ -4,6 +4,7 @@ A text is a sequence of bytes, and every byte is a token, so every text has toke
 exactly. GPT-2's expression cuts a text into words first, and no token reaches over a word's end.
 """
 
+import json
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,15 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tftrain.host import strict_json
 from tftrain.input.errors import DataError
-from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, check_tokens, read_file, read_text
+from tftrain.input.vocabulary import (
+    END_OF_TEXT,
+    LONGEST_TOKEN,
+    SPECIAL_TOKENS,
+    Vocabulary,
+    check_tokens,
+    read_file,
+    read_text,
+)
 from tftrain.input.words import by_characters
 
 # One printable character for each byte.
@@ -110,10 +119,16 @@ _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.jso
 class BytePairTokenizer:
     """Turns texts into token ids, given the tokenizer in the library's format.
 
-    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token.
+    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. An encoder
+    spells SPECIAL_TOKENS only: other special tokens were added for texts.
     """
 
     def __init__(self, model: bytes, with_special_tokens: bool = False):
+        content = json.loads(model)
+        added = content.get("added_tokens") or []
+        if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
+            content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
+            model = json.dumps(content).encode()
         self._tokenizer = _prepared(Tokenizer.from_buffer(model))
         self._tokenizer.encode_special_tokens = not with_special_tokens
 
@@ -140,7 +155,8 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 def _prepared(tokenizer: Tokenizer) -> Tokenizer:
     """Makes equal texts give equal tokens, never a special one; nothing is cut or padded. Returns the tokenizer."""
     tokenizer.encode_special_tokens = True
-    tokenizer.model.dropout = None
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -14,10 +14,23 @@ from tftrain.input.vocabulary import Vocabulary
 # The file of a tokenizer's settings beside its vocabulary, as `tftrain.formats.tokenizer` and transformers write it.
 SETTINGS = "tokenizer_config.json"
 # Names of the serialized models beside a vocabulary.
-MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
+MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json", "wordpiece": "tokenizer.json"}
 
 # Returns one int32 array of token ids for each text.
 Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
+
+
+class ChatTemplate(str):
+    """A Jinja template, with the file that it was read from, for messages."""
+
+    path = ""
+
+    @classmethod
+    def of(cls, text: str, path: str) -> "ChatTemplate":
+        """Returns the template in a file."""
+        template = cls(text)
+        template.path = path
+        return template
 
 
 class Tokenizer(NamedTuple):
@@ -26,11 +39,26 @@ class Tokenizer(NamedTuple):
     vocabulary: Vocabulary
     lower_case: bool
     normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
-    model: bytes | None = None  # the file of a sentencepiece model or of byte-level BPE; None for WordPiece
+    # The file of a sentencepiece model or of byte-level BPE, or of a WordPiece with added tokens; None for another one.
+    model: bytes | None = None
     strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
     chat_template: str | None = None  # a Jinja template that makes a text of messages
     special: tuple[tuple[str, str], ...] = ()  # "bos_token", "eos_token" ... of a decoder, if not the end token
     begins_with_bos: bool = False  # whether a decoder reads bos_token before a text; a chat template writes its own
+
+    @property
+    def has_added_tokens(self) -> bool:
+        """Whether a WordPiece has tokens that are found before a text is divided into words."""
+        return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
+
+    @property
+    def added_tokens(self) -> str:
+        """A regular expression of the added tokens of a WordPiece other than its special tokens; "" without them."""
+        if not self.has_added_tokens:
+            return ""
+        from tftrain.input.added_tokens import expression
+
+        return expression(self.model)
 
     @property
     def named_tokens(self) -> dict[str, str]:
@@ -55,10 +83,11 @@ class Tokenizer(NamedTuple):
         Args:
             with_special_tokens: whether a special token of byte-level BPE that a text spells is that token.
         """
-        if self.vocabulary.tokenizer_type == "bpe":
+        if self.vocabulary.tokenizer_type == "bpe" or self.has_added_tokens:
             from tftrain.input.byte_pairs import BytePairTokenizer
 
-            return BytePairTokenizer(self.model, with_special_tokens)
+            library = BytePairTokenizer(self.model, with_special_tokens)
+            return library if not self.has_added_tokens else lambda texts: library(list(map(cut_spaceless, texts)))
         from tftrain.input.tokenization import TextTokenizer
 
         tokenize = TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)

@@ -1,19 +1,19 @@
 """Prompts with their completions, and chats: what a decoder reads and learns of them, packed into rows.
 
 A chat is a list of messages. A Jinja template makes one text of them, as in transformers. The model learns what each
-message of the assistant adds to the text of the messages before it.
+message of the assistant adds to the text of the messages before it, or what is in the template's `generation` blocks.
 """
 
-import functools
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.host import strict_json
-from tftrain.host.strict_json import shown
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row
 from tftrain.input.tokenizer_model import Tokenizer
@@ -23,14 +23,15 @@ from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION = ("prompt", "instruction", "text"), ("completion", "response", "output")
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
+_GIVEN = ("tools", "documents")  # columns that a template may read beside messages
 _CALLS = ("tool_calls", "function_call")  # of tools, in a message
+_BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
 logger = logging.getLogger(__name__)
 
-# Makes one text of messages; the second argument says whether it ends where the assistant's next message begins.
-Template = Callable[[Sequence[Mapping[str, str]], bool], str]
+Messages = Sequence[Mapping[str, Any]]
 
 
 class Example(NamedTuple):
@@ -80,8 +81,9 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
         if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
         compiled = compiled_template(tokenizer)
-        if not end_of_answer(compiled):
-            logger.warning("the chat template writes nothing after an answer, so the model learns no end of answers")
+        with contextlib.suppress(DataError):  # A template may refuse these messages and take those of the file.
+            if not end_of_answer(compiled):
+                logger.warning("the chat template writes nothing after an answer; the model learns no end of answers")
     elif not settings.text_column:
         for name, row in ((name, row) for row in rows for name in _BESIDE_PROMPT if row.values.get(name)):
             remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
@@ -89,7 +91,7 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
 
     def example(row: Row) -> Example:
         if is_chat:
-            parts = _turns(row, messages.read(row, names), compiled, tokenizer.chat_template)
+            parts = _turns(row, messages.read(row, names, bool(re.search(r"\btype\b", compiled.text))), compiled)
         else:
             parts = tuple((text_of(row, name), name == names[1]) for name in names)
         return Example(0, row.place, parts, is_chat)
@@ -98,19 +100,35 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
     return [each._replace(number=number) for number, each in enumerate(examples)]
 
 
+class Template:
+    """A tokenizer's Jinja template with what transformers gives it, see `chat_template`."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.text, self._tokens = tokenizer.chat_template, tokenizer.named_tokens
+        path = getattr(tokenizer.chat_template, "path", "")
+        name = f"{path}: the chat template" if path else "the chat template"
+        try:
+            self._renderer = chat_template.Renderer(tokenizer.chat_template, name=name)
+        except DataError as error:
+            raise TemplateError(str(error)) from error
+
+    def __call__(self, messages: Messages, begins_answer: bool, **given: Any) -> str:
+        """Returns the text of messages; it may end where the assistant's next message begins."""
+        return self.generated(messages, begins_answer, **given)[0]
+
+    def generated(self, messages: Messages, begins_answer: bool, **given: Any) -> tuple[str, list[list[int]]]:
+        """Returns the text, and the ranges of it that are in `generation` blocks; raises DataError if it can't."""
+        values = {"tools": None, "documents": None, "messages": messages, "add_generation_prompt": begins_answer}
+        return self._renderer.generated(values | given | self._tokens)
+
+
+class TemplateError(DataError):
+    """A chat template is not one of Jinja."""
+
+
 def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's Jinja template, see `chat_template`.
-
-    Raises:
-        DataError: it is no template, or, when it is called, can't make a text of the messages.
-    """
-    renderer = chat_template.Renderer(tokenizer.chat_template)
-
-    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool, tools: Any = None) -> str:
-        variables = {"messages": messages, "tools": tools, "add_generation_prompt": begins_answer}
-        return renderer({**variables, **tokenizer.named_tokens})
-
-    return render
+    """Compiles a tokenizer's template; raises TemplateError if it is none."""
+    return Template(tokenizer)
 
 
 def question(text: str, template: Template) -> str:
@@ -125,41 +143,64 @@ def end_of_answer(template: Template) -> str:
     return end.strip() or end
 
 
-def _turns(
-    row: Row, messages: Sequence[Mapping[str, Any]], template: Template, template_text: str
-) -> tuple[tuple[str, bool], ...]:
-    tools = row.values.get("tools")
-    for name, values in [("tools", [tools])] + [(name, [each.get(name) for each in messages]) for name in _CALLS]:
-        if any(values) and name not in template_text:
-            raise DataError(f"{row.place}: {name} would not be read by the chat template; write them into a message")
-    if tools:
-        try:
-            tools = strict_json.parse(tools) if isinstance(tools, str) else tools
-        except ValueError as error:
-            raise DataError(f"{row.place}: tools is not JSON: {error}") from error
-        template = functools.partial(template, tools=tools)
-    parts, written = [], ""
+def _turns(row: Row, messages: Messages, template: Template) -> tuple[tuple[str, bool], ...]:
+    """Returns the texts of a chat, each with whether the model learns it."""
+    given = {name: row.values[name] for name in _GIVEN if row.values.get(name)}
+    calls = [name for name in _CALLS if any(each.get(name) for each in messages)]
     try:
-        for end, message in enumerate(messages, start=1):
-            if message["role"] != "assistant":
-                continue
-            before, after = template(messages[: end - 1], True), template(messages[:end], False)
-            if not (before.startswith(written) and after.startswith(before)):
-                raise DataError(
-                    "the template changes the text of earlier messages when another one follows, or its prompt for an "
-                    "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
-                    "messages before it"
-                )
-            weight = message.get("weight")  # as OpenAI's files have it
-            if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
-                raise DataError(f"weight of a message is {shown(weight)}; expected 0, which is not learned, or 1")
-            parts += [(before[len(written) :], False), (after[len(before) :], weight != 0)]
-            written = after
-    except DataError as error:
+        for name in [*given, *calls]:
+            if not re.search(rf"\b{name}\b", template.text):
+                raise DataError(f"{name} would not be read by the chat template; write them into a message")
+        for name, value in given.items():
+            given[name] = strict_json.parse(value) if isinstance(value, str) else value
+        parts = (_generated if _BLOCK.search(template.text) else _answers)(messages, template, given)
+    except (DataError, ValueError) as error:
         raise DataError(f"{row.place}: {error}") from error
     if not any(is_learned for _, is_learned in parts):
         raise DataError(f"{row.place}: no message of the assistant without weight 0, so there is nothing to learn")
     return tuple(parts)
+
+
+def _generated(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Returns the parts of a text by the template's `generation` blocks."""
+    text, ranges = template.generated(messages, False, **given)
+    weights = [_is_learned(each) for each in messages if each["role"] == "assistant"]
+    if not all(weights) and len(weights) != len(ranges):
+        raise DataError(
+            f"the template has {len(ranges)} generation blocks for {len(weights)} messages of the assistant; remove "
+            "weight, which says which messages are learned"
+        )
+    learned = weights if len(weights) == len(ranges) else [True] * len(ranges)
+    parts, written = [], 0
+    for (begin, end), is_learned in zip(ranges, learned, strict=True):
+        parts += [(text[written:begin], False), (text[begin:end], is_learned)]
+        written = end
+    return [*parts, (text[written:], False)]
+
+
+def _answers(messages: Messages, template: Template, given: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Returns the parts of a text by what each message of the assistant adds to it."""
+    parts, written = [], ""
+    for end, message in enumerate(messages, start=1):
+        if message["role"] != "assistant":
+            continue
+        before, after = template(messages[: end - 1], True, **given), template(messages[:end], False, **given)
+        if not (before.startswith(written) and after.startswith(before)):
+            raise DataError(
+                "the template changes the text of earlier messages when another one follows, or its prompt for an "
+                "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
+                "messages before it"
+            )
+        parts += [(before[len(written) :], False), (after[len(before) :], _is_learned(message))]
+        written = after
+    return parts
+
+
+def _is_learned(message: Mapping[str, Any]) -> bool:
+    weight = message.get("weight")  # as OpenAI's files have it
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise DataError(f"weight of a message is {strict_json.shown(weight)}; expected 0, which is not learned, or 1")
+    return weight != 0
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:

@@ -14,10 +14,11 @@ _ROLES |= {"function_call": "assistant", "observation": "tool", "function_respon
 _ROLES |= {role: role for role in ("system", "user", "assistant", "tool")}
 
 
-def read(row: Row, columns: Sequence[str]) -> list[Mapping[str, Any]]:
+def read(row: Row, columns: Sequence[str], keeps_parts: bool = False) -> list[Mapping[str, Any]]:
     """Returns the messages in a column of a row, or those of a prompt and of its completion, which may be texts.
 
-    A message of the prompt has the weight 0.
+    A message of the prompt has the weight 0. Parts of a text are one text, unless the template reads them
+    (`keeps_parts`).
 
     Raises:
         DataError: a column has no messages; the message names what is wrong.
@@ -32,12 +33,12 @@ def read(row: Row, columns: Sequence[str]) -> list[Mapping[str, Any]]:
         fault = f"{row.place}: {column} is not a list of objects with the strings role and content"
         if not isinstance(value, list) or not value:
             raise DataError(f"{fault}: {shown(value)}")
-        read = [_message(each, f"{fault}: message {index}") for index, each in enumerate(value, 1)]
+        read = [_message(each, f"{fault}: message {index}", keeps_parts) for index, each in enumerate(value, 1)]
         found += [{**message, "weight": 0} for message in read] if is_prompt else read
     return found
 
 
-def _message(value: Any, where: str) -> Mapping[str, Any]:
+def _message(value: Any, where: str, keeps_parts: bool) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{where} is {shown(value)}")
     role = value.get("role") if "role" in value else _ROLES.get(str(value.get("from")).lower())
@@ -46,14 +47,15 @@ def _message(value: Any, where: str) -> Mapping[str, Any]:
         raise DataError(f"{where} has the role {given}; expected one of {', '.join(_ROLES)}")
     content = value.get("content", value.get("value"))
     rest = {name: field for name, field in value.items() if name not in ("from", "value")}
-    if isinstance(content, list):
+    if isinstance(content, list) and content:
         for index, part in enumerate(content):
             text = part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else part
             if not isinstance(text, str):
                 raise DataError(f"{where}, content[{index}] is {shown(part)}; expected a text")
-        content = "".join(part if isinstance(part, str) else part["text"] for part in content)
+        if not keeps_parts:
+            content = "".join(part if isinstance(part, str) else part["text"] for part in content)
     elif content is None and any(field for name, field in rest.items() if name not in ("role", "name", "weight")):
         content = ""  # The message is a call of a tool, which the template writes.
-    if not isinstance(content, str):
+    if not isinstance(content, str | list) or content == []:
         raise DataError(f"{where} has the content {shown(content)}; expected a text")
     return {**rest, "role": role, "content": content}

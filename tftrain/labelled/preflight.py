@@ -128,6 +128,10 @@ def problems(config: TrainConfig) -> list[Problem]:
             labels = labels or (labels_of(config, rows) if split == "train" else ())
             if labels:
                 with_model_labels(rows, model.task, labels)
+        except completions.TemplateError as error:
+            of_template = ("chat_template", "tokenizer_dir")
+            flag = next((name for name in of_template if getattr(settings, name)), "init_checkpoint")
+            return [*problems, _problem(error, config, flag)]
         except DataError as error:
             problems.append(_problem(error, config, flag))
     every = config.evaluation.eval_every

@@ -148,9 +148,14 @@ def longest_query(max_query_length: int, max_seq_length: int) -> int:
 
 
 @functools.lru_cache(maxsize=2)  # The questions of a context follow each other.
-def word_spans(context: str, tokenizer_type: str) -> list[tuple[int, int]]:
-    """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words."""
+def word_spans(context: str, tokenizer_type: str, added: str = "") -> list[tuple[int, int]]:
+    """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words.
+
+    A token that was added to a vocabulary is a word; `added` is a regular expression of these.
+    """
     pattern = _BETWEEN_SPACES if tokenizer_type == "sentencepiece" else _WORDS
+    if added:
+        pattern = re.compile(f"{added}|{pattern.pattern}")
     return [match.span() for match in pattern.finditer(context)]
 
 
@@ -196,7 +201,7 @@ def divide(
 
 def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
     """Returns the words' places, the token ids, and the word of each token."""
-    spans = word_spans(context, tokenizer_type)
+    spans = word_spans(context, tokenizer_type, encoder.added_tokens)
     after_space = (context[begin - 1 : begin] == " " for begin, _ in spans)
     pieces = encoder.words([context[begin:end] for begin, end in spans], after_space)
     words = np.repeat(np.arange(len(spans)), [len(piece) for piece in pieces])

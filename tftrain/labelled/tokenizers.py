@@ -12,6 +12,7 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.host.complete_folder import complete_folder
 from tftrain.input.errors import DataError
+from tftrain.input.tokenizer_model import ChatTemplate
 from tftrain.labelled.tables import read_text
 
 logger = logging.getLogger(__name__)
@@ -77,4 +78,4 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
         begins = tokenizer.read(written_folder(config)).begins_with_bos
         own_tokenizer = own_tokenizer._replace(begins_with_bos=begins and own_tokenizer.begins_with_bos)
     path = config.fine_tuning.chat_template
-    return own_tokenizer._replace(chat_template=read_text(path)) if path else own_tokenizer
+    return own_tokenizer._replace(chat_template=ChatTemplate.of(read_text(path), path)) if path else own_tokenizer

@@ -12,6 +12,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.host import strict_json
 from tftrain.host.files import read_small
 from tftrain.input import manifest, words
+from tftrain.input.added_tokens import with_added
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
@@ -72,7 +73,10 @@ def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
             f"--strip_accents={str(strips).lower()}, which change or split them; use the flags that the vocabulary was "
             "made with"
         )
-    return _tokenizer(config, vocabulary, strips=strips)
+    model = None
+    if normalization == "bert":
+        vocabulary, model = with_added(vocabulary, os.path.dirname(config.vocab_file), lower_case, strips)
+    return _tokenizer(config, vocabulary, model, strips)
 
 
 def _recorded_beside(vocab_file: str) -> bool | None:

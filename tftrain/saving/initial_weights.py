@@ -104,6 +104,8 @@ def open_for(config: TrainConfig) -> Weights | None:
     if settings.init_checkpoint is None:
         return None
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
+    for note in weights.notes:
+        logger.info(note)
     model = config.model
     weights = _with_classes(weights, model, f"--init_checkpoint={settings.init_checkpoint}", settings.mode)
     # A new task begins with a new classifier.

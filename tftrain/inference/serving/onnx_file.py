@@ -17,13 +17,16 @@ _AXES = ("batch", "length")
 
 def write(path: Path, signature: Signature, weight_bytes: int) -> None:
     """Writes a signature on token ids; raises FormatError if the weights are too large."""
-    if weight_bytes > MAX_BYTES:
-        raise FormatError(f"--format=onnx: the weights have {weight_bytes / 1e9:.1f} GB; expected at most 2.1 GB")
+    check_size(weight_bytes)
     import onnx
     import tf2onnx
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    function = tf.function(signature.function, input_signature=signature.inputs, autograph=False)
+
+    def run(*values):
+        return signature.function(*values)
+
+    function = tf.function(run, input_signature=signature.inputs, autograph=False)
     with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for value in (*model.graph.input, *model.graph.output):
@@ -32,6 +35,14 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
                 dimension.dim_param = _AXES[axis]
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
+
+
+def check_size(weights: int, table: int = 0) -> None:
+    """Raises a FormatError if so many bytes of weights, and of a tied table that is there twice, do not fit a file."""
+    if weights + table > MAX_BYTES:
+        twice = f", of which {table / 1e9:.1f} GB are the token embedding once more" if table else ""
+        size = f"a file would have {(weights + table) / 1e9:.1f} GB{twice}"
+        raise FormatError(f"--format=onnx: {size}; expected at most 2.1 GB, or --format=saved_model")
 
 
 def load(path: Path):

@@ -4,80 +4,26 @@ A builder takes a `Source` and returns a `Signature`, or None if the model lacks
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import NamedTuple
+from functools import partial
 
 import tensorflow as tf
 
 from tftrain.host.user_code import CLASS
 from tftrain.inference.generation import drawn
 from tftrain.inference.serving.answer_graph import AnswerGraph
-from tftrain.inference.serving.text_graph import TextGraph
-from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch, most_probable
-from tftrain.model import bert, key_value_cache
-
-Outputs = dict[str, tf.Tensor]
-TEXT = (tf.TensorSpec([None], tf.string, "text"),)
-PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
-QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
-IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
-_SETTINGS = {"max_new_tokens": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
-GENERATED = (
-    IDS[0],
-    tf.TensorSpec([None], tf.int32, "lengths"),
-    *(tf.TensorSpec([], dtype, name) for name, dtype in _SETTINGS.items()),
+from tftrain.inference.serving.signature import (
+    GENERATED,
+    PAIR,
+    QUESTION,
+    TEXT,
+    Outputs,
+    Signature,
+    Source,
+    on_ids,
+    with_a_place,
 )
-
-
-class Source(NamedTuple):
-    """What signatures are made of."""
-
-    model: TrainedModel  # with weights in the variant to export
-    text: TextGraph | None  # turns strings into ids; None if there are no ops for the tokenizer
-    top_k: int  # candidates of a masked token
-    null_score_threshold: float | None = None  # of answers; None: every question has an answer
-
-    @property
-    def ids(self) -> tuple[tf.TensorSpec, ...]:
-        """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
-        config = self.model.config
-        return IDS[: 1 if config.is_decoder else 3 if config.family.token_types else 2]
-
-    @property
-    def has_pooler(self) -> bool:
-        """Whether there is a pooled first token."""
-        return self.model.config.has_pooler and "pooler" not in self.model.missing
-
-    @property
-    def has_masked_lm(self) -> bool:
-        """Whether an encoder predicts masked tokens."""
-        return not (self.model.config.is_fine_tuned or "masked_lm" in self.model.missing)
-
-
-@dataclass(frozen=True, eq=False)
-class Signature:
-    """A function of an exported model, which takes inputs and returns outputs by name, floats as fp32."""
-
-    function: Callable[..., Outputs]
-    inputs: tuple[tf.TensorSpec, ...]
-
-    @property
-    def is_of_ids(self) -> bool:
-        """Whether it maps token ids to numbers in one pass: what an ONNX file can hold, and comparisons compare."""
-        return not self.takes_text and self.inputs != GENERATED
-
-    @property
-    def takes_text(self) -> bool:
-        """Whether an input is a string."""
-        return any(spec.dtype == tf.string for spec in self.inputs)
-
-    @cached_property
-    def traced(self) -> Callable[..., Outputs]:
-        """The function as a graph, a concrete function of TensorFlow."""
-        traced = tf.function(self.function, autograph=False)
-        return traced.get_concrete_function(**{spec.name: spec for spec in self.inputs})
-
+from tftrain.inference.trained_model import MASK, encoder_batch, most_probable
+from tftrain.model import bert, key_value_cache
 
 Builder = Callable[[Source], Signature | None]
 
@@ -95,7 +41,7 @@ def encode(source: Source) -> Signature:
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         return {"hidden_states": fp32(hidden)} | ({"pooled": fp32(pooled)} if has_pooler else {})
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def masked_lm(source: Source) -> Signature | None:
@@ -109,7 +55,7 @@ def masked_lm(source: Source) -> Signature | None:
         places = tf.tile(tf.range(tf.shape(input_ids)[1])[tf.newaxis], [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def next_token(source: Source) -> Signature:
@@ -119,7 +65,7 @@ def next_token(source: Source) -> Signature:
     def run(input_ids):
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def generate(source: Source) -> Signature:
@@ -145,7 +91,7 @@ def generate(source: Source) -> Signature:
             )
             return tf.where(chosen == other_end_id, end_id, chosen)
 
-        generated = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
+        generated = key_value_cache.generate(network, with_a_place(input_ids), lengths, max_new_tokens, choose, end_id)
         return {"output_ids": generated, "lengths": tf.reduce_sum(tf.cast(generated != end_id, tf.int32), axis=1)}
 
     return Signature(run, GENERATED)
@@ -239,7 +185,7 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature
         outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
         return finish(source, fp32(outputs), input_mask)
 
-    return Signature(run, source.ids)
+    return on_ids(source, run)
 
 
 def _on_text(

@@ -34,7 +34,7 @@ _SPACELESS = (
 
 def has_ops(tokenizer: Tokenizer | None) -> bool:
     """Whether there are ops for a tokenizer."""
-    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe"
+    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe" and not tokenizer.has_added_tokens
 
 
 def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
@@ -72,9 +72,7 @@ class TextGraph(tf.Module):
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
-        ids = self._ids(texts)
-        lengths = tf.cast(ids.row_lengths(), tf.int32)
-        return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
+        return _dense(self._ids(texts))
 
     def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
@@ -96,11 +94,10 @@ class TextGraph(tf.Module):
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
             pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
         ids = tf.concat(pieces, axis=1)
-        ends = tf.cast(ids.row_lengths(), tf.int32)
-        places = tf.range(tf.reduce_max(ends))[tf.newaxis]
-        mask = tf.cast(places < ends[:, tf.newaxis], tf.int32)
+        ids, mask = _dense(ids)
+        places = tf.range(tf.shape(ids)[1])[tf.newaxis]
         in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 2, tf.int32)
-        return encoder_batch(ids.to_tensor(), mask, in_second * mask)
+        return encoder_batch(ids, mask, in_second * mask)
 
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
         first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
@@ -117,6 +114,16 @@ class TextGraph(tf.Module):
         ends = tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._vocabulary.end_id)
         end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
         return tf.concat([end, tokens], axis=1)[:, -self._longest :]
+
+
+def _dense(ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns token ids with zeros after each row, and the mask of those that are real, int32 [n, S] both.
+
+    Without a row there is one place, as models need.
+    """
+    dense = ids.to_tensor()
+    dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]])
+    return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
 
 
 class CharacterGraph:
