@@ -15,13 +15,13 @@ _ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
 class ExportFlags:
     """What is written, and where."""
 
-    to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.")
+    to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.", path=True)
     format: str = flag("saved_model", choices=("saved_model", "onnx"))
     """saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids."""
     variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
     """Format of the weights. bf16: the model computes in it too; int8: kernels, the token embedding and a decoder's
     output layer in 8 bits with a scale for each channel, and the model computes in fp32."""
-    text_file: str | None = flag(None)
+    text_file: str | None = flag(None, path=True)
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)

@@ -25,6 +25,40 @@ _WITH_KEY = r"^[^/?#@:]*:(?!\d+(?:[/?#]|$)).*@"
 USERINFO = {True: re.compile(rf"^[^/?#]*@|{_WITH_KEY}"), False: re.compile(_WITH_KEY)}
 
 
+# Where a path begins in the value of a flag: after FORMAT:, SHARE:, "=" of a phase, and file://.
+_HOME = re.compile(r"(?:^|(?<=[:=])|(?<=file://))~([\w.-]*)(?=[/\s]|$)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
+def expanded(value: str) -> str:
+    """Returns a path, or a list with paths, with `~` and variables as a shell replaces them; not in addresses of HTTP.
+
+    A name that exists may have "$" in it.
+
+    Raises:
+        ValueError: a variable is not set, or there is no home folder.
+    """
+
+    def home(match: re.Match) -> str:
+        folder = os.path.expanduser(match[0])
+        if folder == "~":
+            raise ValueError("this user has no home folder; write the path out, or ./~ for a folder of this name")
+        return folder
+
+    def variable(match: re.Match) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise ValueError(f"the variable {name} is not set; set it, or write the path out")
+        return os.environ[name]
+
+    parts = [value] if os.path.lexists(value) else re.split("([,;])", value)
+    for index, part in enumerate(parts):
+        if not part.startswith(("http://", "https://")):
+            part = _HOME.sub(home, part)
+            parts[index] = part if os.path.lexists(part) else _VARIABLE.sub(variable, part)
+    return "".join(parts)
+
+
 def shown(text: str) -> str:
     """Returns a text whose addresses have no user, password, query or fragment, which may be secrets."""
 

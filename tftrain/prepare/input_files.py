@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from tftrain.host import addresses
+from tftrain.host.files import expanded
 from tftrain.host.files import reason as reason_of
 from tftrain.input.errors import DataError, MissingFileError
 
@@ -31,7 +32,7 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}
-    for value in values:
+    for value in map(expanded, values):
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
@@ -86,8 +87,7 @@ def _matches(name: str) -> list[str]:
             raise DataError(f"--input_files={name}: {reason}") from error
     if os.path.exists(name):
         return [name]
-    # A shell does not expand "~" after "=".
-    return glob.glob(os.path.expanduser(name), recursive=True)
+    return glob.glob(name, recursive=True)
 
 
 def _files(path: str, unreadable: dict[str, str]) -> list[str]:
@@ -139,7 +139,7 @@ def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:
     """Adds the folders in which a glob looks and which can't be listed. `glob` skips them."""
     if os.path.exists(name):
         return
-    parts = os.path.expanduser(name).split(os.sep)
+    parts = name.split(os.sep)
     for number, part in enumerate(parts):
         if not glob.has_magic(part) or (number and parts[number - 1] == "**"):
             continue
