@@ -55,7 +55,7 @@ def cores() -> int:
 
     A quota of 2.5 cores counts as 3.
     """
-    return min(len(os.sched_getaffinity(0)), math.ceil(core_quota()))
+    return math.ceil(min(len(os.sched_getaffinity(0)), core_quota()))
 
 
 def core_quota() -> float:
