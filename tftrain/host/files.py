@@ -59,6 +59,25 @@ def expanded(value: str) -> str:
     return "".join(parts)
 
 
+POINTER = "a Git LFS pointer, not the file itself; run git lfs pull where it was cloned"
+_POINTER = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com|git-media\.io)/")
+POINTER_BYTES = 64  # that tell
+
+
+def is_pointer(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is a pointer that Git LFS puts in the place of a file."""
+    return _POINTER.match(beginning) is not None
+
+
+def pointer(path: str | os.PathLike) -> str:
+    """Returns what to say of a file that is a pointer of Git LFS; "" if it is none or can't be read."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            return POINTER if is_pointer(file.read(POINTER_BYTES) or b"") else ""
+    except OSError:
+        return ""
+
+
 def shown(text: str) -> str:
     """Returns a text whose addresses have no user, password, query or fragment, which may be secrets."""
 
@@ -115,6 +134,8 @@ def read_small(path: str, limit: int) -> bytes:
         content = read_at_most(file, limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"Larger than {limit} bytes", path)
+    if is_pointer(content):
+        raise OSError(errno.EINVAL, POINTER, path)
     return content
 
 

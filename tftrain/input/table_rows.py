@@ -3,17 +3,21 @@
 import codecs
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, AnyStr, BinaryIO, NamedTuple
 
 import msgspec
 
 from tftrain.host import strict_json
+from tftrain.input import seven_bit
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
 # Commas and brackets in a row of JSON. A value takes up to two hundred bytes of memory.
 MOST_MARKS = 1 << 21
+_BEGINNING = 1 << 13
+_SUSPECT = re.compile("[\0\x1b]")
 
 
 class Row(NamedTuple):
@@ -29,6 +33,7 @@ def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[
 
     With `is_strict`, which takes longer, a name that occurs twice in an object is a fault. Else the last one counts.
     """
+    stream = _with_line_feeds(stream)
     for number, line in enumerate(_lines(stream.readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
@@ -77,6 +82,7 @@ def separated_rows(
 def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields the number of the last line, the fields and the fault of each record."""
     is_tsv = delimiter == "\t"
+    stream = _with_line_feeds(stream) if is_tsv else stream
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="\n" if is_tsv else "")
     lines = _lines(text.readline, name)
     if is_tsv:
@@ -104,6 +110,27 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
             yield reader.line_num, [], str(error)
 
 
+class _OldLines(io.RawIOBase):
+    """A stream whose carriage returns are line feeds."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        content = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _with_line_feeds(stream: BinaryIO) -> BinaryIO:
+    """Returns a stream of lines that end with a line feed, also if the file has carriage returns alone."""
+    beginning = stream.peek(1) if hasattr(stream, "peek") else stream.getvalue()[:_BEGINNING]
+    return stream if b"\n" in beginning or b"\r" not in beginning[:-1] else io.BufferedReader(_OldLines(stream))
+
+
 def _check_length(size: int, place: str) -> None:
     if size >= LONGEST_LINE:
         raise DataError(f"{place}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
@@ -114,4 +141,6 @@ def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
     while line := readline(LONGEST_LINE):
         number += 1
         _check_length(len(line), f"{name}, line {number}")
+        if isinstance(line, str) and _SUSPECT.search(line) and (encoding := seven_bit.encoding(line)):
+            raise DataError(f"{name}, line {number}: {encoding}")
         yield line
