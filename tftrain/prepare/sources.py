@@ -54,6 +54,7 @@ _DAMAGED = (OSError, EOFError, ValueError, IndexError, RuntimeError)
 _DAMAGED += (lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 # A compressed file may have so many times its size of text. Text of some bytes is free, and a document counts as some.
 _MOST_EXPANSION = 200
+_MOST_EXPANSION_OF_ONE = 10  # if a document is too large for memory
 _FREE_BYTES = 1 << 26
 _DOCUMENT_BYTES = 16
 
@@ -114,13 +115,14 @@ def read(divided: Iterable[Part], config: PrepareConfig, notes: Notes | None = N
     notes = notes or Notes([], [])
     for path, _, row_group in divided:
         with _errors_named(path), addresses.open_file(path) as stream:
-            left = _FREE_BYTES + _MOST_EXPANSION * (addresses.size(path) or math.inf)
+            size, taken, divided_before = addresses.size(path) or math.inf, 0, len(notes.cut)
             for document in _documents(stream, path, config, notes, addresses.file_name(path), row_group):
                 if document.fault and not config.skip_bad_rows:
                     raise DataError(f"{document.fault}; correct it, or leave such rows out with --skip_bad_rows")
-                left -= sum(map(len, document.paragraphs)) + len(document.paragraphs) + _DOCUMENT_BYTES
-                if left < 0:
-                    raise DataError(f"{path}: its text is {_MOST_EXPANSION} times as large; expand it, or leave it out")
+                taken += sum(map(len, document.paragraphs)) + len(document.paragraphs) + _DOCUMENT_BYTES
+                most = _MOST_EXPANSION if len(notes.cut) == divided_before else _MOST_EXPANSION_OF_ONE
+                if taken > _FREE_BYTES + most * size:
+                    raise DataError(f"{path}: its text is {most} times as large; expand it, or leave it out")
                 yield document
 
 
