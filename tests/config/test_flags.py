@@ -298,7 +298,7 @@ def test_only_rank_0_speaks():
         (ConvertConfig, "--to=tftrain:${PLACE}", "tftrain:/p q/tftrain"),
         (TrainConfig, "--init_checkpoint=hf:~/bert", "hf:{home}/bert"),
         (TrainConfig, "--mix=a=0.5:~/a,b=1:$PLACE", "a=0.5:{home}/a,b=1:/p q/tftrain"),
-        (TrainConfig, "--phases=until_samples=9 data_dir=~/a;data_dir=b", "until_samples=9 data_dir={home}/a;data_dir=b"),
+        (TrainConfig, "--phases=until_samples=9 data_dir=~/a;mix=b", "until_samples=9 data_dir={home}/a;mix=b"),
         (TrainConfig, "--output_dir=s3://bucket/$PLACE", "s3://bucket//p q/tftrain"),
         (TrainConfig, "--resume=~/run/step_1", "{home}/run/step_1"),
         (TrainConfig, "--machine_file=~/m.json", "{home}/m.json"),

@@ -86,6 +86,13 @@ def configure(
         host: of the rank, for warnings and errors; "" if all ranks share one.
     """
     closed = replace_closed_streams()
+    for stream_of_process in (sys.stdout, sys.stderr):
+        if hasattr(stream_of_process, "reconfigure"):  # A notebook has others.
+            stream_of_process.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # TensorFlow asks for the name of a temporary folder when it is imported.
+        tempfile.tempdir = "/dev/shm"
     root = logging.getLogger("tftrain")
     # TensorFlow and absl may give the root logger a handler of their own, which would repeat every line.
     root.propagate = False
@@ -146,7 +153,8 @@ def native_log_on_failure() -> Iterator[None]:
     """
     sys.stderr.flush()
     before = os.dup(2)
-    with tempfile.TemporaryFile() as held_back:
+    # Memory, not a temporary folder, which a container may lack.
+    with os.fdopen(os.memfd_create("log"), "w+b") as held_back:
         os.dup2(held_back.fileno(), 2)
         try:
             yield

@@ -34,7 +34,9 @@ def read_sentences(path: str) -> list[Sentence]:
     sentences: list[Sentence] = []
     words: list[tuple[str, str]] = []
     begin = 1
-    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+    for number, line in enumerate(
+        [*read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""], start=1
+    ):
         line = line.strip(_SPACES)
         columns = [part for column in line.split("\t" if "\t" in line else " ") if (part := column.strip(_SPACES))]
         if not columns or columns[0] == DOCUMENT_START:

@@ -6,7 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from tftrain.host.files import reason
+from tftrain.host.files import pointer, reason
+from tftrain.input import seven_bit
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row, json_rows, separated_rows
 
@@ -20,6 +21,8 @@ def read_bytes(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: not a regular file")
+        if words := pointer(path):
+            raise DataError(f"{path}: {words}")
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {reason(error)}") from error
@@ -28,9 +31,12 @@ def read_bytes(path: str) -> bytes:
 def read_text(path: str) -> str:
     """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start}: not UTF-8") from error
+    if encoding := seven_bit.encoding(text):
+        raise DataError(f"{path}: {encoding}")
+    return text
 
 
 def read_table(path: str, header: bool = True, skips_damaged: bool = False, reports: bool = False) -> list[Row]:
