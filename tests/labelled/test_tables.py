@@ -9,7 +9,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.vocabulary import SPECIAL_TOKENS
-from tftrain.labelled import examples
+from tftrain.labelled import conll, examples, tables
 from tftrain.labelled.preflight import read_split
 from tftrain.labelled.splits import open_source
 from tftrain.labelled.tables import read_table
@@ -184,3 +184,12 @@ def test_the_layouts_of_glue(tmp_path, name):
     settings = FineTuningConfig(glue_task=name, glue_dir=str(tmp_path))
     found = examples.read_examples(settings, "regression" if name == "stsb" else "classification", "train")
     assert (found[0].texts, found[0].label) == first
+
+
+def test_lines_of_old_systems_are_lines(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_bytes(b"model B-A\rvalue O\r\rkey O\r")
+    assert [sentence.words for sentence in conll.read_sentences(str(path))] == [("model", "value"), ("key",)]
+    for name, content in {"a.tsv": b"text\tlabel\ra\tx\rb\ty\r", "a.jsonl": b'{"text":"a"}\r{"text":"b"}\r'}.items():
+        (tmp_path / name).write_bytes(content)
+        assert [row.values["text"] for row in tables.read_table(str(tmp_path / name))] == ["a", "b"]

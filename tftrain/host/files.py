@@ -36,14 +36,8 @@ def expanded(value: str) -> str:
     A name that exists may have "$" in it.
 
     Raises:
-        ValueError: a variable is not set, or there is no home folder.
+        ValueError: a variable is not set.
     """
-
-    def home(match: re.Match) -> str:
-        folder = os.path.expanduser(match[0])
-        if folder == "~":
-            raise ValueError("this user has no home folder; write the path out, or ./~ for a folder of this name")
-        return folder
 
     def variable(match: re.Match) -> str:
         name = match[1] or match[2]
@@ -54,7 +48,7 @@ def expanded(value: str) -> str:
     parts = [value] if os.path.lexists(value) else re.split("([,;])", value)
     for index, part in enumerate(parts):
         if not part.startswith(("http://", "https://")):
-            part = _HOME.sub(home, part)
+            part = _HOME.sub(lambda match: os.path.expanduser(match[0]), part)
             parts[index] = part if os.path.lexists(part) else _VARIABLE.sub(variable, part)
     return "".join(parts)
 

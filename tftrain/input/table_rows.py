@@ -33,8 +33,11 @@ def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[
 
     With `is_strict`, which takes longer, a name that occurs twice in an object is a fault. Else the last one counts.
     """
-    stream = _with_line_feeds(stream)
-    for number, line in enumerate(_lines(stream.readline, name), 1):
+    readline = stream.readline
+    if _end_of_line(stream) == "\r":
+        text = io.TextIOWrapper(stream, encoding="latin-1", newline="\r")
+        readline = lambda size: text.readline(size).encode("latin-1")  # noqa: E731
+    for number, line in enumerate(_lines(readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
             continue
@@ -82,8 +85,8 @@ def separated_rows(
 def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields the number of the last line, the fields and the fault of each record."""
     is_tsv = delimiter == "\t"
-    stream = _with_line_feeds(stream) if is_tsv else stream
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="\n" if is_tsv else "")
+    newline = _end_of_line(stream) if is_tsv else ""
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
     lines = _lines(text.readline, name)
     if is_tsv:
         for number, line in enumerate(lines, 1):
@@ -110,25 +113,10 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
             yield reader.line_num, [], str(error)
 
 
-class _OldLines(io.RawIOBase):
-    """A stream whose carriage returns are line feeds."""
-
-    def __init__(self, stream: BinaryIO):
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        content = self._stream.read(len(buffer)).replace(b"\r", b"\n")
-        buffer[: len(content)] = content
-        return len(content)
-
-
-def _with_line_feeds(stream: BinaryIO) -> BinaryIO:
-    """Returns a stream of lines that end with a line feed, also if the file has carriage returns alone."""
+def _end_of_line(stream: BinaryIO) -> str:
+    """Returns what ends the lines of a file: a carriage return in those of old systems, else a line feed."""
     beginning = stream.peek(1) if hasattr(stream, "peek") else stream.getvalue()[:_BEGINNING]
-    return stream if b"\n" in beginning or b"\r" not in beginning[:-1] else io.BufferedReader(_OldLines(stream))
+    return "\n" if b"\n" in beginning or b"\r" not in beginning[:-1] else "\r"
 
 
 def _check_length(size: int, place: str) -> None:

@@ -98,21 +98,15 @@ def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> list[str]:
         for script, count in lost.most_common()
         if 2 * count > words[script]
     ]
-    if not shown:
-        return []
     remedy = "use a larger --vocab_size, or --tokenizer_type=bpe, which knows all text"
-    return [f"words of rare scripts become [UNK]: {', '.join(shown)}; {remedy}"]
+    return [f"words of rare scripts become [UNK]: {', '.join(shown)}; {remedy}"] if shown else []
 
 
 def joiner_warnings(counts: Counter) -> list[str]:
     """Returns a warning if words have characters without width, which sentencepiece replaces by a space."""
     found = sum(count for word, count in counts.items() if "\u200c" in word or "\u200b" in word)
-    if not found:
-        return []
-    return [
-        f"{found:,} words have U+200C or U+200B, which --tokenizer_type=sentencepiece replaces by a space; with "
-        "--tokenizer_type=bpe they stay"
-    ]
+    what = "which --tokenizer_type=sentencepiece replaces by a space; with --tokenizer_type=bpe they stay"
+    return [f"{found:,} words have U+200C or U+200B, {what}"] if found else []
 
 
 def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> list[str]:

@@ -13,6 +13,7 @@ from tftrain.input.table_rows import Row
 
 _COLUMNS_SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8
+_ARROW_TYPE = re.compile("(?<!None)Type$")
 _UUID_BYTES = 16
 
 
@@ -47,7 +48,8 @@ class Columns(NamedTuple):
             if column not in row.values:
                 fault = f"no column {column}; the row has {listed([*row.values], _COLUMNS_SHOWN) or 'none'}"
             elif found[column, convert] is None:
-                fault = f"column {column}: {_type_of(value)}; expected {expected}"
+                kind = str(value) if _ARROW_TYPE.search(type(value).__name__) else type(value).__name__
+                fault = f"column {column}: {kind}; expected {expected}"
             elif _SURROGATE.search(found[column, convert]):
                 fault = f"column {column}: {'bytes that are ' if isinstance(value, bytes) else ''}not UTF-8"
         if fault:
@@ -72,11 +74,3 @@ def _id(value: Any) -> str | None:
     if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
         value = int(value)
     return str(value) if type(value) in (str, int) or isinstance(value, uuid.UUID) else None
-
-
-def _type_of(value: Any) -> str:
-    """Returns the type of a value for a message: that of Arrow, or of Python."""
-    named = type(value).__name__
-    if isinstance(value, float | Decimal):
-        return f"{value}, a {named.lower()}"
-    return str(value) if named.endswith("Type") and named != "NoneType" else named

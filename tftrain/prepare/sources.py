@@ -34,15 +34,11 @@ _KINDS = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\xff\xff\xff\xff": ".arrow
 _KINDS |= {b"PK\3\4": ".zip", b"PK\5\6": ".zip"}
 _OF_ZIP = re.compile(r"\.(docx|xlsx|pptx|od[tsp]|epub|jar|whl|npz|pt|pth|kmz|apk)")
 _FOREIGN = {
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive; extract it, for instance with 7z x",
-    b"Rar!\x1a\7": "a RAR archive; extract it, for instance with unrar x",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; extract it",
+    b"Rar!\x1a\7": "a RAR archive; extract it",
     b"\x1f\x9d": "compressed with compress; expand it with uncompress",
-    b"\xff\6\0\0sNaPpY": "compressed with Snappy; expand it",
     b"%PDF-": "a PDF; write its text to a file, for instance with pdftotext",
     b"{\\rtf": "a document in RTF; write its text to a file",
-    b"\xd0\xcf\x11\xe0": "a document of Microsoft Office; write its text to a file",
-    b"Obj\1": "an Avro file; write it as Parquet or JSON Lines",
-    b"\x89HDF": "an HDF5 file; write its text as Parquet or JSON Lines",
     b"SQLite format 3": "an SQLite database; write its text as CSV or JSON Lines",
     codecs.BOM_UTF32_LE: "text in UTF-32; convert it with iconv -f UTF-32 -t UTF-8",
     codecs.BOM_UTF16_LE: "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
@@ -153,14 +149,12 @@ def _kind(beginning: bytes, name: str, ending: str) -> str:
 
     `ending` is that of the file's own name, which counts if the content does not tell.
     """
-    if is_pointer(beginning):
-        raise DataError(f"{name}: {POINTER}")
-    for magic, what in _FOREIGN.items():
-        if beginning.startswith(magic):
-            raise DataError(f"{name}: {what}, or leave it out")
     kind = next((kind for magic, kind in _KINDS.items() if beginning.startswith(magic)), "")
+    foreign = next((what for magic, what in _FOREIGN.items() if beginning.startswith(magic)), "")
     if kind == ".zip" and _OF_ZIP.fullmatch(ending):
-        raise DataError(f"{name}: a document or a program, not an archive of texts; extract its text, or leave it out")
+        foreign = "a document or a program, not an archive of texts; extract its text"
+    if foreign or is_pointer(beginning):
+        raise DataError(f"{name}: {foreign or POINTER}, or leave it out")
     return kind or (".tar" if beginning[257:262] == b"ustar" else ending)
 
 
