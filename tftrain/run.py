@@ -19,6 +19,7 @@ Exit codes, of which docs/reliability.md says more:
 import dataclasses
 import logging
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -36,7 +37,7 @@ from tftrain.input import preflight
 from tftrain.input.errors import data_error
 from tftrain.labelled import preflight as labelled
 from tftrain.parallel import slurm
-from tftrain.parallel.launcher import Launch, launch_from_environment
+from tftrain.parallel.launcher import Launch, launch_from_environment, unknown_launcher
 from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.report import memory_limit
 from tftrain.saving import checkpoint_flags, initial_weights, located, resume_compatibility
@@ -47,6 +48,8 @@ logger = logging.getLogger("tftrain.run")
 
 # A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
 LINGER_SECONDS = 30.0
+# How long a file server keeps the lock of a host that has died: NFS's lease is 90 seconds.
+LEASE_SECONDS = 100.0
 # The chief prints an error that all ranks raise. A launcher ends all ranks as soon as one has failed.
 CHIEF_PRINT_SECONDS = 1.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
@@ -68,6 +71,9 @@ def main(argv: list[str], forked: bool = False) -> int:
         if completed.line:
             logger.info(completed.line)
         os.environ.update(slurm.connect(launch))
+        for line in [unknown_launcher(), *hardware.tight_limits()] if launch.rank == 0 else []:
+            if line:
+                logger.warning(line)
         lock = RunLock(config.run.folder)
         if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
             raise ConfigError([problem])
@@ -131,6 +137,9 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
     holder = ""
     if launch.rank == 0:
         holder = lock.acquire(LINGER_SECONDS if elastic.PARENT in os.environ else 0.0) or ""
+        if holder and f" on host {platform.node()}," not in holder:
+            logger.info(f"{lock.path} is locked by {holder}; waiting {LEASE_SECONDS:.0f} s, in case that host is dead")
+            holder = lock.acquire(LEASE_SECONDS) or ""
     holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
     expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
     return Problem("output_dir", config.run.folder, expected) if holder else None

@@ -80,7 +80,7 @@ class StepInfo(NamedTuple):
 class Evaluation(NamedTuple):
     """Means over a held-out split."""
 
-    means: dict[str, float]  # by name, see `Task.mean_values`; cross-entropies in nats
+    means: dict[str, float | None]  # by name, see `Task.mean_values`; cross-entropies in nats
     unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
     examples: int  # how many were evaluated
     split_examples: int  # how many the split has

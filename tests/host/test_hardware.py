@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 
 import pytest
 
@@ -10,6 +11,7 @@ from tftrain.host.units import GB
 
 V1 = "30 25 0:26 {root} {mount}/memory rw,relatime shared:13 - cgroup cgroup rw,memory\n"
 V1_CPU = "31 25 0:27 {root} {mount}/cpu\\040time rw - cgroup cgroup rw,cpu,cpuacct\n"
+V1_PIDS = "33 25 0:29 {root} {mount}/pids rw - cgroup cgroup rw,pids\n"
 V2 = "32 25 0:28 {root} {mount}/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
@@ -20,8 +22,8 @@ def groups(tmp_path, monkeypatch):
     def make(own, files, root="/"):
         proc, mount = tmp_path / "proc", tmp_path / "mount"
         proc.mkdir()
-        (proc / "cgroup").write_text(f"5:memory:{own}\n3:cpu,cpuacct:{own}\n1:name=systemd:/\n0::{own}\n")
-        (proc / "mountinfo").write_text((V1 + V1_CPU + V2).format(root=root, mount=mount))
+        (proc / "cgroup").write_text(f"5:memory:{own}\n3:cpu,cpuacct:{own}\n2:pids:{own}\n1:name=systemd:/\n0::{own}\n")
+        (proc / "mountinfo").write_text((V1 + V1_CPU + V1_PIDS + V2).format(root=root, mount=mount))
         for name, content in files.items():
             path = mount / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,3 +80,17 @@ def test_a_quota_of_processor_time_counts_as_so_many_cores(groups, monkeypatch, 
 def test_without_proc_a_process_has_the_whole_host(tmp_path):
     assert list(hardware.control_groups("memory", tmp_path / "nosuch")) == []
     assert 1 <= hardware.cores() <= os.cpu_count()
+
+
+def test_limits_that_end_tensorflow_without_a_reason_are_said(groups):
+    assert hardware.tight_limits() == []
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    groups("/a/b", {"pids/a/pids.max": 40, "pids/a/b/pids.max": "max"})
+    resource.setrlimit(resource.RLIMIT_AS, (31 * 10**9, before[1]))
+    try:
+        memory, threads = hardware.tight_limits()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert "limited to 31.0 GB (ulimit -v)" in memory
+    assert "at most 40 threads and processes (" in threads
+    assert "a/pids.max)" in threads

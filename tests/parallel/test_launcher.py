@@ -2,6 +2,7 @@
 
 import pytest
 
+from tftrain.parallel import launcher
 from tftrain.parallel.launcher import Launch, launch_from_environment
 
 
@@ -75,3 +76,28 @@ from tftrain.parallel.launcher import Launch, launch_from_environment
 )
 def test_place_of_a_process(environ, expected):
     assert launch_from_environment(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "WORLD_SIZE=2"),  # torchrun
+        ({"PMIX_RANK": "1", "PMIX_SIZE": "4"}, "PMIX_SIZE=4"),
+        ({"FLUX_JOB_SIZE": "8"}, "FLUX_JOB_SIZE=8"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "PMI_SIZE=2"),
+    ],
+)
+def test_ranks_of_a_launcher_that_starts_none_of_tftrain_are_said(environ, name):
+    assert launcher.unknown_launcher(environ).startswith(f"{name} is set, but this run has one rank of its own: ")
+    assert launcher.launch_from_environment(environ) == launcher.Launch()
+    horovod = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
+    assert launcher.unknown_launcher({**environ, **horovod}) == ""
+    assert launcher.unknown_launcher({"WORLD_SIZE": "1", "PMI_SIZE": "many"}) == ""
+
+
+def test_ranks_of_cray_and_mvapich_are_known():
+    pals = {"PALS_RANKID": "3", "PMI_SIZE": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2"}
+    assert launcher.launch_from_environment(pals) == launcher.Launch(3, 4, 1, 2)
+    mvapich = dict(zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5812", strict=True))
+    mvapich = {f"MV2_COMM_WORLD_{name}": value for name, value in mvapich.items()}
+    assert launcher.launch_from_environment(mvapich) == launcher.Launch(5, 8, 1, 2)

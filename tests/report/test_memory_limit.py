@@ -39,9 +39,9 @@ def test_sizes_of_ordinary_runs_are_not_refused(host_gb):
         ["--hidden_size=49152"],
         ["--vocab_size=1000000000"],
         ["--micro_batch_size=1000000000000"],
-        ["--num_hidden_layers=1000000000"],
+        ["--num_hidden_layers=10000"],
         ["--max_seq_length=4000000", "--max_position_embeddings=4000000"],
-        ["--intermediate_size=9000000000000000000"],
+        ["--intermediate_size=1000000000000"],
     ],
 )
 def test_sizes_that_no_memory_holds_are_refused_with_the_gigabytes(host_gb, args):

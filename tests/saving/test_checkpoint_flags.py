@@ -85,9 +85,11 @@ def test_what_is_given_wins(output_dir):
     assert config.model.hidden_size == 48
 
 
-def test_a_warm_up_by_default_follows_the_new_length(output_dir):
+@pytest.mark.parametrize(("length", "warmup"), [(1400, 7), (70, 7), (20, 7), (5, 0)])
+def test_a_longer_run_does_not_go_back_into_its_warm_up(output_dir, length, warmup):
     assert continued(output_dir).resolve(2).optimizer.warmup_steps == 7
-    assert continued(output_dir, "--max_steps=20").resolve(2).optimizer.warmup_steps == 2
+    assert continued(output_dir, f"--max_steps={length}").resolve(2).optimizer.warmup_steps == warmup
+    assert continued(output_dir, f"--max_steps={length}", "--warmup_steps=1").optimizer.warmup_steps == 1
 
 
 def test_a_warm_up_that_was_given_stays(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import corpora
 from tools import build_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +92,43 @@ def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
     places = "import horovod, tftrain; print(tftrain.__file__, horovod.__file__)"
     shown = subprocess.run([python, "-c", places], cwd=tmp_path, env=environ, capture_output=True, text=True).stdout
     assert all(Path(path).is_relative_to(packages) for path in shown.split()), shown
+
+
+PROGRAMS = {
+    "prepare": "--input_files={corpus} --vocab_size=200 --min_tokens_used=0 --output_dir={home}/data",
+    "run": "{small} --output_dir={home}/run",
+    "run --mode=evaluate": "--output_dir={home}/run --eval_examples=4",
+    "convert": "--from=tftrain:{home}/run --to=hf:{home}/hf",
+    "export": "--output_dir={home}/run --to={home}/export",
+    "report": "{home}/run",
+    "plan": "--cluster=h100 --nodes=1",
+}
+TRAINED = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --global_batch_size=2 --max_steps=1"
+
+
+# Nightly: minutes of downloads and of programs.
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
+def test_each_program_works_from_the_wheel_without_extras(tmp_path, resolution):
+    wheel, home = build_wheel.build_tftrain(None, tmp_path), tmp_path / "venv"
+    uv, python = Path(sys.executable).with_name("uv"), home / "bin/python"
+    subprocess.run([uv, "venv", "--quiet", f"--python={sys.executable}", home], check=True)
+    install = [uv, "pip", "install", "--quiet", f"--python={python}", f"--resolution={resolution}"]
+    subprocess.run([*install, wheel], check=True)
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    (tmp_path / "corpus.txt").write_text(corpora.text(20))
+    places = {"corpus": tmp_path / "corpus.txt", "home": tmp_path, "small": " ".join(SMALL)}
+
+    def outcome(line):
+        command = [python, *f"-m tftrain.{line}".format(**places).split()]
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+
+    lines = [f"{program} {arguments}" for program, arguments in PROGRAMS.items()]
+    lines += [f"run --data_dir={{home}}/data {TRAINED} --output_dir={{home}}/trained"]
+    for line in [*lines, "predict --output_dir={home}/trained [MASK]"]:
+        done = outcome(line)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    done = outcome("launch -np 2 {small} --output_dir={home}/two")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "Horovod can't be imported" in done.stderr

@@ -49,6 +49,13 @@ def find(output_dir: str | Path) -> list[Path]:
     return [path for path in steps if (path / manifest.NAME).is_file() and not path.is_symlink()]
 
 
+def links(output_dir: str | Path) -> str:
+    """Returns a line on checkpoints that are symbolic links, which `find` leaves out; "" without any."""
+    names = [path.name for path in _steps(checkpoint_folder(output_dir)) if path.is_symlink()]
+    words = "symbolic links are left out; move the folders back, or name one by its own path"
+    return f"{checkpoint_folder(output_dir)}: {', '.join(names)}: {words}" if names else ""
+
+
 def newest(output_dir: str | Path) -> Path | None:
     """Returns the newest checkpoint of a run, see `find`; None without one."""
     return next(reversed(find(output_dir)), None)

@@ -46,6 +46,7 @@ class OwnWeights(Weights):
             CheckpointError: there is none, or it is damaged; or it has no average.
             FormatError: it does not say what model it holds, or holds other tensors than that.
         """
+        self.notes = tuple(filter(None, [folder.links(path)]))
         path = find(path)
         self._reader = Reader(path)
         run, self.path = self._reader.manifest.run, str(path)
@@ -54,7 +55,7 @@ class OwnWeights(Weights):
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         evaluation = run["config"].get("evaluation")
         if isinstance(evaluation, dict) and evaluation.get("weights") == "averaged" and not averaged:
-            self.notes = (OTHERS_EVALUATED,)
+            self.notes = (OTHERS_EVALUATED, *self.notes)
         every = {each.name: each.shape for each in describe(self.model).variables()}
         masters = ((name.partition("/"), each[1]) for name, each in self._reader.tensors.items())
         self._kind = AVERAGE if averaged else MASTER

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from tftrain.host.units import GB, MIB
+
+LEAST_ADDRESSES, LEAST_THREADS = 32 * GB, 100
 
 
 def has_driver() -> bool:
@@ -69,6 +72,26 @@ def core_quota() -> float:
             quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
             quotas.append(quota / period if quota > 0 else math.inf)
     return min(quotas)
+
+
+def tight_limits() -> list[str]:
+    """Returns a line on each limit of this process that ends TensorFlow by a signal, without a reason, if it is met."""
+    lines, (memory, _) = [], resource.getrlimit(resource.RLIMIT_AS)
+    if memory != resource.RLIM_INFINITY and memory < LEAST_ADDRESSES:
+        lines.append(
+            f"the address space of a process is limited to {memory / GB:.1f} GB (ulimit -v): TensorFlow reserves "
+            "several GB more than it uses, and ends without a reason where that fails"
+        )
+    limits = {"ulimit -u": resource.getrlimit(resource.RLIMIT_NPROC)[0]} if os.getuid() else {}
+    for folder in control_groups("pids"):
+        with contextlib.suppress(OSError, ValueError):
+            limits[str(folder / "pids.max")] = int((folder / "pids.max").read_text())
+    lines += [
+        f"at most {most} threads and processes ({name}): a rank has about {LEAST_THREADS}, and ends without a reason"
+        for name, most in limits.items()
+        if 0 <= most < LEAST_THREADS
+    ]
+    return lines
 
 
 def control_groups(controller: str, proc: Path = Path("/proc/self")) -> Iterator[Path]:

@@ -153,8 +153,7 @@ def native_log_on_failure() -> Iterator[None]:
     """
     sys.stderr.flush()
     before = os.dup(2)
-    # Memory, not a temporary folder, which a container may lack.
-    with os.fdopen(os.memfd_create("log"), "w+b") as held_back:
+    with open(os.memfd_create("standard error"), "w+b") as held_back:
         os.dup2(held_back.fileno(), 2)
         try:
             yield

@@ -16,8 +16,12 @@ class LaunchConfig:
         "Ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run on this host.",
         minimum=1,
     )
-    hosts: str | None = flag(None, "Hosts with their slots, also -H: node1:16,node2:16. They are reached by ssh.")
-    hostfile: str | None = flag(None, "File with a host on each line, such as `node1 slots=16`.", path=True)
+    hosts: str | None = flag(None, "Hosts with their slots, also -H: node1:16,node[2-4]:16. They are reached by ssh.")
+    hostfile: str | None = flag(
+        None,
+        "File with a host on each line, such as `node1 slots=16`; those of other launchers are read too.",
+        path=True,
+    )
     network_interfaces: str | None = flag(
         None,
         "Network interfaces for the ranks, separated by commas; each host uses the first one that it has. By default "

@@ -69,7 +69,7 @@ class Connection:
         self.returncode: int | None = None  # Of the process, once the connection has ended.
         self.last_error = ""  # The last line that the process has printed on standard error.
         self._events, self._output = events, output
-        self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.name, config)
+        self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.login, config)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         # In a session of its own, because the terminal's Ctrl-C is not for it.
         self._process = subprocess.Popen(self.command, start_new_session=True, **pipes)
@@ -119,13 +119,13 @@ class Connection:
             self._output.write("stderr", line)
 
 
-def over_ssh(host: str, config: LaunchConfig) -> list[str]:
+def over_ssh(login: str, config: LaunchConfig) -> list[str]:
     """Returns the command that starts the agent on another host, in this folder and with this interpreter."""
     variables = [f"{name}={os.environ[name]}" for name in FOR_INTERPRETER if name in os.environ]
     there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *variables, sys.executable, *AGENT])}"
     if is_kubeflow_mpi():
-        return [KUBEFLOW_MPI_EXEC, host, there]
+        return [KUBEFLOW_MPI_EXEC, login, there]
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     options += ["-p", str(config.ssh_port)] if config.ssh_port else []
     options += ["-i", config.ssh_identity_file] if config.ssh_identity_file else []
-    return ["ssh", *options, "--", host, there]
+    return ["ssh", *options, "--", login, there]

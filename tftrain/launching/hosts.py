@@ -1,6 +1,7 @@
 """The hosts of a job from `--hosts` or `--hostfile`, their ranks, which Horovod assigns, and the ranks' environment."""
 
 import fnmatch
+import getpass
 import logging
 import re
 import socket
@@ -11,8 +12,9 @@ from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assign
 from horovod.runner.util import network
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host.files import read_small
+from tftrain.launching import host_list
 from tftrain.launching.config import LaunchConfig
+from tftrain.launching.host_list import Listed
 from tftrain.parallel.rendezvous import TOKEN
 
 logger = logging.getLogger(__name__)
@@ -34,9 +36,6 @@ SECRET = re.compile(
     r"(?i)(^|_)(KEY|PAT|PASS)(_|$)|API_?KEY|TOKEN(?!IZER)|SECRET|PASSW(OR)?D|CREDENTIAL|CONNECTION_STRING"
 )
 WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
-MAX_HOSTFILE_BYTES = 1 << 20
-_HOST = re.compile(r"([\w.-]+):(\d{1,6})")
-_HOST_LINE = re.compile(r"([\w.-]+)\s+slots\s*=\s*(\d{1,6})")
 _DISCARD_PORT = 9
 _ELSEWHERE = "192.0.2.1"  # An address that stands for any in documentation (RFC 5737): it has the default route.
 
@@ -46,6 +45,7 @@ class Host:
     """A host that runs ranks."""
 
     name: str  # as given by the user
+    login: str  # what ssh gets: the name, with a user if one is given
     slots: tuple[SlotInfo, ...]  # its ranks
     is_local: bool  # whether it is this machine
     launcher_address: str  # this machine's IPv4 address for connections from that host
@@ -53,20 +53,25 @@ class Host:
 
 def assign(config: LaunchConfig) -> list[Host]:
     """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they are wrong or too few."""
-    slots_of_hosts = _given(config)
-    slots = sum(host.slots for host in slots_of_hosts)
+    listed = {host.name: host for host in _given(config)}
+    slots = sum(host.slots for host in listed.values())
     size = config.num_proc or slots
     if size > slots:
         raise ConfigError([Problem("num_proc", size, f"expected at most {slots}, the slots of all hosts")])
     by_host: dict[str, list[SlotInfo]] = {}
-    for slot in get_host_assignments(slots_of_hosts, size, size):
+    for slot in get_host_assignments([HostInfo(host.name, host.slots) for host in listed.values()], size, size):
         by_host.setdefault(slot.hostname, []).append(slot)
     # The own name of a host is often an address of loopback, such as 127.0.1.1.
     elsewhere = network.filter_local_addresses(list(by_host))
     remote = [name for name in elsewhere if not (network.resolve_host_address(name) or "").startswith("127.")]
+    remote += [name for name in by_host if name not in remote and listed[name].user not in (None, getpass.getuser())]
     addresses = {name: _address_towards(name) for name in remote}
     own = next(iter(addresses.values()), "127.0.0.1")
-    return [Host(name, tuple(slots), name not in remote, addresses.get(name, own)) for name, slots in by_host.items()]
+    logins = {name: f"{host.user}@{name}" if host.user else name for name, host in listed.items()}
+    return [
+        Host(name, logins[name], tuple(slots), name not in remote, addresses.get(name, own))
+        for name, slots in by_host.items()
+    ]
 
 
 def variables(
@@ -103,35 +108,13 @@ def travels(name: str, value: str, chosen: str | None) -> bool:
     return name == TOKEN or ((wanted or usual) and not stays)
 
 
-def _given(config: LaunchConfig) -> list[HostInfo]:
+def _given(config: LaunchConfig) -> list[Listed]:
     """Returns all hosts that the user names; this machine if there are none."""
     if config.hosts is not None:
-        flag, value, expected = "hosts", config.hosts, "node1:16,node2:16"
-        items = [(_HOST.fullmatch(item.strip()), item) for item in config.hosts.split(",")]
-    elif config.hostfile is not None:
-        flag, value, expected = "hostfile", config.hostfile, "lines as `node1 slots=16`"
-        lines = (line.split("#")[0].strip() for line in _read(config.hostfile).splitlines())
-        items = [(_HOST_LINE.fullmatch(line), line) for line in lines if line]
-    else:
-        return [HostInfo("localhost", config.num_proc)]
-    for match, item in items:
-        if match is None or not int(match[2]):
-            raise ConfigError([Problem(flag, value, f"{item!r} is not a host with its slots; expected {expected}")])
-    names = [match[1] for match, _ in items]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError([Problem(flag, value, f"{repeated} occurs twice; expected each host once")])
-    if not names:
-        raise ConfigError([Problem(flag, value, f"it names no host; expected {expected}")])
-    return [HostInfo(match[1], int(match[2])) for match, _ in items]
-
-
-def _read(path: str) -> str:
-    try:
-        return read_small(path, MAX_HOSTFILE_BYTES).decode()
-    except OSError as error:
-        raise ConfigError([Problem("hostfile", path, f"{error.strerror}; expected a text file")]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem("hostfile", path, "not UTF-8; expected a text file")]) from error
+        return host_list.of_flag(config.hosts)
+    if config.hostfile is not None:
+        return host_list.of_file(config.hostfile)
+    return [Listed("localhost", config.num_proc)]
 
 
 def _address_towards(host: str) -> str:

@@ -8,14 +8,18 @@ from typing import NamedTuple
 from tftrain.host.environment import host_name
 
 # tftrain.launch and horovodrun over Gloo; Open MPI; Intel MPI and MPICH; Slurm's srun, whose step variables exist only
-# inside it. srun may set PMI_RANK too, but not the local rank beside it.
+# inside it. srun may set PMI_RANK too, but not the local rank beside it. Cray's PALS; MVAPICH.
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
     _SLURM,
 )
+# Numbers of ranks that other launchers set, which start no ranks of tftrain.
+_OTHERS = ("WORLD_SIZE", "PMIX_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE")
 
 
 class Launch(NamedTuple):
@@ -42,6 +46,15 @@ def launch_from_environment(environ: Mapping[str, str] = os.environ) -> Launch:
     else:
         on_host = int(environ.get(local_size, 1))
     return Launch(int(environ[rank]), int(environ[size]), int(environ[local_rank]), on_host)
+
+
+def unknown_launcher(environ: Mapping[str, str] = os.environ) -> str:
+    """Returns a line if this process is one rank alone, and another program seems to have started several; else ""."""
+    if _launcher(environ) is not None:
+        return ""
+    name = next((name for name in _OTHERS if environ.get(name, "").isdecimal() and int(environ[name]) > 1), None)
+    remedy = "start the ranks with tftrain.launch, srun, mpirun or horovodrun, or unset it"
+    return f"{name}={environ[name]} is set, but this run has one rank of its own: {remedy}" if name else ""
 
 
 def is_slurm_step(environ: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ longer they have waited.
 
 import http.client
 import json
+import logging
 import os
 import random
 import time
@@ -18,10 +19,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
+from tftrain.host.files import listed
 from tftrain.parallel.launcher import Launch
+
+logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 120
 ARRIVAL_SECONDS = 600
+LATE_SECONDS = 30  # until a line says which ranks are missing
 POLL_SECONDS = 0.1
 # Of all waiting ranks together; the store is one server in Python.
 REQUESTS_PER_SECOND = 400
@@ -126,8 +131,14 @@ def await_all(
         if launch.rank != 0:
             values = json.loads(store.wait("all_present", seconds, launch.size - 1) or "[]")
         else:
-            others = (store.wait(f"present_{rank}", last - time.monotonic()) for rank in range(1, launch.size))
+            first = time.monotonic() + min(LATE_SECONDS, seconds)
+            others = (store.wait(f"present_{rank}", max(0, first - time.monotonic())) for rank in range(1, launch.size))
             values = [value, *others]
+            if missing := [rank for rank, each in enumerate(values) if each is None]:
+                ranks = f"{listed(missing, 8)} of {launch.size} ranks"
+                logger.info(f"waiting for {ranks}; in a shell that srun has started, use tftrain.launch")
+                for rank in missing:
+                    values[rank] = store.wait(f"present_{rank}", last - time.monotonic())
             store.put("all_present", json.dumps(values), seconds)
     except STORE_ERRORS:
         return None  # As above.

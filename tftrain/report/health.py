@@ -18,6 +18,12 @@ from tftrain.supervise.spikes import SpikeMonitor
 
 logger = logging.getLogger(__name__)
 
+WHY = (
+    "A text has at most --max_predictions_per_seq masked tokens, by default --masked_lm_prob of its length; with "
+    "--whole_word_masking, no word of more pieces is masked"
+)
+NOTHING_PREDICTED = f"no token of the held-out split is predicted, so there is no loss of it. {WHY}"
+
 
 class Health:
     """Watches the steps of a run.
@@ -31,7 +37,7 @@ class Health:
         self,
         settings: LimitsConfig,
         mesh: Mesh,
-        mean_values: Callable[[Sequence[float]], dict[str, float]],
+        mean_values: Callable[[Sequence[float]], dict[str, float | None]],
         culprit_name: Callable[[int], str],
         on_spike: Callable[[SpikeRow], None],
         monitor: SpikeMonitor,
@@ -44,7 +50,7 @@ class Health:
             on_spike: called with each unusual step.
             monitor: the statistics of loss and gradient norm, of which a checkpoint is a part.
         """
-        self._settings, self._mean_values = settings, mean_values
+        self._settings, self._mean_values, self._has_warned = settings, mean_values, False
         self._culprit_name, self._on_spike = culprit_name, on_spike
         self._ranks = mesh.groups["model"]
         self._monitor = monitor
@@ -86,11 +92,17 @@ class Health:
 
     def observe_evaluation(self, step: int, result: Evaluation) -> None:
         """Checks the held-out loss after a step, which the training loss of that step says nothing about."""
-        if result.examples and not math.isfinite(result.means["loss"]):
+        loss = result.means["loss"]
+        if result.examples and loss is not None and not math.isfinite(loss):
             self.problem = f"the held-out loss after step {step} is not"
 
     def _check(self, step: int, info: StepInfo) -> None:
         loss, norm = self._mean_values(np.asarray(info.sums).tolist())["loss"], float(info.grad_norm)
+        if loss is None:
+            loss = math.nan
+            if not (info.is_nan or self._has_warned):
+                logger.info(f"nothing is predicted in step {step}, which changes no weight; there may be more. {WHY}")
+                self._has_warned = True
         if scores := self._monitor.observe(math.nan if info.is_nan else loss, norm):
             self._on_spike(SpikeRow(step, loss, scores[0], norm, scores[1], int(info.skipped)))
             if self._settings.on_spike == "rollback" and self.spike is None:

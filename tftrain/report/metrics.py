@@ -154,7 +154,7 @@ class MetricsWriter:
         """Writes and shows one training step; `seconds_left` to the last step are NaN if they are not known."""
         self._write(row, "train/")
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {row.loss:.3f}", refresh=False)
+            self._bar.set_postfix_str(f"loss {rows.shown(row.loss, 3)}", refresh=False)
         short = rows.short_train_line(row, self.max_steps, self._means, seconds_left)
         self._show(short, rows.train_line(row, self.max_steps, self._means))
 

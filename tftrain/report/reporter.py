@@ -23,6 +23,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
 from tftrain.report import goodput, memory, planned, predictions, product_time, run_page
 from tftrain.report.goodput import Goodput
+from tftrain.report.health import NOTHING_PREDICTED
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import FIELDS, RollbackRow, SpikeRow, TrainRow, of_evaluation
@@ -169,6 +170,8 @@ class Reporter:
 
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes the result of an evaluation."""
+        if result.means["loss"] is None:
+            logger.info(NOTHING_PREDICTED)
         row = of_evaluation(number, self._run.task.means, result)
         self._scores = tuple(name for name in row.scores if "/" not in name)  # No losses of a mixture's sources.
         if self._writer:

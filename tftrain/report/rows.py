@@ -21,7 +21,8 @@ class TrainRow:
     Attributes:
         step: updates so far, skipped ones included.
         loss: nats, the sum of the means that are losses.
-        means: the task's means by name, of those that are reported in training.
+        means: the task's means by name, of those that are reported in training; None, like the loss, if nothing is
+            predicted.
         learning_rate, grad_norm, loss_scale, global_batch_size: of this step; the norm is unscaled, before clipping.
         consumed_samples, consumed_tokens: since the first step, over all ranks.
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
@@ -39,8 +40,8 @@ class TrainRow:
     """
 
     step: int
-    loss: float
-    means: dict[str, float]
+    loss: float | None
+    means: dict[str, float | None]
     learning_rate: float
     grad_norm: float
     loss_scale: float
@@ -75,7 +76,7 @@ class EvalRow:
     """
 
     step: int
-    means: dict[str, float]
+    means: dict[str, float | None]
     eval_unigram_nats: float | None
     scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -174,7 +175,7 @@ def fields(row: Row) -> dict[str, Any]:
 
 def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of a training step, in the manner of Megatron-LM; `means` are the task's."""
-    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss]
+    losses = [f"{mean.label}: {shown(row.means[mean.name])}" for mean in means if mean.is_loss]
     return " | ".join(
         (
             f"iteration {row.step:8d}/{max_steps:8d}",
@@ -203,14 +204,14 @@ def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of an evaluation, with its loss and the unigram entropy."""
     loss, *others = [mean for mean in means if mean.in_evaluation]
     value, unigram = row.means[f"eval_{loss.name}"], row.eval_unigram_nats
-    known = unigram is not None
+    known = unigram is not None and value is not None
     entropy = [f"unigram entropy: {unigram:.4f}", f"learned from context: {unigram - value:.4f}"] if known else []
     return " | ".join(
         (
             f"held-out at {row.step:7d}/{max_steps:8d}",
-            f"{loss.label}: {value:.4f}",
+            f"{loss.label}: {shown(value)}",
             *entropy,
-            *(f"{mean.label}: {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
+            *(f"{mean.label}: {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
             *(f"{name.removeprefix('eval_')}: {score:.4f}" for name, score in row.scores.items()),
         )
     )
@@ -237,11 +238,11 @@ def rollback_line(row: RollbackRow, most: int) -> str:
 
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; of a loss that is the sum of several `means`, these follow it."""
-    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
-    losses += [f"{name.partition('/')[2]} {mean:.3f}" for name, mean in row.means.items() if "/" in name][:8]
+    losses = [f"{mean.short_label} {shown(row.means[mean.name], 3)}" for mean in means if mean.is_loss]
+    losses += [f"{name.partition('/')[2]} {shown(mean, 3)}" for name, mean in row.means.items() if "/" in name][:8]
     parts = [
         _short_step(row.step, max_steps),
-        f"loss {row.loss:.4f}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),
+        f"loss {shown(row.loss)}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),
         f"lr {row.learning_rate:.1e}",
         f"{_rate(row.samples_per_sec)} samples/s",
         f"{_rate(row.real_tokens_per_sec)} tok/s",
@@ -258,9 +259,9 @@ def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     return "  ".join(
         (
             _short_step(row.step, max_steps, with_total=False),
-            f"eval {'loss' if single else loss.short_label} {row.means[f'eval_{loss.name}']:.4f}",
+            f"eval {'loss' if single else loss.short_label} {shown(row.means[f'eval_{loss.name}'])}",
             *([] if row.eval_unigram_nats is None else [f"unigram {row.eval_unigram_nats:.4f}"]),
-            *(f"{mean.label} {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
+            *(f"{mean.label} {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
             *(f"{name.removeprefix('eval_')} {score:.4f}" for name, score in row.scores.items()),
         )
     )
@@ -276,6 +277,11 @@ def short_spike_line(row: SpikeRow, max_steps: int) -> str:
             *(["skipped"] if row.spike_skipped else []),
         )
     )
+
+
+def shown(value: float | None, digits: int = 4) -> str:
+    """Returns a mean with so many digits, and a dash for one of nothing."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _rate(value: float) -> str:

@@ -23,8 +23,12 @@ class Best:
         """
         self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
         text = ""
-        if mesh.is_chief and (stored := scores.read(output_dir)) and stored.metric == metric:
-            text = json.dumps([[each.step, each.value] for each in stored.evaluations])
+        if mesh.is_chief and (stored := scores.read(output_dir)):
+            if stored.metric == metric:
+                text = json.dumps([[each.step, each.value] for each in stored.evaluations])
+            elif best := stored.best:
+                what = f"the best score so far, after step {best.step}, is of {stored.metric}"
+                logger.warning(f"{what}: by {metric} it no longer counts, nor does it keep its checkpoint")
         text = collectives.gather_texts(mesh.world, text, "best.before")[0]
         self._scores = Scores(metric, [Score(*each) for each in json.loads(text or "[]")])
         self.has_lost_best = self.go_back(done)

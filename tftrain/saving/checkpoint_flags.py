@@ -4,7 +4,8 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 `tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
 
 - those that are declared `on_resume="local"`;
-- `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
+- `decay_steps`, if it is the default of its run, a tenth of `max_steps`; and `warmup_steps`, if it is that and the
+  command line gives a `max_steps` below it;
 - sizes of the data, if the command line names other data;
 - what a phase may have, if the command line names the phases;
 - what a stranger could use: a class of the user's, an address at a server that the command line does not name, and a
@@ -124,9 +125,10 @@ def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, A
         left_out |= set(phases.FLAGS)
     if "grad_accum_steps" in named:
         left_out.add("global_batch_size" if "micro_batch_size" in named else "micro_batch_size")
-    max_steps = saved.get("max_steps")
-    # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
-    if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
+    max_steps, warmup = saved.get("max_steps"), saved.get("warmup_steps")
+    # They then follow from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved. A longer run keeps
+    # its warm-up, into which it would go back.
+    if isinstance(max_steps, int) and "max_steps" in named and warmup == max_steps // 10 > config.run.max_steps:
         left_out.add("warmup_steps")
     if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
         left_out.add("decay_steps")

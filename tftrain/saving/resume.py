@@ -87,6 +87,8 @@ def choose(
             )
         return reader
     paths = _found(config, mesh)
+    if mesh.is_chief and (left_out := folder.links(output_dir)):
+        logger.warning(left_out)
     if reader := _first_good(newest_first(paths), config, mesh, restore_buffers):
         return reader
     if paths:

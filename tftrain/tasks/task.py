@@ -257,15 +257,16 @@ class Task(abc.ABC):
         shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
         return sum(shares[1:], shares[0])
 
-    def mean_values(self, vector: Sequence[float]) -> dict[str, float]:
-        """Returns each of `means` by name, and their "loss", from a vector of sums; NaN where a weight is zero."""
+    def mean_values(self, vector: Sequence[float]) -> dict[str, float | None]:
+        """Returns each of `means` by name, and their "loss", from a vector of sums; None where a weight is zero."""
         sums = dict(zip(self.sums, vector, strict=True))
         values = {
-            mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else math.nan
+            mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else None
             for mean in self.means
             if sums[mean.weight] or "/" not in mean.name  # Of a source without samples there is none.
         }
-        return values | {"loss": math.fsum(values[mean.name] for mean in self.means if mean.is_loss)}
+        losses = [values[mean.name] for mean in self.means if mean.is_loss and values[mean.name] is not None]
+        return values | {"loss": math.fsum(losses) if losses else None}
 
 
 def is_best(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -19,6 +19,7 @@ from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import predictions, rows
+from tftrain.report.health import NOTHING_PREDICTED
 from tftrain.report.rows import EvalRow
 from tftrain.run_state import Evaluation, Run, parts_of_rank
 from tftrain.saving import initial_weights, resume, resume_compatibility
@@ -50,6 +51,8 @@ def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
+    if result.means["loss"] is None:
+        logger.info(NOTHING_PREDICTED)
     logger.info(evaluation_lines(task, f"{path} (step {step})", result))
     if result.outputs is not None and mesh.is_chief:
         predictions.write(config.run.folder, held_out.scorer, result.outputs)
@@ -61,8 +64,8 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
     part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
-    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
-    if result.unigram_nats is not None:
+    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: rows.shown(value)}
+    if result.unigram_nats is not None and value is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         lines |= {
             loss.title: f"{value:.4f} nats (perplexity {perplexity:.2f})",
@@ -72,7 +75,7 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     for name, score in result.scores.items():
         score_name, slash, source = name.partition("/")
         lines[score_name.replace("_", " ") + slash + source] = f"{score:.4f}"
-    lines |= {mean.title: f"{result.means[mean.name]:.4f}" for mean in others}
+    lines |= {mean.title: rows.shown(result.means[mean.name]) for mean in others}
     return "\n".join(f"{title:23} {value}" for title, value in lines.items())
 
 

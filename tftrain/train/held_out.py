@@ -92,7 +92,8 @@ class HeldOut:
         if self._source.mixture:
             loss = next(mean.name for mean in self._task.means if mean.in_evaluation)
             means = map(self._task.mean_values, sums)
-            values = {f"{loss}/{name}": of_source[loss] for name, of_source in zip(parts, means, strict=True)}
+            by_source = {f"{loss}/{name}": of_source[loss] for name, of_source in zip(parts, means, strict=True)}
+            values = {name: value for name, value in by_source.items() if value is not None}
             return result._replace(scores=values)
         if self.scorer is None:
             return result
