@@ -129,7 +129,7 @@ def on_resume(section: Any) -> dict[str, str | None]:
     default, kinds = getattr(section, "ON_RESUME", None), {}
     for field in dataclasses.fields(section):
         is_free = field.metadata["path"] or field.metadata["implementation"] is not None
-        kinds[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
+        kinds[field.name] = field.metadata["on_resume"] or ("free" if is_free and default else default)
     return kinds
 
 
