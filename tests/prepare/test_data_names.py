@@ -201,3 +201,13 @@ def test_ids_of_other_types_are_text_or_whole_numbers(tmp_path, kind):
     assert [document.id for document in found] == expected
     if kind == "list":
         assert "column id: list<element: int64>; expected text or a whole number" in found[0].fault
+
+
+@pytest.mark.parametrize(("place", "value", "words"), [(8, 9, "compression"), (6, 1, "is encrypted")])
+def test_what_the_reader_lacks_is_no_damage(tmp_path, place, value, words):
+    content = bytearray(zipped({"a.txt": b"one\n"}))
+    directory = content.index(b"PK\1\2")
+    content[place], content[directory + place + 2] = value, value
+    write(tmp_path, {"a.zip": bytes(content)})
+    with pytest.raises(DataError, match=f"a.zip: this program can't read it .*{words}.*; expand it with its own tool"):
+        read(tmp_path)

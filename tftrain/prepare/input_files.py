@@ -1,5 +1,6 @@
 """The files that `--input_files` names: files, folders, globs and addresses, with commas or in several flags."""
 
+import contextlib
 import errno
 import glob
 import logging
@@ -40,14 +41,11 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            named = matches or [name]
+            others: list[str] = []
             if addresses.is_address(name):
-                files, others = _at_address(name, matches)
+                files = _at_address(name, matches, others)
             else:
-                files, others = [], []
-                for match in named:
-                    own, of_match = _files(match, unreadable)
-                    files, others = files + own, others + of_match
+                files = [path for match in matches or [name] for path in _files(match, unreadable, others)]
             left_out += others
             if not files and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
@@ -104,14 +102,11 @@ def _matches(name: str) -> list[str]:
     return glob.glob(name, recursive=True)
 
 
-def _files(path: str, unreadable: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Returns a file, or the data below a folder, and what is left out there.
-
-    What can't be read goes into `unreadable`, with the reason.
-    """
+def _files(path: str, unreadable: dict[str, str], left_out: list[str]) -> list[str]:
+    """Returns a file, or the data below a folder; the rest goes into `left_out` and, with the reason, `unreadable`."""
     if not os.path.isdir(path):
-        return ([path] if _beginning(path, unreadable) is not None else []), []
-    entries, left_out, visited = [], [], {os.path.realpath(path)}
+        return [] if _beginning(path, unreadable) is None else [path]
+    entries, visited = [], {os.path.realpath(path)}
 
     def is_new(folder: str) -> bool:
         real = os.path.realpath(folder)
@@ -128,11 +123,12 @@ def _files(path: str, unreadable: dict[str, str]) -> tuple[list[str], list[str]]
             if (beginning := _beginning(file, ignored)) is not None:
                 entries.append((os.path.relpath(file, path), beginning, file))
     files, others = _data_files(sorted(entries))
-    return files, left_out + [os.path.join(path, other) for other in others]
+    left_out += [os.path.join(path, other) for other in others]
+    return files
 
 
-def _at_address(address: str, files: list[str]) -> tuple[list[str], list[str]]:
-    """Returns those of the files at an address that it names itself, or that are data below it; and the others."""
+def _at_address(address: str, files: list[str], left_out: list[str]) -> list[str]:
+    """Returns those of the files at an address that it names itself, or that are data below it."""
 
     def parts(name: str) -> list[str]:
         return [part for part in re.sub(r"^[\w.+-]+://|::.*", "", name).split("/") if part]
@@ -141,18 +137,20 @@ def _at_address(address: str, files: list[str]) -> tuple[list[str], list[str]]:
     below = {file: "/".join(parts(file)[depth:]) for file in files if "**" not in address}
     entries = [(path, file) for file, path in below.items() if path]
     beginnings = addresses.in_parallel(lambda entry: _beginning_at(entry[1]), entries)
-    data, left_out = _data_files([(path, start, file) for (path, file), start in zip(entries, beginnings, strict=True)])
-    return [file for file in files if not below.get(file)] + data, left_out
+    data, others = _data_files([(path, start, file) for (path, file), start in zip(entries, beginnings, strict=True)])
+    left_out += others
+    return [file for file in files if not below.get(file)] + data
 
 
 def _beginning_at(file: str) -> bytes | None:
     """Returns the first bytes of a small file at an address, or at a path of file://; None if it is no pointer."""
     if not addresses.is_address(file):
         return _beginning(file, {})
-    size = addresses.size(file)
-    if not size:
-        return None if file.startswith("http") else b""
-    return addresses.read(file, 0, min(size, POINTER_BYTES)) if size < LARGEST_POINTER else None
+    with contextlib.suppress(OSError):  # Reading the file says why.
+        size = addresses.size(file)
+        if size < LARGEST_POINTER and not file.startswith("http"):  # Some servers of HTTP say no size.
+            return addresses.read(file, 0, min(size, POINTER_BYTES)) if size else b""
+    return None
 
 
 def _beginning(path: str, unreadable: dict[str, str]) -> bytes | None:
