@@ -226,7 +226,7 @@ def _errors_named(path: str) -> Iterator[None]:
         if "requires too much memory for decoding" in str(error):
             fault = "its zstd window is above 128 MiB, the most that this program reads"
             raise DataError(f"{path}: {fault}; write it anew: zstd -d --long=31 -c FILE | zstd -o NEW") from error
-        if isinstance(error, NotImplementedError) or "encrypt" in str(error):
+        if isinstance(error, NotImplementedError) or re.search("encrypt|expected a(t most|n archive)", str(error)):
             raise DataError(f"{path}: this program can't read it ({error}); expand it with its own tool") from error
         if isinstance(error, _DAMAGED) or type(error).__module__.startswith("pyarrow"):
             fault = "damaged, cut short or of another format than its name says"
