@@ -297,7 +297,7 @@ def test_only_rank_0_speaks():
         (ConvertConfig, "--from=hf:~/bert", "hf:{home}/bert"),
         (ConvertConfig, "--to=tftrain:${PLACE}", "tftrain:/p q/tftrain"),
         (TrainConfig, "--init_checkpoint=hf:~/bert", "hf:{home}/bert"),
-        (TrainConfig, "--mix=a=0.5:~/a,b=1:$PLACE", "a=0.5:{home}/a,b=1:/p q/tftrain"),
+        (TrainConfig, "--mix=a=0.5:~/a, b=1: ~/$PLACE", "a=0.5:{home}/a, b=1: {home}//p q/tftrain"),
         (TrainConfig, "--phases=until_samples=9 data_dir=~/a;mix=b", "until_samples=9 data_dir={home}/a;mix=b"),
         (TrainConfig, "--output_dir=s3://bucket/$PLACE", "s3://bucket//p q/tftrain"),
         (TrainConfig, "--resume=~/run/step_1", "{home}/run/step_1"),
@@ -327,6 +327,8 @@ def test_a_variable_that_is_not_set_is_no_part_of_a_path(tmp_path, monkeypatch):
     for given in ("--output_dir=$NOT_SET_1/x", "--input_files=a,${NOT_SET_1}", "--flagfile=$NOT_SET_1"):
         with pytest.raises(ConfigError, match="the variable NOT_SET_1 is not set; set it, or write the path out"):
             flags.parse(PrepareConfig, ["prepare", given])
+    with pytest.raises(ConfigError, match="expected no quotes here, which only a shell removes"):
+        flags.parse(PrepareConfig, ["prepare", "--output_dir='~/x'"])
     (tmp_path / "a$NOT_SET_1.txt").touch()
     config = flags.parse(PrepareConfig, ["prepare", "--input_files=a$NOT_SET_1.txt,b"])
     assert config.input_files == ("a$NOT_SET_1.txt,b",)

@@ -26,7 +26,7 @@ USERINFO = {True: re.compile(rf"^[^/?#]*@|{_WITH_KEY}"), False: re.compile(_WITH
 
 
 # Where a path begins in the value of a flag: after FORMAT:, SHARE:, "=" of a phase, and file://.
-_HOME = re.compile(r"(?:^|(?<=[:=])|(?<=file://))~([\w.-]*)(?=[/\s]|$)")
+_HOME = re.compile(r"(^\s*|[:=]\s*|file://)(~[\w.-]*)(?=[/\s]|$)")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 
@@ -36,7 +36,7 @@ def expanded(value: str) -> str:
     A name that exists may have "$" in it.
 
     Raises:
-        ValueError: a variable is not set.
+        ValueError: a variable is not set, or there are quotes, as on a line of a flagfile.
     """
 
     def variable(match: re.Match) -> str:
@@ -45,10 +45,12 @@ def expanded(value: str) -> str:
             raise ValueError(f"the variable {name} is not set; set it, or write the path out")
         return os.environ[name]
 
+    if value[:1] in ("'", '"') and value[:1] == value[-1:] and not os.path.lexists(value):
+        raise ValueError("expected no quotes here, which only a shell removes")
     parts = [value] if os.path.lexists(value) else re.split("([,;])", value)
     for index, part in enumerate(parts):
         if not part.startswith(("http://", "https://")):
-            part = _HOME.sub(lambda match: os.path.expanduser(match[0]), part)
+            part = _HOME.sub(lambda match: match[1] + os.path.expanduser(match[2]), part)
             parts[index] = part if os.path.lexists(part) else _VARIABLE.sub(variable, part)
     return "".join(parts)
 
