@@ -211,3 +211,8 @@ def test_what_the_reader_lacks_is_no_damage(tmp_path, place, value, words):
     write(tmp_path, {"a.zip": bytes(content)})
     with pytest.raises(DataError, match=f"a.zip: this program can't read it .*{words}.*; expand it with its own tool"):
         read(tmp_path)
+
+
+def test_what_is_divided_is_said_once():
+    (line,) = sources.Notes([], ["a.txt", "a.txt", "b.txt"]).words()
+    assert line.startswith("a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64")

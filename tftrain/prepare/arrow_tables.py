@@ -16,6 +16,7 @@ from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 1 << 26
+_is_view = getattr(types, "is_binary_view", types.is_binary)  # Older versions have no views.
 
 
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
@@ -109,7 +110,3 @@ def _value(scalar: pyarrow.Scalar, name: str) -> Any:
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
     is_identity = types.is_fixed_size_binary(kind) or getattr(kind, "extension_name", "") == "arrow.uuid"
     return scalar.as_py() if is_number or is_identity else kind
-
-
-def _is_view(kind: pyarrow.DataType) -> bool:
-    return hasattr(types, "is_binary_view") and types.is_binary_view(kind)

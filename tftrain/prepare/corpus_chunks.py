@@ -23,9 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.host.files import listed
 from tftrain.input.errors import DataError
-from tftrain.prepare import appended_files, builtin_corpus, corpus, data_names, near_duplicates, sources
+from tftrain.prepare import appended_files, builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, among, document_numbers, find_duplicates, read_duplicates
 from tftrain.prepare.near_duplicates import Bands, find_pairs, joined
 from tftrain.prepare.sources import Notes, Part
@@ -197,7 +196,8 @@ def read_corpus(
                 logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
             firsts.append(sum(firsts[-1:]) + counted)
             total, bad_rows, notes = total + size, bad_rows + bad, Notes(*map(operator.add, notes, own))
-        _say(notes)
+        for line in notes.words():
+            logger.info(line)
     count = sum(firsts[-1:]) if documents is None else len(documents)
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, count, total, attempt, smallest_chunk)
@@ -222,17 +222,6 @@ def read_corpus(
             )
     _find_duplicates(spool, workers)
     return spool, counts.total(), bad_rows
-
-
-def _say(notes: Notes) -> None:
-    if notes.left_out:
-        logger.info(data_names.words(notes.left_out))
-    if notes.cut:
-        files = listed([*dict.fromkeys(notes.cut)], 3)
-        logger.info(
-            f"{files}: text without the end of a document is divided {len(notes.cut)} times, at a line's end after "
-            f"{corpus.LARGEST_DOCUMENT >> 20} MiB of memory; blank lines separate documents"
-        )
 
 
 def source(config: PrepareConfig) -> str:

@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.host import addresses
-from tftrain.host.files import POINTER, is_pointer
+from tftrain.host.files import POINTER, is_pointer, listed
 from tftrain.host.units import GB
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row, json_rows, separated_rows
@@ -76,6 +76,17 @@ class Notes(NamedTuple):
 
     left_out: list[str]  # members of archives that are no data
     cut: list[str]  # a name for each document that is cut because it is too large
+
+    def words(self) -> Iterator[str]:
+        """Yields a line for each kind of notes."""
+        if self.left_out:
+            yield data_names.words(self.left_out)
+        if self.cut:
+            yield (
+                f"{listed([*dict.fromkeys(self.cut)], 3)}: text without the end of a document is divided "
+                f"{len(self.cut)} times, at a line's end after {corpus.LARGEST_DOCUMENT >> 20} MiB of memory; blank "
+                "lines separate documents"
+            )
 
 
 def parts(paths: Iterable[str]) -> Iterator[Part]:
