@@ -215,4 +215,6 @@ def test_what_the_reader_lacks_is_no_damage(tmp_path, place, value, words):
 
 def test_what_is_divided_is_said_once():
     (line,) = sources.Notes([], ["a.txt", "a.txt", "b.txt"]).words()
-    assert line.startswith("a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64")
+    assert line.startswith(
+        "a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64"
+    )
