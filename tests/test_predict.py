@@ -331,3 +331,8 @@ def test_a_continuation_appears_on_a_terminal_token_by_token():
     # A model may write what a terminal obeys.
     assert first == "hello there" + printable(json.loads(plain[2].removeprefix("  continued: ")))
     assert following == plain[1]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_text(tmp_path):
+    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfhello\nhello\r\n")
+    assert [text for _, text in predict.read_lines(str(tmp_path / "texts"))] == ["hello", "hello"]

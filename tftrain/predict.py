@@ -216,7 +216,8 @@ def read_lines(path: str) -> Iterator[tuple[str, str]]:
     try:
         with open(sys.stdin.fileno() if path == STANDARD_INPUT else path, "rb", closefd=path != STANDARD_INPUT) as file:
             for number, line in enumerate(file, 1):
-                yield f"{name}: line {number}", line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8" if number > 1 else "utf-8-sig").rstrip("\r\n")
+                yield f"{name}: line {number}", text
     except UnicodeDecodeError as error:
         raise PredictError(
             f"--input_file={path}: line {number}, byte {error.start} of it: not UTF-8; convert the file, for instance "

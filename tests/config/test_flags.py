@@ -6,13 +6,17 @@ import sys
 
 import pytest
 
-from tftrain.config import flags
+from tftrain.config import flags, mixture
+from tftrain.config.convert import ConvertConfig
 from tftrain.config.families import FAMILIES
-from tftrain.config.fields import ConfigError, sections
+from tftrain.config.fields import ConfigError, flag_values, sections
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import BatchConfig
+from tftrain.config.predict import PredictConfig
+from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
+from tftrain.launching.config import LaunchConfig
 
 
 def parse(*args):
@@ -276,3 +280,61 @@ def test_only_rank_0_speaks():
     done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2", HOROVOD_LOCAL_RANK="1")
     assert done.returncode == ExitCode.WRONG_FLAGS
     assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]
+
+
+@pytest.mark.parametrize(
+    ("config_class", "argument", "expected"),
+    [
+        (PrepareConfig, "--output_dir=~/x", "{home}/x"),
+        (PrepareConfig, "--output_dir=~", "{home}"),
+        (PrepareConfig, "--output_dir=./~", "./~"),
+        (PrepareConfig, "--output_dir=a~/~b", "a~/~b"),
+        (PrepareConfig, "--output_dir=$PLACE/${PLACE}x", "/p q/tftrain//p q/tftrainx"),
+        (PrepareConfig, "--vocab_file=~/tok/vocab.txt", "{home}/tok/vocab.txt"),
+        (PrepareConfig, "--input_files=~/a,$PLACE/*.txt,~", ("{home}/a,/p q/tftrain/*.txt,{home}",)),
+        (PrepareConfig, "--input_files=file://~/a", ("file://{home}/a",)),
+        (PrepareConfig, "--input_files=https://host/$NOT_SET_1?$top=~", ("https://host/$NOT_SET_1?$top=~",)),
+        (ConvertConfig, "--from=hf:~/bert", "hf:{home}/bert"),
+        (ConvertConfig, "--to=tftrain:${PLACE}", "tftrain:/p q/tftrain"),
+        (TrainConfig, "--init_checkpoint=hf:~/bert", "hf:{home}/bert"),
+        (TrainConfig, "--mix=a=0.5:~/a, b=1: ~/$PLACE", "a=0.5:{home}/a, b=1: {home}//p q/tftrain"),
+        (TrainConfig, "--phases=until_samples=9 data_dir=~/a;mix=b", "until_samples=9 data_dir={home}/a;mix=b"),
+        (TrainConfig, "--output_dir=s3://bucket/$PLACE", "s3://bucket//p q/tftrain"),
+        (TrainConfig, "--resume=~/run/step_1", "{home}/run/step_1"),
+        (TrainConfig, "--machine_file=~/m.json", "{home}/m.json"),
+        (PredictConfig, "--input_file=~/t.txt", "{home}/t.txt"),
+        (LaunchConfig, "--hostfile=~/hosts", "{home}/hosts"),
+    ],
+)  # fmt: skip
+def test_a_path_means_in_every_flag_what_it_means_for_a_shell(tmp_path, monkeypatch, config_class, argument, expected):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", "/p q/tftrain")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    (tmp_path / "lines.flags").write_text(argument)
+    name = argument[2:].partition("=")[0]
+    for given in (argument, "--flagfile=~/lines.flags", "--flagfile=$HOME/lines.flags"):
+        values = flag_values(flags.parse(config_class, ["x", given]))
+        value = values[name if name in values else f"{name}_"]
+        words = expected if isinstance(expected, tuple) else (expected,)
+        assert (value if isinstance(value, tuple) else (value,)) == tuple(
+            each.replace("{home}", str(tmp_path)) for each in words
+        )
+
+
+def test_a_variable_that_is_not_set_is_no_part_of_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in ("--output_dir=$NOT_SET_1/x", "--input_files=a,${NOT_SET_1}", "--flagfile=$NOT_SET_1"):
+        with pytest.raises(ConfigError, match="the variable NOT_SET_1 is not set; set it, or write the path out"):
+            flags.parse(PrepareConfig, ["prepare", given])
+    with pytest.raises(ConfigError, match="expected no quotes here, which only a shell removes"):
+        flags.parse(PrepareConfig, ["prepare", "--output_dir='~/x'"])
+    (tmp_path / "a$NOT_SET_1.txt").touch()
+    config = flags.parse(PrepareConfig, ["prepare", "--input_files=a$NOT_SET_1.txt,b"])
+    assert config.input_files == ("a$NOT_SET_1.txt,b",)
+
+
+def test_lines_of_a_mixture_have_paths_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mix").write_text("a=1:~/a\nb=2:$HOME/b # comment\n")
+    assert [source.folder for source in mixture.read(str(tmp_path / "mix"))] == [f"{tmp_path}/a", f"{tmp_path}/b"]

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -161,3 +162,21 @@ def test_a_standard_error_that_is_full_is_no_error(monkeypatch):
         monkeypatch.setattr(sys, "stderr", stream)
         log.configure(0)
         logger.warning("lost")
+
+
+def test_an_encoding_of_standard_output_loses_no_text():
+    program = "from tftrain.host import log; log.configure(0); print('Café データ', flush=True); import logging; "
+    program += "logging.getLogger('tftrain.x').info('\u043f')"
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+        assert (done.stdout.decode(), done.stderr) == ("Café データ\n\u043f\n", b"")
+
+
+def test_no_temporary_folder_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    log.configure(0)
+    with log.native_log_on_failure():
+        os.write(2, b"hidden")
+    assert tempfile.gettempdir() == "/dev/shm"

@@ -10,7 +10,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.vocabulary import SPECIAL_TOKENS
-from tftrain.labelled import examples
+from tftrain.labelled import conll, examples, tables
 from tftrain.labelled.preflight import read_split, with_model_labels
 from tftrain.labelled.splits import open_source
 from tftrain.labelled.tables import read_table
@@ -231,8 +231,8 @@ def test_a_quote_without_an_end_is_refused_and_a_text_of_several_lines_is_not(tm
     [
         ("text,label\n中文,x\n".encode("gb18030"), "byte 11: not UTF-8; .*iconv -f GB18030 -t UTF-8"),
         ("text,label\na,x\n".encode("utf-16"), "byte 0: not UTF-8; .*iconv -f UTF-16 -t UTF-8"),
-        ("text,label\na,x\n".encode("utf-16-le"), "the text is UTF-16; convert it"),
-        ("text,label\n今日,良\n".encode("iso2022_jp"), "the text is ISO-2022-JP; convert it"),
+        ("text,label\na,x\n".encode("utf-16-le"), "UTF-16LE, not UTF-8; convert it"),
+        ("text,label\n今日,良\n".encode("iso2022_jp"), "ISO-2022-JP, not UTF-8; convert it"),
         ("text,label\nGrüße \x81,a\n".encode("latin-1"), "iconv -f "),
     ],
 )
@@ -327,3 +327,12 @@ def test_examples_have_the_names_of_the_model(caplog):
     assert with_model_labels(several, "multi_label", ("a", "b"))[0].label == ("a", "b")
     with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; name classes as"):
         with_model_labels(rows, "classification", ("0", "2"))
+
+
+def test_lines_of_old_systems_are_lines(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_bytes(b"model B-A\rvalue O\r\rkey O\r")
+    assert [sentence.words for sentence in conll.read_sentences(str(path))] == [("model", "value"), ("key",)]
+    for name, content in {"a.tsv": b"text\tlabel\ra\tx\rb\ty\r", "a.jsonl": b'{"text":"a"}\r{"text":"b"}\r'}.items():
+        (tmp_path / name).write_bytes(content)
+        assert [row.values["text"] for row in tables.read_table(str(tmp_path / name))] == ["a", "b"]

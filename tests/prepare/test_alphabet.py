@@ -9,8 +9,8 @@ from tftrain.input.normalization import cut_spaceless
 from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import SPECIAL_TOKENS
 from tftrain.input.words import count_words
-from tftrain.prepare.alphabet import choose_alphabet, vocabulary_warnings
-from tftrain.prepare.vocabulary_learner import learn_wordpiece
+from tftrain.prepare.alphabet import choose_alphabet, joiner_warnings, lost_scripts, vocabulary_warnings
+from tftrain.prepare.vocabulary_learner import learn_sentencepiece, learn_wordpiece
 
 HAN = [*range(0x4E00, 0x4E00 + 1400)]
 SCRIPTS = {
@@ -113,3 +113,18 @@ def test_space_that_words_leave_is_for_the_rare_characters():
 def test_words_too_long_for_any_token_give_no_characters():
     counts = Counter({"\u4e00" * 101: 50, "ab": 1})
     assert choose_alphabet(counts, 500).characters == ("a", "b")
+
+
+def test_a_script_that_becomes_unknown_is_named():
+    counts = Counter({"word": 100_000, "hello": 90_000, "한국어": 3, "문장": 2, "слово": 1})
+    learned, _ = learn_sentencepiece(counts, 20, lower_case=False)
+    (warning,) = lost_scripts(counts, learned)
+    assert "Hangul (100% of 5 words, such as 한국어), Cyrillic (100% of 1 words" in warning
+    assert "Latin" not in warning
+    assert lost_scripts(counts, learn_wordpiece(counts, 300, lambda: None)) == []
+
+
+def test_joiners_that_become_spaces_are_counted():
+    (warning,) = joiner_warnings(Counter({"\u0645\u06cc\u200c\u062e": 4, "a\u200bb": 1, "\u0d9a\u0dca\u200d\u0dbb": 7}))
+    assert warning.startswith("5 words have U+200C or U+200B, which --tokenizer_type=sentencepiece replaces by a space")
+    assert joiner_warnings(Counter({"word": 1})) == []

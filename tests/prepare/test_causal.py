@@ -107,7 +107,7 @@ def byte_pair_tokenizers():
 @given(st.lists(PARAGRAPHS, max_size=8), st.integers(1, 30))
 @settings(max_examples=200)
 def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, texts, size):
-    read = [paragraph for text in texts for paragraph in paragraphs(text, "blank_line")]
+    read = [paragraph for text in texts for paragraph in paragraphs(text, "blank_line", "text")]
     objective = CausalObjective(PrepareConfig(objective="causal", tokenizer_type="bpe"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(causal_objective, "_CHARACTERS_AT_ONCE", size)

@@ -107,3 +107,39 @@ def test_overlong_lines_without_spaces_keep_every_character(tmp_path, monkeypatc
     text = "".join(chr(0x4E00 + number) for number in range(1000))
     (document,) = read_documents(write(tmp_path, text), "blank_line")
     assert "".join(document) == text
+
+
+ENDS = ["\r", "\n", "\r\n", "\x85", "\u2028", "\u2029", "\f", "\v"]
+
+
+@pytest.mark.parametrize("block", [1, 3, 1000])
+@pytest.mark.parametrize("end", ENDS, ids=ascii)
+def test_every_end_of_line_ends_a_line(tmp_path, monkeypatch, end, block):
+    monkeypatch.setattr(corpus, "_BLOCK", block)
+    path = write(tmp_path, end.join(["a b", "c", "", "d", "e", ""]))
+    assert list(read_documents(path, "blank_line")) == [["a b", "c"], ["d", "e"]]
+    assert list(read_documents(path, "file")) == [["a b c", "d e"]]
+    if end in ENDS[:3]:
+        assert list(read_documents(path, "verbatim")) == [["a b", "c", "", "d", "e"]]
+
+
+@pytest.mark.parametrize("text", ["page one\n\fpage two", "page one\f\npage two", "page one\fpage two"])
+def test_a_form_feed_beside_an_end_of_line_is_no_blank_line(tmp_path, text):
+    assert list(read_documents(write(tmp_path, text), "blank_line")) == [["page one", "page two"]]
+    assert list(read_documents(write(tmp_path, text), "verbatim")) == [text.split("\n")]
+
+
+def test_byte_order_marks_of_joined_files_are_no_text(tmp_path):
+    assert list(read_documents(write(tmp_path, "\ufeffa\n\n\ufeffb\n"), "blank_line")) == [["a"], ["b"]]
+
+
+def test_text_without_blank_lines_is_divided_at_the_end_of_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LARGEST_DOCUMENT", 1000)
+    lines, cut = [f"line {number}" for number in range(100)], []
+    for separator in ("blank_line", "file", "verbatim"):
+        with open(write(tmp_path, "\n".join(lines)), "rb") as stream:
+            found = list(corpus.read_documents(stream, "text", separator, cut))
+        assert " ".join(paragraph for document in found for paragraph in document) == " ".join(lines)
+        assert len(found) > 5
+        assert cut == ["text"] * (len(found) - 1)
+        cut.clear()

@@ -1,5 +1,7 @@
 """Duplicate paragraphs: found where a set in memory finds them, however the work is divided."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 
@@ -94,3 +96,9 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
 def test_buckets_grow_with_the_text():
     assert ParagraphIndex.for_text("", 10).buckets == 1
     assert ParagraphIndex.for_text("", 100 << 30).buckets == 401
+
+
+def test_composed_and_decomposed_paragraphs_are_equal(tmp_path):
+    text = "été naïve façade élève garçon Noël château forêt"
+    count, _, _ = divided(tmp_path, [(0, 0, [text]), (0, 1, [unicodedata.normalize("NFD", text)])])
+    assert count == 1

@@ -24,7 +24,7 @@ import pytest
 from tftrain.formats import torch_file
 from tftrain.formats.errors import FormatError
 from tftrain.formats.torch_file import Placeholder, TorchFile
-from tftrain.prepare import sources
+from tftrain.prepare import data_names
 
 MEMORY = 1_500_000_000
 MEGABYTE = b"a" * (1 << 20)
@@ -154,7 +154,7 @@ def test_what_is_spooled_has_a_limit(tmp_path):
 
 
 def test_a_long_name_takes_no_time():
-    assert sources._ending("." * 4_000_000 + "a.TAR.gz.zst") == ".tar"
+    assert data_names.ending("." * 4_000_000 + "a.TAR.gz.zst") == ".tar"
     expected = {
         "a.parquet.gz": ".parquet",
         "a.gz": ".gz",
@@ -163,7 +163,7 @@ def test_a_long_name_takes_no_time():
         "a": "",
         "a.foo.bz2.xz": ".foo",
     }
-    assert {name: sources._ending(name) for name in expected} == expected
+    assert {name: data_names.ending(name) for name in expected} == expected
 
 
 NAMES = [

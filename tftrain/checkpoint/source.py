@@ -21,6 +21,7 @@ import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory import PAGE_BYTES
+from tftrain.host.files import POINTER, POINTER_BYTES, is_pointer
 
 # Number of pages of a file that are looked for in the page cache: if all are cached, so is most of the file.
 PROBES = 3
@@ -38,6 +39,9 @@ def open_file(path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path}: not a regular file")
+    if is_pointer(os.pread(descriptor, POINTER_BYTES, 0)):
+        os.close(descriptor)
+        raise CheckpointError(f"{path}: {POINTER}")
     return descriptor
 
 

@@ -80,6 +80,7 @@ def flag(
     implementation: str | None = None,
     path: bool = False,
     in_file: bool = False,
+    location: bool = False,
     on_resume: str | None = None,
     restrict: Mapping[str, tuple] | None = None,
 ) -> Any:
@@ -96,13 +97,15 @@ def flag(
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         path: whether the value is a path or a glob, see `with_absolute_paths`.
         in_file: whether the value may be the name of a file that has the text; a checkpoint holds the text.
+        location: whether the value has a path beside other words, such as FORMAT:PATH.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
         restrict: by another flag, the values of it that this flag is for, see `restricted`.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
     kinds = {"implementation": implementation, "path": path, "on_resume": on_resume, "restrict": restrict or {}}
-    return dataclasses.field(default=default, metadata={"help": help, "in_file": in_file, **limits, **kinds})
+    texts = {"help": help, "in_file": in_file, "has_path": path or in_file or location}
+    return dataclasses.field(default=default, metadata={**texts, **limits, **kinds})
 
 
 def help_of(section: Any, field: dataclasses.Field) -> str:
@@ -126,7 +129,7 @@ def on_resume(section: Any) -> dict[str, str | None]:
     default, kinds = getattr(section, "ON_RESUME", None), {}
     for field in dataclasses.fields(section):
         is_free = field.metadata["path"] or field.metadata["implementation"] is not None
-        kinds[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
+        kinds[field.name] = field.metadata["on_resume"] or ("free" if is_free and default else default)
     return kinds
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tftrain.config.fields import Problem
-from tftrain.host.files import read_small
+from tftrain.host.files import expanded, read_small
 
 MAX_BYTES = 1 << 18
 MAX_FILES = 100
@@ -64,7 +64,10 @@ class _Reader:
     def read(self, name: str, within: tuple[str, ...]) -> None:
         """Reads a file; `within` are the files that include it, the outermost first."""
         self._files += 1
-        path = os.path.expanduser(name.strip())
+        try:
+            path = expanded(name.strip())
+        except ValueError as error:
+            return self.refuse(name, str(error))
         real_path = os.path.realpath(path)
         if real_path in within:
             return self.refuse(name, f"the file includes itself, through {within[-1]}; remove that line")

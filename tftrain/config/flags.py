@@ -20,6 +20,7 @@ from tftrain.config import flagfile
 from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections
 from tftrain.config.suggestions import REPLACED, suggest
 from tftrain.host.exit_codes import ExitCode
+from tftrain.host.files import expanded
 
 Config = TypeVar("Config")
 
@@ -85,7 +86,7 @@ def read(
         stray = _without_arguments(stray, arguments)
     problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
     named = frozenset(name for name in values if values[name].present)
-    filled = [_fill(section, values, named) for section in sections(defaults)]
+    filled = [_fill(section, values, named, problems) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
         return filled[0], problems, named
     by_class = {part.__class__: part for part in filled}
@@ -188,9 +189,17 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     return values
 
 
-def _fill(section: Any, values: flags.FlagValues, named: Collection[str]) -> Any:
+def _fill(section: Any, values: flags.FlagValues, named: Collection[str], problems: list[Problem]) -> Any:
     """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
-    read_values = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
+    read_values = {}
+    for field in dataclasses.fields(section):
+        value = values[flag_name(field)].value
+        try:
+            if value and field.metadata["has_path"]:
+                value = [expanded(each) for each in value] if isinstance(value, list) else expanded(value)
+        except ValueError as error:
+            problems.append(Problem(flag_name(field), value, str(error)))
+        read_values[field.name] = value
     filled = dataclasses.replace(
         section, **{name: tuple(value) if isinstance(value, list) else value for name, value in read_values.items()}
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tftrain.config.fields import Problem
 from tftrain.config.lines import of_file
 from tftrain.host.addresses import absolute
+from tftrain.host.files import expanded
 
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
 PERIOD = 832040
@@ -82,8 +83,9 @@ def with_absolute_paths(value: str | None) -> str | None:
 
 
 def _entries(value: str) -> list[str]:
-    lines = of_file(value, _FORM, _MAX_BYTES) if os.path.isfile(value) else value.split(",")
-    return [line.strip() for line in lines if line.strip()]
+    if not os.path.isfile(value):
+        return [line.strip() for line in value.split(",") if line.strip()]
+    return [expanded(line.strip()) for line in of_file(value, _FORM, _MAX_BYTES) if line.strip()]
 
 
 def _number(text: str) -> float | None:

@@ -20,12 +20,14 @@ from tftrain.host.addresses import is_address
 class ModelSource:
     """The model, and its tokenizer."""
 
-    output_dir: str | None = flag(None)
+    output_dir: str | None = flag(None, path=True)
     """Output folder of a run, or its address: its newest checkpoint, or its best if fine-tuned."""
-    init_checkpoint: str | None = flag(None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.")
+    init_checkpoint: str | None = flag(
+        None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.", location=True
+    )
     weights: str = flag("trained", choices=WEIGHTS)
     """Weights of a run: averaged are the moving average of its ema_decay."""
-    tokenizer_dir: str | None = flag(None)
+    tokenizer_dir: str | None = flag(None, path=True)
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tftrain.formats.errors import FormatError
+from tftrain.host.files import pointer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64, "I64": np.int64}
@@ -34,6 +35,8 @@ class SafetensorsFile:
             FormatError: it can't be read, or is not a safetensors file.
         """
         self.path = path
+        if words := pointer(path):
+            raise FormatError(f"{path}: {words}")
         try:
             self._file = safe_open(str(path), framework="numpy")
             names = list(self._file.keys())

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.formats.errors import FormatError, MissingFileError
+from tftrain.host.files import pointer
 
 # Small tensors share a data file of about so many bytes.
 FILE_BYTES = 2**26
@@ -33,6 +34,8 @@ class TfCheckpoint:
         self.path = prefix
         if not prefix.with_name(f"{prefix.name}.index").is_file():
             raise MissingFileError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
+        if words := next(filter(None, map(pointer, prefix.parent.glob(f"{prefix.name}.*"))), ""):
+            raise FormatError(f"{prefix}: {words}")
         try:
             self._reader = tf.train.load_checkpoint(str(prefix))
             self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.formats.errors import FormatError
-from tftrain.host.files import one_line
+from tftrain.host.files import one_line, pointer
 from tftrain.prepare import archives
 
 _STORAGES = {
@@ -85,6 +85,8 @@ class TorchFile:
             FormatError: it is not a file of `torch.save`, or of a version before 1.6.
         """
         self.path = path
+        if words := pointer(path):
+            raise FormatError(f"{path}: {words}")
         try:
             self._archive = archives.open_zip(open(path, "rb"))  # noqa: SIM115
             entry = next((name for name in self._archive.namelist() if name.endswith("/data.pkl")), "data.pkl")

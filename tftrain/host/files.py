@@ -25,6 +25,55 @@ _WITH_KEY = r"^[^/?#@:]*:(?!\d+(?:[/?#]|$)).*@"
 USERINFO = {True: re.compile(rf"^[^/?#]*@|{_WITH_KEY}"), False: re.compile(_WITH_KEY)}
 
 
+# Where a path begins in the value of a flag: after FORMAT:, SHARE:, "=" of a phase, and file://.
+_HOME = re.compile(r"(^\s*|[:=]\s*|file://)(~[\w.-]*)(?=[/\s]|$)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
+def expanded(value: str) -> str:
+    """Returns a path, or a list with paths, with `~` and variables as a shell replaces them; not in addresses of HTTP.
+
+    A name that exists may have "$" in it.
+
+    Raises:
+        ValueError: a variable is not set, or there are quotes, as on a line of a flagfile.
+    """
+
+    def variable(match: re.Match) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise ValueError(f"the variable {name} is not set; set it, or write the path out")
+        return os.environ[name]
+
+    if value[:1] in ("'", '"') and value[:1] == value[-1:] and not os.path.lexists(value):
+        raise ValueError("expected no quotes here, which only a shell removes")
+    parts = [value] if os.path.lexists(value) else re.split("([,;])", value)
+    for index, part in enumerate(parts):
+        if not part.startswith(("http://", "https://")):
+            part = _HOME.sub(lambda match: match[1] + os.path.expanduser(match[2]), part)
+            parts[index] = part if os.path.lexists(part) else _VARIABLE.sub(variable, part)
+    return "".join(parts)
+
+
+POINTER = "a Git LFS pointer, not the file itself; run git lfs pull where it was cloned"
+_POINTER = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com|git-media\.io)/")
+POINTER_BYTES = 64  # that tell
+
+
+def is_pointer(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is a pointer that Git LFS puts in the place of a file."""
+    return _POINTER.match(beginning) is not None
+
+
+def pointer(path: str | os.PathLike) -> str:
+    """Returns what to say of a file that is a pointer of Git LFS; "" if it is none or can't be read."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            return POINTER if is_pointer(file.read(POINTER_BYTES) or b"") else ""
+    except OSError:
+        return ""
+
+
 def shown(text: str) -> str:
     """Returns a text whose addresses have no user, password, query or fragment, which may be secrets."""
 
@@ -81,6 +130,8 @@ def read_small(path: str, limit: int) -> bytes:
         content = read_at_most(file, limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"Larger than {limit} bytes", path)
+    if is_pointer(content):
+        raise OSError(errno.EINVAL, POINTER, path)
     return content
 
 

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -85,6 +86,13 @@ def configure(
         host: of the rank, for warnings and errors; "" if all ranks share one.
     """
     closed = replace_closed_streams()
+    for stream_of_process in (sys.stdout, sys.stderr):
+        if hasattr(stream_of_process, "reconfigure"):  # A notebook has others.
+            stream_of_process.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # TensorFlow asks for the name of a temporary folder when it is imported.
+        tempfile.tempdir = "/dev/shm"
     root = logging.getLogger("tftrain")
     # TensorFlow and absl may give the root logger a handler of their own, which would repeat every line.
     root.propagate = False

@@ -23,6 +23,7 @@ import google_crc32c
 import numpy as np
 
 from tftrain.host import addresses
+from tftrain.host.files import POINTER, POINTER_BYTES, is_pointer
 from tftrain.input import mirror
 from tftrain.input.errors import DataError
 from tftrain.input.record_index import FRAME_BYTES, read_index, write_index
@@ -205,6 +206,8 @@ class _OpenFile:
             raise DataError(f"{self.path}: {error.strerror}; expected a TFRecord file that can be read") from error
         if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
+        if is_pointer(os.pread(self._descriptor, POINTER_BYTES, 0)):
+            raise DataError(f"{self.path}: {POINTER}")
         self.size = status.st_size
         if address := mirror.address_of(path):
             self._blocks, self.path = mirror.Blocks(path, address, self.size), address

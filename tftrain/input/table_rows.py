@@ -11,12 +11,15 @@ from typing import Any, AnyStr, BinaryIO, NamedTuple
 import msgspec
 
 from tftrain.host import strict_json
+from tftrain.input import seven_bit
 from tftrain.input.errors import DataError
 
 LONGEST_LINE = 1 << 26
 HEADER_AGAIN = "the names of the columns again; remove the line"  # the fault of a row of files that were joined
 # Commas and brackets in a row of JSON. A value takes up to two hundred bytes of memory.
 MOST_MARKS = 1 << 21
+_BEGINNING = 1 << 13
+_SUSPECT = re.compile("[\0\x1b]")
 
 
 class Row(NamedTuple):
@@ -32,7 +35,11 @@ def json_rows(stream: BinaryIO, name: str, is_strict: bool = False) -> Iterator[
 
     With `is_strict`, which takes longer, a name that occurs twice in an object is a fault. Else the last one counts.
     """
-    for number, line in enumerate(_lines(stream.readline, name), 1):
+    readline = stream.readline
+    if _end_of_line(stream) == "\r":
+        text = io.TextIOWrapper(stream, encoding="latin-1", newline="\r")
+        readline = lambda size: text.readline(size).encode("latin-1")  # noqa: E731
+    for number, line in enumerate(_lines(readline, name), 1):
         where = f"{name}, line {number}"
         if not (line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()):
             continue
@@ -82,7 +89,8 @@ def separated_rows(
 def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields the number of the last line, the fields and the fault of each record."""
     is_tsv = delimiter == "\t"
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="\n" if is_tsv else "")
+    newline = _end_of_line(stream) if is_tsv else ""
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
     lines = _lines(text.readline, name)
     if not is_tsv:
         delimiter, lines = _delimited(lines, delimiter)
@@ -121,6 +129,12 @@ def _delimited(lines: Iterator[str], delimiter: str) -> tuple[str, Iterator[str]
     return (found or [delimiter])[0], itertools.chain([first] if first else [], lines)
 
 
+def _end_of_line(stream: BinaryIO) -> str:
+    """Returns what ends the lines of a file: a carriage return in those of old systems, else a line feed."""
+    beginning = stream.peek(1) if hasattr(stream, "peek") else stream.getvalue()[:_BEGINNING]
+    return "\n" if b"\n" in beginning or b"\r" not in beginning[:-1] else "\r"
+
+
 def _check_length(size: int, place: str) -> None:
     if size >= LONGEST_LINE:
         raise DataError(f"{place}: longer than {LONGEST_LINE >> 20} MiB; leave the file out")
@@ -131,4 +145,6 @@ def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
     while line := readline(LONGEST_LINE):
         number += 1
         _check_length(len(line), f"{name}, line {number}")
+        if isinstance(line, str) and _SUSPECT.search(line) and (encoding := seven_bit.encoding(line)):
+            raise DataError(f"{name}, line {number}: {encoding}")
         yield line

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tftrain.host import strict_json
-from tftrain.host.files import reason
+from tftrain.host.files import pointer, reason
+from tftrain.input import seven_bit
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
 
@@ -57,6 +58,8 @@ def read_bytes(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: not a regular file")
+        if words := pointer(path):
+            raise DataError(f"{path}: {words}")
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {reason(error)}") from error
@@ -73,11 +76,8 @@ def read_text(path: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start}: not UTF-8; {_conversion(content)}") from error
-    encoding = "UTF-16" if text.count("\0") > len(text) / 4 else "ISO-2022-JP" if "\x1b$" in text else ""
-    if encoding:
-        raise DataError(f"{path}: the text is {encoding}; convert it, for instance with iconv -f {encoding} -t UTF-8")
-    if text.startswith("version https://git-lfs"):
-        raise DataError(f"{path}: a pointer of Git LFS in place of the file; run git lfs pull")
+    if encoding := seven_bit.encoding(text):
+        raise DataError(f"{path}: {encoding}")
     return text if "\n" in text else text.replace("\r", "\n")
 
 

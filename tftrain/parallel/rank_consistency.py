@@ -20,7 +20,6 @@ from tftrain.parallel.mesh import AgreedMeshError, Mesh
 Facts = Mapping[str, str]
 
 # Paths may differ between hosts. All ranks must agree on whether a path is given and on the content there.
-ALSO_PATHS = ("mix", "output_dir", "local_dir", "resume")
 NO_PATHS = ("auto", "none")
 MAX_SHOWN = 8
 
@@ -32,7 +31,7 @@ def settings(config: TrainConfig) -> Facts:
         kinds = on_resume(section)
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if (field.metadata["path"] or field.name in ALSO_PATHS) and value not in NO_PATHS:
+            if (field.metadata["path"] or field.name == "mix") and value not in NO_PATHS:
                 value = value and "a path"
             if kinds[field.name] != "host":
                 facts[f"--{field.name}"] = str(value)

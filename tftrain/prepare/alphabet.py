@@ -8,6 +8,7 @@ is a word of its own, so it has one.
 
 import bisect
 import itertools
+import unicodedata
 from collections import Counter
 from typing import NamedTuple
 
@@ -78,6 +79,34 @@ def _reached(shares: list[int]) -> int:
     """Returns the smallest number of first entries whose sum is COVERAGE of all."""
     sums, limit = list(itertools.accumulate(shares)), COVERAGE * sum(shares)
     return bisect.bisect_left(sums, limit) + 1 if sums else 0
+
+
+def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> list[str]:
+    """Returns a warning that names the scripts most of whose words have a character that a learned vocabulary lacks."""
+    known = set().union(*vocabulary.tokens[len(SPECIAL_TOKENS) :])
+    words, lost, example = Counter(), Counter(), {}
+    for word, count in counts.items():
+        script = unicodedata.name(next(filter(str.isalpha, word), "?"), "?").partition(" ")[0]
+        if len(word) <= LONGEST_WORD:
+            words[script] += count
+            plain = word if vocabulary.tokenizer_type == "wordpiece" else unicodedata.normalize("NFKC", word)
+            if not known.issuperset(plain) and not known.issuperset(plain.casefold()):
+                lost[script] += count
+                example.setdefault(script, word)
+    shown = [
+        f"{script.capitalize()} ({count / words[script]:.0%} of {words[script]:,} words, such as {example[script]})"
+        for script, count in lost.most_common()
+        if 2 * count > words[script]
+    ]
+    remedy = "use a larger --vocab_size, or --tokenizer_type=bpe, which knows all text"
+    return [f"words of rare scripts become [UNK]: {', '.join(shown)}; {remedy}"] if shown else []
+
+
+def joiner_warnings(counts: Counter) -> list[str]:
+    """Returns a warning if words have characters without width, which sentencepiece replaces by a space."""
+    found = sum(count for word, count in counts.items() if "\u200c" in word or "\u200b" in word)
+    what = "which --tokenizer_type=sentencepiece replaces by a space; with --tokenizer_type=bpe they stay"
+    return [f"{found:,} words have U+200C or U+200B, {what}"] if found else []
 
 
 def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> list[str]:

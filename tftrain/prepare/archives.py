@@ -1,4 +1,4 @@
-"""The files in a .tar or .zip archive, in its order. Links are left out, and hidden ones, as in folders."""
+"""The files in a .tar or .zip archive, in its order, each with its first bytes. Links are left out."""
 
 import io
 import stat
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
+from tftrain.host.files import POINTER_BYTES
+from tftrain.prepare.data_names import is_card
+
 # A header of a tar archive with long names or further fields, the list of members at the end of a .zip, and a name.
 _LARGEST_HEADER = 1 << 20
 _LARGEST_LIST = 1 << 25
 _LONGEST_NAME = 1 << 12
+_LARGEST_CARD = 1 << 20
 
 
 class _CheckedTarInfo(tarfile.TarInfo):
@@ -52,27 +56,34 @@ def open_zip(file: BinaryIO) -> zipfile.ZipFile:
     return zipfile.ZipFile(SimpleNamespace(read=read, seek=file.seek, tell=file.tell, seekable=file.seekable))
 
 
-def tar_members(stream: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Yields name and content of each file in a tar archive, which is read once from its beginning to its end."""
+# The path in the archive, the first bytes, and the name and content of a file.
+Member = tuple[str, bytes, tuple[str, BinaryIO]]
+
+
+def tar_members(stream: BinaryIO, name: str) -> Iterator[Member]:
+    """Yields the files in a tar archive, which is read once from its beginning to its end."""
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_CheckedTarInfo) as archive:
         archive.fileobj.seekable = lambda: False  # tarfile's stream lacks this method, which io needs.
         for member in archive:
             archive.members, archive.pax_headers = [], {}  # They would grow with every member.
-            if member.isreg() and not _is_hidden(member.name):
-                yield f"{name}/{member.name}", archive.extractfile(member)
+            if member.isreg():
+                yield _member(name, member.name, archive.extractfile(member), member.size)
 
 
-def zip_members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Yields name and content of each file in a zip archive; the archive must be seekable."""
+def zip_members(file: BinaryIO, name: str) -> Iterator[Member]:
+    """Yields the files in a zip archive, which must be seekable."""
     with open_zip(file) as archive:
         for member in archive.infolist():
             is_link = stat.S_ISLNK(member.external_attr >> 16)
-            if not (member.is_dir() or is_link or _is_hidden(member.filename)):
+            if not (member.is_dir() or is_link):
                 with archive.open(member) as content:
-                    yield f"{name}/{member.filename}", io.BufferedReader(content)
+                    yield _member(name, member.filename, io.BufferedReader(content), member.file_size)
 
 
-def _is_hidden(name: str) -> bool:
+def _member(archive: str, name: str, content: BinaryIO, size: int) -> Member:
     if len(name) > _LONGEST_NAME:
         raise tarfile.ReadError(f"a member with a name of {len(name)} characters; expected at most {_LONGEST_NAME}")
-    return any(part.startswith(".") and part != "." for part in name.split("/"))
+    beginning = content.peek(POINTER_BYTES)[:POINTER_BYTES] if size else b""
+    if is_card(name) and size <= _LARGEST_CARD:  # It waits until the kind of the data is known.
+        content = io.BufferedReader(io.BytesIO(content.read()))
+    return name, beginning, (f"{archive}/{name}", content)

@@ -16,6 +16,7 @@ from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 1 << 26
+_is_view = getattr(types, "is_binary_view", types.is_binary)  # Older versions have no views.
 
 
 def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
@@ -78,7 +79,7 @@ def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, n
 
 
 def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
-    """Yields the values of a column, or its type for each if that is neither text nor a number."""
+    """Yields the values of a column, or its type for each if that is neither text, bytes, a number nor a UUID."""
     column = _checked(column)
     is_shared = types.is_dictionary(column.type)
     words = _checked(column.dictionary) if is_shared else column
@@ -88,10 +89,10 @@ def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
 
 def _checked(column: pyarrow.Array) -> pyarrow.Array:
     """Returns an array whose texts lie in their buffers, which Arrow does not check on its own, UTF-8 or not."""
-    if isinstance(column, pyarrow.ExtensionArray):
+    if isinstance(column, pyarrow.ExtensionArray) and column.type.extension_name != "arrow.uuid":
         column = column.storage
     as_bytes = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
-    if column.type in as_bytes or types.is_string_view(column.type):
+    if column.type in (*as_bytes, *as_bytes.values()) or types.is_string_view(column.type) or _is_view(column.type):
         column.view(as_bytes.get(column.type, column.type)).validate(full=True)
     return column
 
@@ -100,10 +101,12 @@ def _value(scalar: pyarrow.Scalar, name: str) -> Any:
     kind = scalar.type
     if not scalar.is_valid:
         return None
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        text = scalar.as_buffer()
-        if text.size > LONGEST_LINE:
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    if is_text or types.is_binary(kind) or types.is_large_binary(kind) or _is_view(kind):
+        content = scalar.as_buffer()
+        if content.size > LONGEST_LINE:
             raise DataError(f"{name}: a row of more than {LONGEST_LINE >> 20} MiB; leave the file out")
-        return text.to_pybytes().decode(errors="surrogateescape")
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return scalar.as_py() if is_number else kind
+        return content.to_pybytes().decode(errors="surrogateescape") if is_text else content.to_pybytes()
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+    is_identity = types.is_fixed_size_binary(kind) or getattr(kind, "extension_name", "") == "arrow.uuid"
+    return scalar.as_py() if is_number or is_identity else kind

@@ -1,8 +1,11 @@
 """The columns of a table that a preparation reads: a document's text and, if there is one, its id."""
 
+import math
 import re
+import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 from tftrain.host.files import listed
 from tftrain.input.errors import DataError
@@ -10,6 +13,8 @@ from tftrain.input.table_rows import Row
 
 _COLUMNS_SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8
+_ARROW_TYPE = re.compile("(?<!None)Type$")
+_UUID_BYTES = 16
 
 
 class Columns(NamedTuple):
@@ -34,16 +39,38 @@ class Columns(NamedTuple):
 
     def of(self, row: Row) -> tuple[str, str | None, str | None]:
         """Returns text, id and fault of a row. A fault says where the row is and what is wrong."""
-        fault, values = row.fault, row.values
-        for column, kinds, expected in ((self.text, (str,), "text"), (self.id, (str, int), "text or a whole number")):
+        fault, found = row.fault, {}
+        for column, convert, expected in ((self.text, _text, "text"), (self.id, _id, "text or a whole number")):
             if fault or column is None:
                 continue
-            if column not in values:
-                fault = f"no column {column}; the row has {listed([*values], _COLUMNS_SHOWN) or 'none'}"
-            elif type(values[column]) not in kinds:
-                fault = f"column {column}: {type(values[column]).__name__}; expected {expected}"
-            elif _SURROGATE.search(str(values[column])):
-                fault = f"column {column}: not UTF-8"
+            value = row.values.get(column)
+            found[column, convert] = convert(value)
+            if column not in row.values:
+                fault = f"no column {column}; the row has {listed([*row.values], _COLUMNS_SHOWN) or 'none'}"
+            elif found[column, convert] is None:
+                kind = str(value) if _ARROW_TYPE.search(type(value).__name__) else type(value).__name__
+                fault = f"column {column}: {kind}; expected {expected}"
+            elif _SURROGATE.search(found[column, convert]):
+                fault = f"column {column}: {'bytes that are ' if isinstance(value, bytes) else ''}not UTF-8"
         if fault:
             return "", None, f"{row.place}: {fault}"
-        return values[self.text], self.id and str(values[self.id]), None
+        return found[self.text, _text], found.get((self.id, _id)), None
+
+
+def _text(value: Any) -> str | None:
+    """Returns a value of a column as text, which may be bytes of UTF-8; None if it is none."""
+    if isinstance(value, bytes):  # Texts of a fixed size are filled up.
+        return value.rstrip(b"\0").decode(errors="surrogateescape")
+    return value if type(value) is str else None
+
+
+def _id(value: Any) -> str | None:
+    """Returns a value of a column as an id: text, a whole number of any type, a UUID, or bytes; None if it is none."""
+    if isinstance(value, bytes):
+        text = _text(value)
+        if text.isprintable() and not _SURROGATE.search(text):
+            return text
+        return str(uuid.UUID(bytes=value)) if len(value) == _UUID_BYTES else value.hex()
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
+        value = int(value)
+    return str(value) if type(value) in (str, int) or isinstance(value, uuid.UUID) else None

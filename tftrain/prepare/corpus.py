@@ -6,47 +6,74 @@ A document is a list of paragraphs without line breaks. There are three formats 
     file: every file is one document, and blank lines separate its paragraphs. The lines of a paragraph are joined, as
         in a book with wrapped lines.
     verbatim: every file is one document, and every line is a paragraph as it is, blank ones too, but not at the end.
+
+A line ends with a line feed, a carriage return or both, and with each other mark at which Unicode breaks a line: form
+feed, vertical tab, NEL, U+2028 and U+2029. A form feed beside another end is no line of its own. Lines of verbatim text
+keep these other marks. A document that is too large for memory ends with a line, and another one begins.
 """
 
 import codecs
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from tftrain.input import seven_bit
 from tftrain.input.errors import DataError
 
 _BLOCK = 1 << 20
 # Longer paragraphs are split between words. This bounds the memory for one line of input.
 LONGEST_PARAGRAPH = 1 << 16
-# Bytes of memory for the paragraphs of one document.
-LARGEST_DOCUMENT = 1 << 28
+# Bytes of memory for the paragraphs of one document: of a row of a table, and of a file, which is cut there.
+LARGEST_ROW = 1 << 28
+LARGEST_DOCUMENT = 1 << 26
+_RETURN, _RARE_ENDS = "\r", "\f\v\x85\u2028\u2029"
+_END = re.compile("[\f\v]?(?:\r\n|[\n\r\x85\u2028\u2029])[\f\v]?|[\f\v]")
+_ENDS_HELD = 1 << 10  # until the next block of a file is read
 _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
-def read_documents(stream: BinaryIO, name: str, separator: str) -> Iterator[list[str]]:
+def read_documents(stream: BinaryIO, name: str, separator: str, cut: list[str]) -> Iterator[list[str]]:
     """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
+    `cut` takes the name of the file for each document that is too large for memory.
+
     Raises:
-        DataError: a document is too large, or not UTF-8; the message gives the byte offset in the uncompressed text.
+        DataError: it is not UTF-8; the message gives the byte offset in the uncompressed text.
     """
-    yield from _documents(_lines(stream, name), separator, name)
+    yield from _documents(_lines(stream, name, separator), separator, name, cut)
 
 
 def paragraphs(text: str, separator: str, name: str) -> list[str]:
     """Returns the paragraphs of a text that is one document, as in a file; raises DataError if it is too large."""
-    lines = (part for line in text.replace("\r\n", "\n").split("\n") for part in _cut(line))
+    lines = (part for line in _with_line_feeds(text, separator).split("\n") for part in _cut(line))
     return [paragraph for document in _documents(lines, separator, name) for paragraph in document]
 
 
-def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list[str]]:
+def _with_line_feeds(text: str, separator: str) -> str:
+    """Returns a text whose lines all end with a line feed, without byte order marks at their beginnings."""
+    if separator == "verbatim":
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    elif any(mark in text for mark in _RARE_ENDS):
+        text = _END.sub("\n", text)
+    elif _RETURN in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\n\ufeff", "\n")
+
+
+def _documents(lines: Iterable[str], separator: str, name: str, cut: list[str] | None = None) -> Iterator[list[str]]:
     document: list[str] = []
     wrapped: list[str] = []
     size = 0
     for line in lines:
         words = " ".join(line.split()) if separator != "verbatim" else line
         size += sys.getsizeof(words)
-        if size > LARGEST_DOCUMENT:
-            raise DataError(f"{name}: a document takes over {LARGEST_DOCUMENT >> 20} MiB; divide it, or leave it out")
+        if cut is not None and size > LARGEST_DOCUMENT and (document or wrapped):
+            yield [*document, " ".join(wrapped)] if wrapped else document
+            cut.append(name)
+            document, wrapped, size = [], [], sys.getsizeof(words)
+        elif size > LARGEST_ROW:
+            raise DataError(f"{name}: a document takes over {LARGEST_ROW >> 20} MiB; divide it, or leave it out")
         if separator == "verbatim":
             document.append(line)
         elif separator == "file":
@@ -68,7 +95,7 @@ def _documents(lines: Iterable[str], separator: str, name: str) -> Iterator[list
         yield document
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
+def _lines(stream: BinaryIO, name: str, separator: str) -> Iterator[str]:
     """Yields the lines of a file, long ones in parts."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     offset, rest, bom_checked = 0, "", False
@@ -86,11 +113,19 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
         offset += len(block)
         if text and not bom_checked:
             text, bom_checked = text.removeprefix("\ufeff"), True
-        *complete, rest = (rest + text).replace("\r\n", "\n").split("\n")
+        if encoding := seven_bit.encoding(text):
+            raise DataError(f"{name}: {encoding}, or leave it out")
+        text = rest + text
+        # The ends of lines at the end of a block belong together with those that follow.
+        held = text[len(text.rstrip(f"\n\r\ufeff{_RARE_ENDS}")) :] if block else ""
+        held = held if len(held) < _ENDS_HELD else ""
+        *complete, rest = _with_line_feeds(text[: len(text) - len(held)], separator).split("\n")
+        rest += held
         for line in complete:
             yield from _cut(line)
-        *parts, rest = _cut(rest)
-        yield from parts
+        if not held:
+            *parts, rest = _cut(rest)
+            yield from parts
     if rest:
         yield rest
 

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import operator
 import os
 import shutil
 from collections import Counter, defaultdict
@@ -26,7 +27,7 @@ from tftrain.input.errors import DataError
 from tftrain.prepare import appended_files, builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, among, document_numbers, find_duplicates, read_duplicates
 from tftrain.prepare.near_duplicates import Bands, find_pairs, joined
-from tftrain.prepare.sources import Part
+from tftrain.prepare.sources import Notes, Part
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -147,15 +148,15 @@ class Spool:
             writer.flush()
 
 
-def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None]:
-    """Returns numbers of documents (also empty ones), of bytes and of bad rows, and the fault of the first bad row."""
-    documents, size, bad_rows, first = 0, 0, 0, None
-    for document in sources.read(parts, config):
+def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None, Notes]:
+    """Returns numbers of documents, also empty ones, of bytes and bad rows, the first bad row's fault, and notes."""
+    documents, size, bad_rows, first, notes = 0, 0, 0, None, Notes([], [])
+    for document in sources.read(parts, config, notes):
         documents += 1
         size += sum(len(paragraph.encode()) + 1 for paragraph in document.paragraphs)
         bad_rows += document.fault is not None
         first = first or document.fault
-    return documents, size, bad_rows, first
+    return documents, size, bad_rows, first, notes
 
 
 def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
@@ -182,7 +183,7 @@ def read_corpus(
     Raises:
         DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
-    groups, firsts, bad_rows = [], [], 0
+    groups, firsts, bad_rows, notes = [], [], 0, Notes([], [])
     if config.builtin_corpus:
         documents = _builtin_documents(config, workers)
         total = sum(len(paragraph.encode()) + 1 for document in documents for paragraph in document)
@@ -190,11 +191,13 @@ def read_corpus(
     else:
         groups, documents, total = list(_groups(inputs)), None, 0
         tasks = [(group, config) for group in groups]
-        for counted, size, bad, fault in workers.run("count documents", count_parts, tasks):
+        for counted, size, bad, fault, own in workers.run("count documents", count_parts, tasks):
             if bad and not bad_rows:
                 logger.warning(f"--skip_bad_rows: rows are left out, the first: {fault}")
             firsts.append(sum(firsts[-1:]) + counted)
-            total, bad_rows = total + size, bad_rows + bad
+            total, bad_rows, notes = total + size, bad_rows + bad, Notes(*map(operator.add, notes, own))
+        for line in notes.words():
+            logger.info(line)
     count = sum(firsts[-1:]) if documents is None else len(documents)
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, count, total, attempt, smallest_chunk)

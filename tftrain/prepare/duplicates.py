@@ -9,6 +9,7 @@ files of their chunks. The result does not depend on the number of workers, nor 
 import hashlib
 import os
 import struct
+import unicodedata
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ class Rows:
         Numbers are those of the file, of the document in it, and of the document's chunk among all chunks.
         """
         for number, paragraph in enumerate(paragraphs):
-            text = paragraph.casefold().encode()
+            text = unicodedata.normalize("NFC", paragraph).casefold().encode()
             if len(text) >= MIN_BYTES:
                 digest = hashlib.blake2b(text, digest_size=16).digest()
                 row = digest + _PLACE_AND_CHUNK.pack(file, document, number, chunk)

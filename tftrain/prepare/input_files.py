@@ -1,29 +1,34 @@
 """The files that `--input_files` names: files, folders, globs and addresses, with commas or in several flags."""
 
+import contextlib
 import errno
 import glob
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from tftrain.host import addresses
+from tftrain.host.files import POINTER_BYTES, expanded
 from tftrain.host.files import reason as reason_of
 from tftrain.input.errors import DataError, MissingFileError
+from tftrain.prepare import data_names
 
 logger = logging.getLogger(__name__)
 
 # Number of commas that the name of one file or one glob may contain.
 _COMMAS_IN_NAME = 16
+LARGEST_POINTER = 1 << 10
 
 
 def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[list[str], int]:
     """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
 
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
-    folder, a glob or an address. A folder means all regular files below it, through links too; files and folders whose
-    names begin with a dot are left out, and what `datasets` saves beside its files. A name that exists is never split
-    at its commas and never read as a glob.
+    folder, a glob or an address. A folder means all regular files below it, through links too, that are data by
+    `data_names`; the log has the number of the others. A name that exists is never split at its commas and never read
+    as a glob.
 
     Raises:
         MissingFileError: a name matches no file.
@@ -31,19 +36,27 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}
-    for value in values:
+    left_out: list[str] = []
+    for value in map(expanded, values):
         for name, matches in _names(value):
             before = len(unreadable)
             _note_unlisted(name, unreadable)
-            named = matches or ([] if addresses.is_address(name) else [name])
-            files = _data_files([path for match in named for path in _files(match, unreadable)])
+            others: list[str] = []
+            if addresses.is_address(name):
+                files = _at_address(name, matches, others)
+            else:
+                files = [path for match in matches or [name] for path in _files(match, unreadable, others)]
+            left_out += others
             if not files and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
+                reason = f"no data; {data_names.words(others)}" if others else reason
                 raise MissingFileError(
                     f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
             for path in files:
                 paths.setdefault(os.path.realpath(path), path)
+    if left_out:
+        logger.info(data_names.words(left_out))
     if unreadable:
         path, reason = min(unreadable.items())
         more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
@@ -86,15 +99,14 @@ def _matches(name: str) -> list[str]:
             raise DataError(f"--input_files={name}: {reason}") from error
     if os.path.exists(name):
         return [name]
-    # A shell does not expand "~" after "=".
-    return glob.glob(os.path.expanduser(name), recursive=True)
+    return glob.glob(name, recursive=True)
 
 
-def _files(path: str, unreadable: dict[str, str]) -> list[str]:
-    """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
+def _files(path: str, unreadable: dict[str, str], left_out: list[str]) -> list[str]:
+    """Returns a file, or the data below a folder; the rest goes into `left_out` and, with the reason, `unreadable`."""
     if not os.path.isdir(path):
-        return [path] if addresses.is_address(path) or _is_file(path, unreadable) else []
-    paths, visited = [], {os.path.realpath(path)}
+        return [] if _beginning(path, unreadable) is None else [path]
+    entries, visited = [], {os.path.realpath(path)}
 
     def is_new(folder: str) -> bool:
         real = os.path.realpath(folder)
@@ -104,42 +116,78 @@ def _files(path: str, unreadable: dict[str, str]) -> list[str]:
         unreadable[error.filename] = _reason(error.filename, error)
 
     for folder, folders, names in os.walk(path, onerror=note, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".") and is_new(os.path.join(folder, name))]
-        files = [os.path.join(folder, name) for name in names if not name.startswith(".")]
-        paths += [file for file in files if _is_file(file, unreadable)]
-    return paths
+        left_out += [os.path.join(folder, name, "") for name in sorted(folders) if data_names.hides(name)]
+        folders[:] = [name for name in folders if not data_names.hides(name) and is_new(os.path.join(folder, name))]
+        for file in (os.path.join(folder, name) for name in names):
+            ignored = unreadable if not data_names.is_no_data(os.path.relpath(file, path)) else {}
+            if (beginning := _beginning(file, ignored)) is not None:
+                entries.append((os.path.relpath(file, path), beginning, file))
+    files, others = _data_files(sorted(entries))
+    left_out += [os.path.join(path, other) for other in others]
+    return files
 
 
-def _is_file(path: str, unreadable: dict[str, str]) -> bool:
-    """Whether a path is a regular file that can be read."""
+def _at_address(address: str, files: list[str], left_out: list[str]) -> list[str]:
+    """Returns those of the files at an address that it names itself, or that are data below it."""
+
+    def parts(name: str) -> list[str]:
+        return [part for part in re.sub(r"^[\w.+-]+://|::.*", "", name).split("/") if part]
+
+    depth = len(parts(address))
+    below = {file: "/".join(parts(file)[depth:]) for file in files if "**" not in address}
+    entries = [(path, file) for file, path in below.items() if path]
+    beginnings = addresses.in_parallel(lambda entry: _beginning_at(entry[1]), entries)
+    data, others = _data_files([(path, start, file) for (path, file), start in zip(entries, beginnings, strict=True)])
+    left_out += others
+    return [file for file in files if not below.get(file)] + data
+
+
+def _beginning_at(file: str) -> bytes | None:
+    """Returns the first bytes of a small file at an address, or at a path of file://; None if it is no pointer."""
+    if not addresses.is_address(file):
+        return _beginning(file, {})
+    with contextlib.suppress(OSError):  # Reading the file says why.
+        size = addresses.size(file)
+        if size < LARGEST_POINTER and not file.startswith("http"):  # Some servers of HTTP say no size.
+            return addresses.read(file, 0, min(size, POINTER_BYTES)) if size else b""
+    return None
+
+
+def _beginning(path: str, unreadable: dict[str, str]) -> bytes | None:
+    """Returns the first bytes of a regular file; None if it is none, or can't be read, which goes into `unreadable`."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        with open(path, "rb"):
-            return True
+            return None
+        with open(path, "rb") as file:
+            return file.read(POINTER_BYTES)
     except OSError as error:
         # A name that nothing has, or that goes through a file, matches nothing.
         if os.path.lexists(path) or not isinstance(error, FileNotFoundError | NotADirectoryError):
             unreadable[path] = _reason(path, error)
-        return False
+        return None
 
 
-def _data_files(paths: list[str]) -> list[str]:
-    """Returns the paths without those that a data set saved by `datasets` has beside its files of rows."""
-    saved = {os.path.dirname(path) for path in paths if path.endswith("/dataset_info.json")}
-    return [
+def _data_files(entries: list[tuple[str, bytes | None, str]]) -> tuple[list[str], list[str]]:
+    """Returns the files below a folder that are data, and the others, given what `data_names.data` takes.
+
+    A data set saved by `datasets` has rows only in files whose names begin with data-.
+    """
+    saved = {os.path.dirname(path) for path, _, _ in entries if os.path.basename(path) == "dataset_info.json"}
+    left_out = [
         path
-        for path in paths
-        if not path.endswith("/dataset_dict.json")
-        and (os.path.dirname(path) not in saved or os.path.basename(path).startswith("data-"))
+        for path, _, _ in entries
+        if os.path.dirname(path) in saved and not os.path.basename(path).startswith("data-")
     ]
+    others = set(left_out)
+    files = list(data_names.data((entry for entry in entries if entry[0] not in others), left_out))
+    return files, left_out
 
 
 def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:
     """Adds the folders in which a glob looks and which can't be listed. `glob` skips them."""
     if os.path.exists(name):
         return
-    parts = os.path.expanduser(name).split(os.sep)
+    parts = name.split(os.sep)
     for number, part in enumerate(parts):
         if not glob.has_magic(part) or (number and parts[number - 1] == "**"):
             continue

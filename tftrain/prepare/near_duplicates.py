@@ -14,6 +14,7 @@ whose pairs are joined one bucket after the other. So memory grows only with the
 import functools
 import re
 import struct
+import unicodedata
 
 import numpy as np
 import xxhash
@@ -35,7 +36,7 @@ class Bands(Rows):
 
     def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
         """Adds a document, if it has at least MIN_BYTES bytes; see `Rows.add`."""
-        text = " ".join(paragraphs).casefold()
+        text = unicodedata.normalize("NFC", " ".join(paragraphs)).casefold()
         words = _WORD.findall(text)
         if len(text.encode()) < MIN_BYTES or not words:
             return

@@ -1,9 +1,12 @@
-"""Reads the documents of one input file: opens and decompresses it, and chooses a reader by the ending of its name.
+"""Reads the documents of one input file: opens and decompresses it, and chooses a reader by its content or its name.
+
+A file is what its first bytes say. Where they say nothing, as in text and in JSON, the ending of its name does.
 
 Several workers read a Parquet file, each some of its row groups. Every other file is read by one worker.
 """
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -15,22 +18,39 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.host import addresses
+from tftrain.host.files import POINTER, is_pointer, listed
 from tftrain.host.units import GB
 from tftrain.input.errors import DataError
 from tftrain.input.table_rows import Row, json_rows, separated_rows
-from tftrain.prepare import archives, corpus
+from tftrain.prepare import archives, corpus, data_names
 from tftrain.prepare.columns import Columns
 
-_COMPRESSED = ("gz", "zst", "bz2", "xz")
+_KINDS = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\xff\xff\xff\xff": ".arrow"}
+_KINDS |= {b"PK\3\4": ".zip", b"PK\5\6": ".zip"}
+_OF_ZIP = re.compile(r"\.(docx|xlsx|pptx|od[tsp]|epub|jar|whl|npz|pt|pth|kmz|apk)")
+_FOREIGN = {
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; extract it",
+    b"Rar!\x1a\7": "a RAR archive; extract it",
+    b"\x1f\x9d": "compressed with compress; expand it with uncompress",
+    b"%PDF-": "a PDF; write its text to a file, for instance with pdftotext",
+    b"{\\rtf": "a document in RTF; write its text to a file",
+    b"SQLite format 3": "an SQLite database; write its text as CSV or JSON Lines",
+    codecs.BOM_UTF32_LE: "text in UTF-32; convert it with iconv -f UTF-32 -t UTF-8",
+    codecs.BOM_UTF16_LE: "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+    codecs.BOM_UTF16_BE: "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+}
+_MOST_LAYERS = 3  # of compression
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
 _DAMAGED = (OSError, EOFError, ValueError, IndexError, RuntimeError)
 _DAMAGED += (lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 # A compressed file may have so many times its size of text. Text of some bytes is free, and a document counts as some.
 _MOST_EXPANSION = 200
+_MOST_EXPANSION_OF_ONE = 10  # if a document is too large for memory
 _FREE_BYTES = 1 << 26
 _DOCUMENT_BYTES = 16
 
@@ -51,68 +71,102 @@ class Document(NamedTuple):
     fault: str | None = None
 
 
+class Notes(NamedTuple):
+    """What is to be said of files that are read."""
+
+    left_out: list[str]  # members of archives that are no data
+    cut: list[str]  # a name for each document that is cut because it is too large
+
+    def words(self) -> Iterator[str]:
+        """Yields a line for each kind of notes."""
+        if self.left_out:
+            yield data_names.words(self.left_out)
+        if self.cut:
+            yield (
+                f"{listed([*dict.fromkeys(self.cut)], 3)}: text without the end of a document is divided "
+                f"{len(self.cut)} times, at a line's end after {corpus.LARGEST_DOCUMENT >> 20} MiB of memory; blank "
+                "lines separate documents"
+            )
+
+
 def parts(paths: Iterable[str]) -> Iterator[Part]:
     """Yields the parts of files, in order; raises DataError if a file can't be read."""
     for path in paths:
         with _errors_named(path):
             name = addresses.file_name(path)
-            if name.endswith(".parquet"):
-                import pyarrow.parquet
-
+            if name.lower().endswith(".parquet"):
                 with addresses.open_file(path) as file:
-                    metadata = pyarrow.parquet.ParquetFile(file).metadata
-                for group in range(metadata.num_row_groups):
-                    yield Part(path, metadata.row_group(group).total_byte_size, group)
-            else:
-                compressed = name.rpartition(".")[2] in (*_COMPRESSED, "tgz", "zip")
-                yield Part(path, addresses.size(path) * (3 if compressed else 1))
+                    if file.peek(4)[:4] == b"PAR1":
+                        yield from _row_groups(path, file)
+                        continue
+            compressed = name.lower().rpartition(".")[2] in (*data_names.COMPRESSED, "tgz", "zip")
+            yield Part(path, addresses.size(path) * (3 if compressed else 1))
 
 
-def read(divided: Iterable[Part], config: PrepareConfig) -> Iterator[Document]:
+def _row_groups(path: str, file: BinaryIO) -> Iterator[Part]:
+    import pyarrow.parquet
+
+    metadata = pyarrow.parquet.ParquetFile(file).metadata
+    for group in range(metadata.num_row_groups):
+        yield Part(path, metadata.row_group(group).total_byte_size, group)
+
+
+def read(divided: Iterable[Part], config: PrepareConfig, notes: Notes | None = None) -> Iterator[Document]:
     """Yields the documents of parts of files, empty ones too.
+
+    `notes` takes what is to be said of the files.
 
     Raises:
         DataError: a file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
     """
+    notes = notes or Notes([], [])
     for path, _, row_group in divided:
         with _errors_named(path), addresses.open_file(path) as stream:
-            left = _FREE_BYTES + _MOST_EXPANSION * (addresses.size(path) or math.inf)
-            for document in _documents(stream, path, config, row_group, addresses.file_name(path)):
+            size, taken, divided_before = addresses.size(path) or math.inf, 0, len(notes.cut)
+            for document in _documents(stream, path, config, notes, addresses.file_name(path), row_group):
                 if document.fault and not config.skip_bad_rows:
                     raise DataError(f"{document.fault}; correct it, or leave such rows out with --skip_bad_rows")
-                left -= sum(map(len, document.paragraphs)) + _DOCUMENT_BYTES
-                if left < 0:
-                    raise DataError(f"{path}: its text is {_MOST_EXPANSION} times as large; expand it, or leave it out")
+                taken += sum(map(len, document.paragraphs)) + len(document.paragraphs) + _DOCUMENT_BYTES
+                most = _MOST_EXPANSION if len(notes.cut) == divided_before else _MOST_EXPANSION_OF_ONE
+                if taken > _FREE_BYTES + most * size:
+                    raise DataError(f"{path}: its text is {most} times as large; expand it, or leave it out")
                 yield document
 
 
-def _documents(stream: BinaryIO, name: str, config: PrepareConfig, group: int | None, file: str) -> Iterator[Document]:
+def _documents(
+    stream: BinaryIO, name: str, config: PrepareConfig, notes: Notes, file: str, group: int | None = None
+) -> Iterator[Document]:
     columns, content = Columns(config.text_column, config.id_column), _decompressed(stream)
-    ending = _ending(file)
+    ending = _kind(content.peek(512), name, data_names.ending(file))
     if ending in (".parquet", ".arrow", ".zip") and not (content is stream and stream.seekable()):
         content = _spooled(content, name, config.max_expanded_gb)
     if ending in (".tar", ".tgz", ".zip"):
-        members = archives.zip_members if ending == ".zip" else archives.tar_members
-        for member, inside in members(content, name):
-            # `datasets` saves other files beside its rows; state.json is one of them, but not every one.
-            beside = re.search(r"/(cache-\w+\.arrow|dataset_(info|dict)\.json)$", member)
-            if not (beside or b'"_data_files"' in inside.peek(30)[:30]):
-                yield from _documents(inside, member, config, None, member)
+        members = (archives.zip_members if ending == ".zip" else archives.tar_members)(content, name)
+        left_out: list[str] = []
+        for member, inside in data_names.data(members, left_out):
+            yield from _documents(inside, member, config, notes, member)
+        notes.left_out.extend(f"{name}/{each}" for each in left_out)
     elif rows := _rows(content, name, ending, columns, group):
         for text, identity, fault in map(columns.of, rows):
             yield Document(corpus.paragraphs(text, config.document_separator, name), identity, fault)
     elif config.id_column:
         raise DataError(f"{name}: --id_column={config.id_column}: text has no columns; leave the file out")
     else:
-        yield from map(Document, corpus.read_documents(content, name, config.document_separator))
+        yield from map(Document, corpus.read_documents(content, name, config.document_separator, notes.cut))
 
 
-def _ending(file: str) -> str:
-    """Returns the ending of a name in lower case, without those of compression after another: .tar of a.tar.gz."""
-    _, *endings = file.lower().rpartition("/")[2].split(".")
-    while len(endings) > 1 and endings[-1] in _COMPRESSED:
-        endings.pop()
-    return f".{endings[-1]}" if endings else ""
+def _kind(beginning: bytes, name: str, ending: str) -> str:
+    """Returns the ending of names of files with this content; raises DataError if it is of a format without a reader.
+
+    `ending` is that of the file's own name, which counts if the content does not tell.
+    """
+    kind = next((kind for magic, kind in _KINDS.items() if beginning.startswith(magic)), "")
+    foreign = next((what for magic, what in _FOREIGN.items() if beginning.startswith(magic)), "")
+    if kind == ".zip" and _OF_ZIP.fullmatch(ending):
+        foreign = "a document or a program, not an archive of texts; extract its text"
+    if foreign or is_pointer(beginning):
+        raise DataError(f"{name}: {foreign or POINTER}, or leave it out")
+    return kind or (".tar" if beginning[257:262] == b"ustar" else ending)
 
 
 def _spooled(packed: BinaryIO, name: str, most_gb: float) -> BinaryIO:
@@ -143,20 +197,29 @@ def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group:
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
     """Returns a stream of the content of a file, whose first bytes tell whether and how it is compressed."""
-    first = stream.peek(10)
-    if first.startswith(b"\x1f\x8b"):
-        return gzip.open(stream)
-    if re.match(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", first):
-        return bz2.open(stream)
-    if first.startswith(b"\xfd7zXZ\x00"):
-        return lzma.open(stream)
-    if not first.startswith(b"\x28\xb5\x2f\xfd"):
-        return stream
+    for _ in range(_MOST_LAYERS):
+        beginning = stream.peek(10)
+        opened = next((opened for magic, opened in _OPENED.items() if re.match(magic, beginning)), None)
+        if opened is None:
+            break
+        stream = opened(stream)
+    return stream
+
+
+def _by_arrow(codec: str, stream: BinaryIO) -> BinaryIO:
     import pyarrow
 
     # The package zstandard does not tell that a file is cut short.
-    content = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, mode="r"), "zstd")
-    return io.BufferedReader(content, 1 << 20)
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, mode="r"), codec), 1 << 20)
+
+
+_OPENED = {
+    rb"\x1f\x8b": gzip.open,
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": bz2.open,
+    rb"\xfd7zXZ\x00": lzma.open,
+    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": partial(_by_arrow, "zstd"),  # a frame, or one to skip
+    rb"\x04\x22\x4d\x18": partial(_by_arrow, "lz4"),
+}
 
 
 @contextlib.contextmanager
@@ -171,6 +234,11 @@ def _errors_named(path: str) -> Iterator[None]:
             raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error
         if isinstance(error, MemoryError):
             raise DataError(f"{path}: a row or a document needs more memory than there is; leave it out") from error
+        if "requires too much memory for decoding" in str(error):
+            fault = "its zstd window is above 128 MiB, the most that this program reads"
+            raise DataError(f"{path}: {fault}; write it anew: zstd -d --long=31 -c FILE | zstd -o NEW") from error
+        if isinstance(error, NotImplementedError) or re.search("encrypt|expected a(t most|n archive)", str(error)):
+            raise DataError(f"{path}: this program can't read it ({error}); expand it with its own tool") from error
         if isinstance(error, _DAMAGED) or type(error).__module__.startswith("pyarrow"):
             fault = "damaged, cut short or of another format than its name says"
             raise DataError(f"{path}: {fault} ({error}); copy it again") from error

@@ -17,7 +17,7 @@ from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 from tftrain.prepare import accents, shards
-from tftrain.prepare.alphabet import vocabulary_warnings
+from tftrain.prepare.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.workers import Workers, progress
@@ -140,12 +140,14 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
         from tftrain.prepare import vocabulary_learner
 
         if config.tokenizer_type == "sentencepiece":
-            learned = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
-            return _tokenizer(config, *learned)
-        vocabulary = vocabulary_learner.learn_wordpiece(counts, size, advance)
-    for warning in vocabulary_warnings(counts, vocabulary, size):
+            vocabulary, *model = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
+            warnings = joiner_warnings(counts)
+        else:
+            vocabulary, *model = (vocabulary_learner.learn_wordpiece(counts, size, advance),)
+            warnings = vocabulary_warnings(counts, vocabulary, size)
+    for warning in [*warnings, *lost_scripts(counts, vocabulary)]:
         logger.warning(warning)
-    return _tokenizer(config, vocabulary, strips=strips)
+    return _tokenizer(config, vocabulary, *model, strips=strips)
 
 
 def _strips(config: PrepareConfig, counts: Counter) -> bool:
