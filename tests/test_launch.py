@@ -51,10 +51,10 @@ def test_no_option_has_the_name_of_a_flag_of_the_run():
         (["-np"], ["--num_proc: expected a value after -np"]),
         (["-np", "0"], ["--num_proc=0: expected a number of at least 1"]),
         (["-np", "two"], ["--num_proc=two: expected a whole number within 64 bits"]),
-        (["-np", "2", "-H", "a"], ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16"]),
+        (["-np", "2", "-H", "a:b"], ["--hosts=a:b: 'a:b' is not a host with its slots; expected node1:16,node2:16"]),
         (
-            ["-np", "2", "-H", "a", "--nosuch=1"],
-            ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16", "--nosuch=1: no such flag"],
+            ["-np", "2", "-H", "a:b", "--nosuch=1"],
+            ["--hosts=a:b: 'a:b' is not a host with its slots; expected node1:16,node2:16", "--nosuch=1: no such flag"],
         ),
         (["-np", "2", "--hosts=a:2", "--hostfile=b"], ["--hostfile=b: expected either --hosts or --hostfile"]),
         (["-np", "1", "-p", "99999"], ["--ssh_port=99999: expected a number of at least 1 and at most 65535"]),

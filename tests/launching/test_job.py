@@ -130,7 +130,8 @@ def test_what_a_rank_leaves_behind_is_ended_with_it(tmp_path):
 )
 def test_ranks_save_and_end_if_the_launcher_or_its_agent_is_killed(tmp_path, victim, number):
     script = """
-signal.signal(signal.SIGTERM, lambda *_: heard.append(signal.SIGTERM))
+for each in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, lambda number, _: heard.append(number))
 note("rank")
 note("agent", os.getppid())
 say("runs")

@@ -19,7 +19,8 @@ from tftrain.plan.cluster import CLUSTERS
 
 def hosts(*ranks, local=True):
     return [
-        Host(f"node{number}", (None,) * size, local and number == 1, "10.0.0.1") for number, size in enumerate(ranks, 1)
+        Host(f"node{number}", f"node{number}", (None,) * size, local and number == 1, "10.0.0.1")
+        for number, size in enumerate(ranks, 1)
     ]
 
 

@@ -34,7 +34,7 @@ def tensor(tmp_path):
     folder, path = shutil.copytree(DATA / "hf_bert", tmp_path / "model"), tmp_path / "model/model.safetensors"
     file = safetensors_file.SafetensorsFile(path)
     values = {name: np.asarray(file.read(name), np.float32) for name in file.shapes}
-    values["a" + "".join(COMMANDS[:-1])] = np.zeros(1, np.float32)
+    values["bert.encoder.layer.0.attention.self.query.a" + "".join(COMMANDS[:-1])] = np.zeros(1, np.float32)
     path.unlink()
     safetensors_file.write(path, {name: value.shape for name, value in values.items()}, values.items())
     return folder
@@ -82,9 +82,9 @@ def test_predictions_have_no_commands(command):
 
 
 def test_columns_and_cells_of_a_table_are_no_formulas(tmp_path):
-    row = {"step": 1, "=HYPERLINK(1)": -2.5, "@x": "+1", "-y": None, "loss": "=1"}
+    row = {"step": 1, "=HYPERLINK(1)": -2.5, "@x": 1, "-y": None, "loss": 2.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    Csv(tmp_path, {}, None).close([], "", True)
+    Csv(tmp_path, {}, None).close([], "", 0)
     header, cells = csv.reader((tmp_path / "metrics.csv").open())
     assert header == ["step", "'=HYPERLINK(1)", "'@x", "'-y", "loss"]
-    assert cells == ["1", "-2.5", "'+1", "", "'=1"]
+    assert cells == ["1", "-2.5", "1", "", "2.5"], "rows with other values than numbers are damaged"

@@ -65,7 +65,7 @@ def _of_entries(flag: str, value: str, entries: Iterable[str], expected: str) ->
 
 def _read(entry: str) -> list[Listed]:
     """Returns the hosts of one entry; raises a ValueError that names the word to change."""
-    first, *words = re.sub(r"\s*=\s*", "=", entry).split()
+    first, *words = "=".join(part.strip() for part in entry.split("=")).split()
     if not (match := _NAME.fullmatch(first)):
         raise ValueError(f"{first!r} is not a host with its slots")
     user, names, slots = match.groups()

@@ -35,7 +35,7 @@ STAYS = ("*CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OLDPWD", "BASH_FUNC
 SECRET = re.compile(
     r"(?i)(^|_)(KEY|PAT|PASS)(_|$)|API_?KEY|TOKEN(?!IZER)|SECRET|PASSW(OR)?D|CREDENTIAL|CONNECTION_STRING"
 )
-WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+WITH_USER = re.compile(r"://([^/@\s]*)@")
 _DISCARD_PORT = 9
 _ELSEWHERE = "192.0.2.1"  # An address that stands for any in documentation (RFC 5737): it has the default route.
 
@@ -97,7 +97,7 @@ def variables(
 
 def is_secret(name: str, value: str) -> bool:
     """Whether the name of a variable, or its value, says that it is a secret."""
-    return SECRET.search(name) is not None or WITH_PASSWORD.search(value) is not None
+    return SECRET.search(name) is not None or any(":" in user for user in WITH_USER.findall(value))
 
 
 def travels(name: str, value: str, chosen: str | None) -> bool:
