@@ -4,8 +4,7 @@ Exit codes, of which docs/reliability.md says more:
     0   done
     1   the run failed: data, checkpoint, ranks, or an unexpected exception
     2   wrong flags, or another run writes to --output_dir
-    75  a signal (SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU) stopped the run, and the state is saved: start
-        again to continue
+    75  a signal (such as SIGTERM, SIGINT, SIGHUP) stopped the run, and the state is saved: start again to continue
     76  not finite: too many steps in a row (--max_nan_steps), the last step or evaluation, or the weights
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
@@ -19,7 +18,6 @@ Exit codes, of which docs/reliability.md says more:
 import dataclasses
 import logging
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -48,8 +46,6 @@ logger = logging.getLogger("tftrain.run")
 
 # A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
 LINGER_SECONDS = 30.0
-# How long a file server keeps the lock of a host that has died: NFS's lease is 90 seconds.
-LEASE_SECONDS = 100.0
 # The chief prints an error that all ranks raise. A launcher ends all ranks as soon as one has failed.
 CHIEF_PRINT_SECONDS = 1.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
@@ -71,9 +67,8 @@ def main(argv: list[str], forked: bool = False) -> int:
         if completed.line:
             logger.info(completed.line)
         os.environ.update(slurm.connect(launch))
-        for line in [unknown_launcher(), *hardware.tight_limits()] if launch.rank == 0 else []:
-            if line:
-                logger.warning(line)
+        for line in filter(None, [unknown_launcher(), *hardware.tight_limits()] if launch.rank == 0 else []):
+            logger.warning(line)
         lock = RunLock(config.run.folder)
         if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
             raise ConfigError([problem])
@@ -137,9 +132,6 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
     holder = ""
     if launch.rank == 0:
         holder = lock.acquire(LINGER_SECONDS if elastic.PARENT in os.environ else 0.0) or ""
-        if holder and f" on host {platform.node()}," not in holder:
-            logger.info(f"{lock.path} is locked by {holder}; waiting {LEASE_SECONDS:.0f} s, in case that host is dead")
-            holder = lock.acquire(LEASE_SECONDS) or ""
     holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
     expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
     return Problem("output_dir", config.run.folder, expected) if holder else None
@@ -278,7 +270,7 @@ def output_problems(settings: RunConfig) -> list[Problem]:
     try:
         os.makedirs(target, exist_ok=True)
         if os.stat(target).st_mode & 0o002:
-            logger.warning(f"{target}: every user of this host may write there, and so change this run; use chmod o-w")
+            logger.warning(f"{target}: every user of this host may write there, and change this run; use chmod o-w")
         durable.probe(Path(target))
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if addresses.is_address(settings.output_dir):

@@ -64,6 +64,15 @@ def test_waiting_has_an_end(tmp_path, holder):
     assert 0.3 <= time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize(("host", "seconds"), [(platform.node(), 0.0), ("node7", 0.6)])
+def test_a_holder_on_another_host_is_awaited_as_if_it_were_dead(tmp_path, holder, monkeypatch, host, seconds):
+    monkeypatch.setattr("tftrain.supervise.run_lock.LEASE_SECONDS", 0.6)
+    (tmp_path / NAME).write_text(json.dumps({"host": host, "process": 4711, "started": "2026-01-01"}))
+    begin = time.monotonic()
+    assert RunLock(tmp_path).acquire() == f"process 4711 on host {host}, started 2026-01-01"
+    assert seconds <= time.monotonic() - begin < seconds + 0.5
+
+
 def test_a_name_that_is_shorter_than_the_last_one_can_be_read(tmp_path, holder):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / NAME).write_text("x" * 1000)

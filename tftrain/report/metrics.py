@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from tftrain.host import durable
 from tftrain.host.files import for_log
+from tftrain.host.units import shown
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
@@ -154,7 +155,7 @@ class MetricsWriter:
         """Writes and shows one training step; `seconds_left` to the last step are NaN if they are not known."""
         self._write(row, "train/")
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {rows.shown(row.loss, 3)}", refresh=False)
+            self._bar.set_postfix_str(f"loss {shown(row.loss, 3)}", refresh=False)
         short = rows.short_train_line(row, self.max_steps, self._means, seconds_left)
         self._show(short, rows.train_line(row, self.max_steps, self._means))
 

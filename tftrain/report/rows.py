@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
+from tftrain.host.units import shown
 from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Mean
 
@@ -21,8 +22,7 @@ class TrainRow:
     Attributes:
         step: updates so far, skipped ones included.
         loss: nats, the sum of the means that are losses.
-        means: the task's means by name, of those that are reported in training; None, like the loss, if nothing is
-            predicted.
+        means: those of the task that training reports, by name; None, like the loss, if nothing is predicted.
         learning_rate, grad_norm, loss_scale, global_batch_size: of this step; the norm is unscaled, before clipping.
         consumed_samples, consumed_tokens: since the first step, over all ranks.
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
@@ -277,11 +277,6 @@ def short_spike_line(row: SpikeRow, max_steps: int) -> str:
             *(["skipped"] if row.spike_skipped else []),
         )
     )
-
-
-def shown(value: float | None, digits: int = 4) -> str:
-    """Returns a mean with so many digits, and a dash for one of nothing."""
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _rate(value: float) -> str:

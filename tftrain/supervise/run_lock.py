@@ -23,6 +23,8 @@ HELD = (errno.EACCES, errno.EAGAIN)
 POLL_SECONDS = 0.1
 # The holder writes its name right after it has the lock; a network file system may show it a little later.
 NAME_SECONDS = 2.0
+# How long a file server keeps the lock of a host that has died: NFS's lease is 90 seconds.
+LEASE_SECONDS = 100.0
 
 
 class RunLock:
@@ -38,16 +40,20 @@ class RunLock:
     def acquire(self, wait_seconds: float = 0.0) -> str | None:
         """Locks the folder; returns words for the process that still holds the lock after so many seconds, else None.
 
-        If the file system has no locks, this warns and goes on.
+        It waits longer for a process on another host, which may be dead. If the file system has no locks, this warns
+        and goes on.
         """
-        end = time.monotonic() + wait_seconds
+        end, lease = time.monotonic() + wait_seconds, LEASE_SECONDS
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             while not self._try():
                 if time.monotonic() >= end:
                     holder = self._holder()
-                    self.release()
-                    return holder
+                    if not lease or f" on host {platform.node()}," in holder or " on host " not in holder:
+                        self.release()
+                        return holder
+                    logger.info(f"{self.path} is locked by {holder}; waiting {lease:.0f} s, in case that host is dead")
+                    end, lease = end + lease, 0.0
                 time.sleep(POLL_SECONDS)
             self._write_name()
         except OSError as error:

@@ -12,6 +12,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.formats.own import NO_AVERAGE
 from tftrain.host import devices, log
 from tftrain.host.exit_codes import ExitCode
+from tftrain.host.units import shown
 from tftrain.labelled.preflight import identity
 from tftrain.model.part import ModelPart, joined
 from tftrain.optim.restore_buffers import RestoreBuffers
@@ -64,7 +65,7 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
     part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
-    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: rows.shown(value)}
+    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: shown(value)}
     if result.unigram_nats is not None and value is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         lines |= {
@@ -75,7 +76,7 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     for name, score in result.scores.items():
         score_name, slash, source = name.partition("/")
         lines[score_name.replace("_", " ") + slash + source] = f"{score:.4f}"
-    lines |= {mean.title: rows.shown(result.means[mean.name]) for mean in others}
+    lines |= {mean.title: shown(result.means[mean.name]) for mean in others}
     return "\n".join(f"{title:23} {value}" for title, value in lines.items())
 
 
