@@ -124,5 +124,7 @@ def test_the_limit_of_protobuf_is_one_byte_below_2_gib(count):
 
 def test_each_class_is_one_line_of_its_own():
     labels = ["a\nb", "c", "", "\u2028x\x85", "back\\slash", ' a,"b" ']
-    lines = "".join(export.line_of(label) for label in labels).splitlines()
-    assert [json.loads(f'"{line}"') if "\\" in line else line for line in lines] == labels
+    lines = "".join(f"{export.one_line_of(label)}\n" for label in labels).splitlines()
+    assert [json.loads(line) if line.startswith('"') else line for line in lines] == labels
+    assert lines[1] == "c"
+    assert lines[4:] == ["back\\slash", ' a,"b" ']
