@@ -24,7 +24,6 @@ WITH_TEXT_OPS = "text"
 # The classes of a fine-tuned model, one a line, in the order of its logits.
 LABELS = "labels.txt"
 # Characters at which some reader ends a line, and the one that shows them, as strings of JSON have them.
-_ESCAPED = str.maketrans({each: json.dumps(each)[1:-1] for each in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\\"})
 
 
 def main(argv: Sequence[str]) -> int:
