@@ -37,10 +37,17 @@ _STORAGES = {
 _MAX_PICKLE_BYTES = 1 << 23
 
 
-class Tensor(NamedTuple):
-    """A view of a storage, the elements in an entry of the archive; offset and strides count elements."""
+class Storage(NamedTuple):
+    """The elements in an entry of the archive."""
 
-    storage: tuple[str, np.dtype]  # name of the entry, and dtype
+    entry: str
+    dtype: np.dtype
+
+
+class Tensor(NamedTuple):
+    """A view of a storage; offset and strides count elements."""
+
+    storage: Storage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -148,16 +155,18 @@ class _Unpickler(pickle._Unpickler):
                 return name
         return type(name, (Record,), {})
 
-    def persistent_load(self, pid: Any) -> tuple[str, np.dtype]:
+    def persistent_load(self, pid: Any) -> Storage:
         """Returns the storage that the pickle names, see `Tensor`."""
         kind, storage, key = pid[:3]
         if kind != "storage" or storage not in _STORAGES or not isinstance(key, str):
             raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
-        return f"{self._prefix}data/{key}", _STORAGES[storage]
+        return Storage(f"{self._prefix}data/{key}", _STORAGES[storage])
 
 
-def _tensor(storage: tuple, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:
+def _tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:
     numbers = (offset, *shape, *strides)
+    if not isinstance(storage, Storage):
+        raise ValueError("a tensor without a storage")
     if len(shape) != len(strides) or any(not isinstance(each, int) or each < 0 for each in numbers):
         raise ValueError("a tensor with a negative size or stride")
     return Tensor(storage, offset, tuple(shape), tuple(strides))
