@@ -34,7 +34,6 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
-CONNECTIONS_WAITING = 4096
 POLL_SECONDS = 2  # between questions whether a layout is slow
 SSH_FAILED = 255
 
@@ -106,7 +105,7 @@ class _Job:
         # Agents of other hosts connect to it. The kernel accepts the connections and answers keepalives.
         self._keepalive = None
         if not all(host.is_local for host in hosts):
-            self._keepalive = socket.create_server((address, 0), backlog=CONNECTIONS_WAITING)
+            self._keepalive = socket.create_server((address, 0), backlog=store_server.REQUESTS_WAITING)
 
     def request(self, name: str) -> None:
         """Takes a first signal, from any thread."""

@@ -26,7 +26,7 @@ from tftrain.supervise.ledger import Ledger
 TICK_SECONDS = 0.25
 # The report itself may hang: the pipe of stderr may be full, or the disk of the output folder gone.
 REPORT_SECONDS = 10
-END_SECONDS = 25  # more than trackers take
+END_SECONDS, FORCED_SECONDS = 25, 2  # more than trackers take; at a second signal, which ends the process at once
 
 
 @dataclass(eq=False)
@@ -83,12 +83,12 @@ class Watchdog:
         finally:
             self._limits.remove(limit)
 
-    def tell_end(self, code: int) -> None:
-        """Tells everybody in `endings` the exit code, from any thread; at most END_SECONDS long."""
+    def tell_end(self, code: int, seconds: float = END_SECONDS) -> None:
+        """Tells everybody in `endings` the exit code, from any thread; each at most so long."""
         for ending in self.endings:
             told = threading.Thread(target=ending, args=[code], name="ending", daemon=True)
             told.start()
-            told.join(END_SECONDS)
+            told.join(seconds)
 
     def waiting(self) -> str:
         """Returns a clause that names the collectives that this rank has begun and not ended; "" if there are none."""

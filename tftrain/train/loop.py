@@ -31,7 +31,7 @@ from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.saving.uploads import Uploads
 from tftrain.supervise.signals import Signals
-from tftrain.supervise.watchdog import Watchdog
+from tftrain.supervise.watchdog import FORCED_SECONDS, Watchdog
 from tftrain.tasks import Batch
 from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks, rollback
 from tftrain.train.held_out import HeldOut
@@ -101,7 +101,7 @@ def _train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads
         until_end.enter_context(limit)
 
     def end_at_once(code: int) -> None:
-        watchdog.tell_end(code)
+        watchdog.tell_end(code, FORCED_SECONDS)
         os._exit(code)
 
     logger.info("compiling the step ...")
