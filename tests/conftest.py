@@ -36,7 +36,7 @@ SLOW = (
     "bench",
     "checkpoint/test_layouts.py",
     "checkpoint/test_save.py",
-    "input/test_masking.py",
+    "data/test_masking.py",
     "fuzz",
     "model/test_precision.py",
     "model/test_tf_models_parity.py",
@@ -44,7 +44,7 @@ SLOW = (
     "ops",
     "optim/test_bad_numbers.py",
     "optim/test_optimizer_state.py",
-    "saving/test_saves.py",
+    "state/test_saves.py",
     "test_run.py",
     "train/test_fused.py",
     "train/test_grappler.py",
@@ -84,7 +84,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    if "tftrain.report.plot" in sys.modules:
+    if "tftrain.observe.plot" in sys.modules:
         from tests import pictures
 
         pictures.leave_out()

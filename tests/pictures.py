@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tftrain.report import plot
+from tftrain.observe import plot
 
 PNG, PLACEHOLDER = b"\x89PNG", b"\x89PNG, not drawn"
 _save = plot._save

@@ -10,7 +10,7 @@ import time
 import fsspec
 import pytest
 
-from tftrain.host import addresses
+from tftrain.files import addresses
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):

@@ -14,9 +14,9 @@ from tftrain import convert, launch, predict, run
 from tftrain.checkpoint import folder, remote, scores
 from tftrain.checkpoint.scores import Score, Scores
 from tftrain.config.fields import ConfigError
-from tftrain.host import addresses
+from tftrain.data.mirror import local_folder
+from tftrain.files import addresses
 from tftrain.host.exit_codes import ExitCode, RunError
-from tftrain.input.mirror import local_folder
 from tftrain.launching import job
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh

@@ -98,7 +98,7 @@ def test_it_is_evaluated_and_resumed(trained):
     done("started", f"--output_dir={folder} --max_steps=3 {given}")
 
 
-@pytest.mark.nightly  # Here, as in saving/test_initial_weights.py.
+@pytest.mark.nightly  # Here, as in state/test_initial_weights.py.
 @pytest.mark.multirank
 def test_it_is_taken_as_initial_weights(trained, tmp_path):
     folder, data = trained

@@ -12,11 +12,11 @@ import tensorflow as tf
 from tests.formats.models import DATA
 from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.inference import candidates, trained_model
 from tftrain.inference.serving import report, saved_model, signatures
 from tftrain.inference.serving.signatures import Signature, Source
 from tftrain.inference.serving.text_graph import TextGraph
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 __all__ = ["sentencepiece"]
 

@@ -9,12 +9,12 @@ from safetensors.numpy import load_file
 
 from tests.bad_inputs import programs
 from tests.distributed import ROOT
-from tests.labelled import files
+from tests.finetune import files
 from tftrain.config.model_source import ModelSource
+from tftrain.data.example import decode
+from tftrain.data.manifest import read_manifest
+from tftrain.data.records import RecordSet
 from tftrain.inference import trained_model
-from tftrain.input.example import decode
-from tftrain.input.manifest import read_manifest
-from tftrain.input.records import RecordSet
 from tftrain.prepare.preparation import prepare
 
 SIZES = "--flagfile={} --num_hidden_layers=3 --hidden_size=32 --intermediate_size=48 --local_attention=8".format(

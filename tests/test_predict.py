@@ -22,12 +22,12 @@ from tftrain.config.fields import implementations
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import ModelConfig
 from tftrain.formats import registry
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.host.files import printable
+from tftrain.host.text import printable
 from tftrain.inference import candidates, trained_model
 from tftrain.inference.trained_model import Sample
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 BERT, GPT = f"hf:{DATA / 'hf_bert'}", f"hf:{DATA / 'hf_gpt2'}"
 
@@ -229,7 +229,7 @@ def sentencepiece():
     from collections import Counter
 
     from tests.corpora import WORDS
-    from tftrain.prepare.vocabulary_learner import learn_sentencepiece
+    from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece
 
     vocabulary, model = learn_sentencepiece(Counter(dict.fromkeys(WORDS, 3)), 60, True)
     return Tokenizer(vocabulary, True, "nfkc", model)

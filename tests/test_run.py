@@ -12,14 +12,14 @@ import tensorflow as tf
 from tests import pictures
 from tests.checkpoint import states
 from tests.distributed import run_ranks
-from tests.report.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
+from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
+from tftrain.data import preflight
 from tftrain.host.exit_codes import ExitCode
-from tftrain.input import preflight
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, loop
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tftrain import program
 from tftrain.config.convert import ConvertConfig, Place, parse_place
-from tftrain.host.complete_folder import complete_folder
+from tftrain.files.complete_folder import complete_folder
 
 logger = logging.getLogger("tftrain.convert")
 

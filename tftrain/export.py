@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tftrain import program
 from tftrain.config.export import ExportConfig
+from tftrain.files.complete_folder import complete_folder
 from tftrain.host import log
-from tftrain.host.complete_folder import complete_folder
 from tftrain.host.exit_codes import RunError
 
 logger = logging.getLogger("tftrain.export")
@@ -48,11 +48,12 @@ def export(config: ExportConfig) -> None:
     with log.native_log_on_failure():
         from tftrain.inference import trained_model
     from tftrain.architecture.describe import describe
-    from tftrain.formats import registry, tokenizer
+    from tftrain.formats import registry
     from tftrain.inference.serving import onnx_file, report
     from tftrain.inference.serving.quantized import VARIANTS
     from tftrain.inference.serving.signatures import Source, signatures
     from tftrain.inference.serving.text_graph import TextGraph, has_ops
+    from tftrain.tokenizer import tokenizer_files
 
     settings = config.export
     if settings.format == "onnx":
@@ -81,7 +82,7 @@ def export(config: ExportConfig) -> None:
             (folder / "tokenizer").mkdir()
             positions = model.config.max_position_embeddings
             longest = model.max_seq_length if model.config.is_fine_tuned else positions
-            tokenizer.write(folder / "tokenizer", model.tokenizer, longest)
+            tokenizer_files.write(folder / "tokenizer", model.tokenizer, longest)
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)

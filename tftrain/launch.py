@@ -26,7 +26,7 @@ from tftrain.plan import choice, machine
 from tftrain.plan.config import PlanConfig, PlanFlags
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
-from tftrain.saving import checkpoint_flags, initial_weights
+from tftrain.state import checkpoint_flags, initial_weights
 
 logger = logging.getLogger("tftrain.launch")
 

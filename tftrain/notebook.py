@@ -24,10 +24,10 @@ from tftrain.config.fields import ConfigError, Problem, flag_name, sections
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
+from tftrain.files.run_lock import RunLock
 from tftrain.host import determinism, log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.parallel.launcher import Launch
-from tftrain.supervise.run_lock import RunLock
 
 # The models need the Keras 2 API, and TensorFlow chooses one when it is first used.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -58,8 +58,8 @@ def train(**flags: Any) -> list[dict[str, Any]]:
         raise ConfigError([problem])
     try:
         with _one_rank(config) as mesh:
-            from tftrain.report.metrics import read_rows
-            from tftrain.supervise.watchdog import Watchdog
+            from tftrain.observe.metrics import read_rows
+            from tftrain.observe.watchdog import Watchdog
             from tftrain.train import seeds
 
             watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
@@ -76,7 +76,7 @@ def evaluate(**flags: Any) -> dict[str, float]:
     """Evaluates a checkpoint, as `tftrain.run --mode=evaluate` does; returns its fields of metrics.jsonl."""
     config = _run_config({**flags, "mode": "evaluate"})
     with _one_rank(config) as mesh:
-        from tftrain.report import rows
+        from tftrain.observe import rows
         from tftrain.train import evaluate as evaluation
 
         return rows.fields(evaluation.row_of_checkpoint(config, mesh))

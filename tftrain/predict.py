@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tftrain import program
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
+from tftrain.files.errors import DataError
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
-from tftrain.host.files import printable, reason
+from tftrain.host.text import printable, reason
 from tftrain.inference import prediction_text
-from tftrain.input.errors import DataError
 
 logger = logging.getLogger("tftrain.predict")
 
@@ -131,7 +131,7 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
 
 def chat_of(model, config: PredictConfig) -> tuple[Callable[[str], str], tuple[str, ...]]:
     """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
-    from tftrain.labelled import completions
+    from tftrain.finetune import completions
 
     if not model.tokenizer.chat_template:
         raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")

@@ -12,7 +12,7 @@ from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
-from tftrain.host.files import reason
+from tftrain.host.text import reason
 
 # What ends a session beside Ctrl-C: a batch system, a terminal that closes, a limit of processor time.
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)

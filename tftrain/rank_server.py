@@ -16,7 +16,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
 from tftrain.launching import forking
-from tftrain.saving import checkpoint_flags
+from tftrain.state import checkpoint_flags
 
 # They import all others that a run needs.
 MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tftrain.train.loop")

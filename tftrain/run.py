@@ -29,18 +29,19 @@ from tftrain.config import flags, param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
-from tftrain.host import addresses, determinism, devices, durable, files, hardware, huge_pages, log
+from tftrain.data import preflight
+from tftrain.files import addresses, durable
+from tftrain.files.errors import data_error
+from tftrain.files.run_lock import RunLock
+from tftrain.finetune import preflight as labelled
+from tftrain.host import determinism, devices, hardware, huge_pages, log, text
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
-from tftrain.input import preflight
-from tftrain.input.errors import data_error
-from tftrain.labelled import preflight as labelled
+from tftrain.observe import memory_limit
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment, unknown_launcher
 from tftrain.parallel.rendezvous import value_of_rank_0
-from tftrain.report import memory_limit
-from tftrain.saving import checkpoint_flags, initial_weights, located, resume_compatibility
+from tftrain.state import checkpoint_flags, initial_weights, located, resume_compatibility
 from tftrain.supervise import elastic
-from tftrain.supervise.run_lock import RunLock
 
 logger = logging.getLogger("tftrain.run")
 
@@ -158,10 +159,10 @@ def run(config: TrainConfig, launch: Launch) -> int:
     with log.native_log_on_failure():
         import tensorflow as tf
 
+    from tftrain.observe.watchdog import Watchdog
     from tftrain.ops.library import MissingLibraryError
     from tftrain.parallel import collectives, start, tensorflow_cluster
     from tftrain.supervise import peer_failure
-    from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import evaluate, rank_checks, seeds
 
     compute = config.compute
@@ -208,7 +209,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         code = getattr(cause, "exit_code", ExitCode.FAILED)
         if launch.rank == 0 or not getattr(cause, "on_all_ranks", False):
             file = f"{cause.filename}: " if isinstance(cause, OSError) and cause.filename else ""
-            logger.error(f"{file}{files.reason(cause)}" if isinstance(cause, OSError) else cause)
+            logger.error(f"{file}{text.reason(cause)}" if isinstance(cause, OSError) else cause)
         else:
             own_codes.append(int(code))
             time.sleep(CHIEF_PRINT_SECONDS)
@@ -232,7 +233,7 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
         advice = (
             "use a smaller --micro_batch_size or --activation_checkpointing; `tftrain.launch --layout=auto` chooses"
         )
-        return OutOfMemoryError(f"{files.one_line(reason)}: {advice}")
+        return OutOfMemoryError(f"{text.one_line(reason)}: {advice}")
     return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 

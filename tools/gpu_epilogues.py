@@ -18,11 +18,11 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tftrain.bench.config import run_config
-from tftrain.input import pipeline
+from tftrain.data import pipeline
 from tftrain.ops.library import library
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.start import start
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.gradients import Position
 from tftrain.train.step import TrainStep
 

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from tftrain import notebook
-from tftrain.report.metrics import read_rows
-from tftrain.report.plot import points
+from tftrain.observe.metrics import read_rows
+from tftrain.observe.plot import points
 
 FOLDER = Path("build/optimizers")
 PICTURE = Path(__file__).resolve().parents[1] / "docs/results/optimizers.png"

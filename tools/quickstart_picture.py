@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tftrain.host.units import GB
-from tftrain.report.metrics import read_rows
-from tftrain.report.plot import ENTROPY, HELD_OUT, TRAIN, points, smoothed
+from tftrain.observe.metrics import read_rows
+from tftrain.observe.plot import ENTROPY, HELD_OUT, TRAIN, points, smoothed
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs/quickstart_run.png"
 KINDS = ("baseline", "weights", "moments", "checkpoint_copy", "gradients", "communication", "activations")

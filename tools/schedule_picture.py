@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tftrain.config import flags
 from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.observe.plot import axes_of
 from tftrain.optim.schedule import learning_rate, run_length
-from tftrain.report.plot import axes_of
 
 RUN = "--synthetic_data --model_family=gpt --max_steps=1000 --learning_rate=0.001 --output_dir=unused"
 

@@ -10,12 +10,12 @@ import numpy as np
 import safetensors.numpy
 
 from tests import corpora
-from tests.labelled import files
+from tests.finetune import files
 from tftrain import run
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
-from tftrain.input import records
-from tftrain.input.example import encode
+from tftrain.data import records
+from tftrain.data.example import encode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 

@@ -19,8 +19,8 @@ from tftrain.optim import state_split
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
-from tftrain.saving.checkpoints import Checkpoints
+from tftrain.state.checkpoints import Checkpoints
+from tftrain.state.run_state import Run
 
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 ZERO_3 = {**ZERO_2, "split_weights": True}

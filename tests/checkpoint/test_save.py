@@ -17,7 +17,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
-from tftrain.host import durable
+from tftrain.files import durable
 
 
 def state(step):

@@ -71,7 +71,7 @@ def _after(owner, name: str, act: Callable) -> None:
 
 def _phase(fault: dict) -> None:
     from tftrain.checkpoint import save, shard
-    from tftrain.host import durable
+    from tftrain.files import durable
 
     armed = [False]
 
@@ -147,7 +147,7 @@ def _die_in_shard(shard, die: Callable) -> None:
 
 def _at_step(change: Callable) -> None:
     """Calls change(number, batch) before every training step of this process; what it returns is the batch."""
-    from tftrain.input import pipeline
+    from tftrain.data import pipeline
 
     batches = pipeline.ramped_batches
 
@@ -184,6 +184,6 @@ def _nan(fault: dict) -> None:
 
 
 def _reader(fault: dict) -> None:
-    from tftrain.input.masked_source import SyntheticPairs
+    from tftrain.data.masked_source import SyntheticPairs
 
     _before(SyntheticPairs, "batch", lambda *_: (_ for _ in ()).throw(RuntimeError("the reader has failed")))

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.finetune.files import write_completions
 from tests.formats.models import DATA
-from tests.labelled.files import write_completions
 from tftrain import run
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
-from tftrain.formats import tokenizer
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
+from tftrain.finetune import completions
+from tftrain.finetune.preflight import identity
+from tftrain.finetune.tokenizers import tokenizer_of, write_tokenizer
 from tftrain.inference import trained_model
-from tftrain.labelled import completions
-from tftrain.labelled.preflight import identity
-from tftrain.labelled.tokenizers import tokenizer_of, write_tokenizer
+from tftrain.tokenizer import tokenizer_files
 
 BOS = "<|begin_of_text|>"
 TEXT = {"Sequence": {"id": "A", "type_id": 0}}
@@ -72,11 +72,11 @@ def library(folder):
     ],
 )
 def test_the_token_before_a_text_stays_with_a_tokenizer(tmp_path, before, settings, begins):
-    own = tokenizer.read(model_folder(tmp_path / "model", before, **settings))
+    own = tokenizer_files.read(model_folder(tmp_path / "model", before, **settings))
     assert [own.vocabulary.tokens[number] for number in own.begin_ids] == [BOS] * begins
     (tmp_path / "written").mkdir()
-    tokenizer.write(tmp_path / "written", own)
-    assert tokenizer.read(tmp_path / "written") == own
+    tokenizer_files.write(tmp_path / "written", own)
+    assert tokenizer_files.read(tmp_path / "written") == own
     written = json.loads((tmp_path / "written/tokenizer_config.json").read_text())
     assert written["tokenizer_class"] == ("PreTrainedTokenizerFast" if begins else "GPT2TokenizerFast")
     plain = own.build()(["a b"])[0].tolist()
@@ -86,12 +86,12 @@ def test_the_token_before_a_text_stays_with_a_tokenizer(tmp_path, before, settin
 def test_several_tokens_before_a_text_are_refused(tmp_path):
     folder = model_folder(tmp_path / "model", [BOS, "<|endoftext|>"])
     with pytest.raises(FormatError, match=r"puts the tokens \[\d+, 0\] before a text; expected one of the vocab"):
-        tokenizer.read(folder)
+        tokenizer_files.read(folder)
 
 
 def test_tokenizers_of_other_families_put_nothing_before_a_text():
     for name in ("hf_gpt2", "hf_llama", "hf_qwen2", "hf_qwen3"):
-        own = tokenizer.read(DATA / name)
+        own = tokenizer_files.read(DATA / name)
         assert not len(own.begin_ids)
 
 

@@ -18,8 +18,8 @@ from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
 from tftrain.config.train import ModelConfig
+from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_config, hugging_face_tables, registry, tf1, tf_checkpoint
-from tftrain.formats.errors import FormatError
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import HEADS, CompletedWeights, Weights

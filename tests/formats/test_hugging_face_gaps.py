@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 from tests.formats.models import DATA
 from tftrain.config.convert import Place
+from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
-from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import model_of, open_weights
 
 

@@ -8,15 +8,14 @@ import pytest
 from tests.prepare.test_data_names import POINTER
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.source import open_file
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import DataError, FormatError
+from tftrain.finetune.conll import read_sentences
+from tftrain.finetune.squad import read_questions
+from tftrain.finetune.tables import read_table
 from tftrain.formats.safetensors_file import SafetensorsFile
 from tftrain.formats.tf_checkpoint import TfCheckpoint
 from tftrain.formats.torch_file import TorchFile
-from tftrain.input.errors import DataError
-from tftrain.input.vocabulary import read_file
-from tftrain.labelled.conll import read_sentences
-from tftrain.labelled.squad import read_questions
-from tftrain.labelled.tables import read_table
+from tftrain.tokenizer.vocabulary import read_file
 
 
 def read_checkpoint(path):

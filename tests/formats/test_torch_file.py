@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from tests.formats.models import DATA
 from tests.formats.test_convert import converted, run
 from tftrain.config.convert import Place
+from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
-from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights
 from tftrain.formats.torch_file import Placeholder, Record, TorchFile
 

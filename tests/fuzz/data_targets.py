@@ -12,12 +12,12 @@ from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.train import DataConfig, TrainConfig
-from tftrain.input import manifest, preflight
-from tftrain.input.errors import DataError, data_error
-from tftrain.input.example import encode
-from tftrain.input.manifest import Manifest, Shard
-from tftrain.input.records import RecordSet, frame, write_records
-from tftrain.input.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from tftrain.data import manifest, preflight
+from tftrain.data.example import encode
+from tftrain.data.manifest import Manifest, Shard
+from tftrain.data.records import RecordSet, frame, write_records
+from tftrain.files.errors import DataError, data_error
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, read_vocabulary
 
 LENGTH, SLOTS, VOCAB_SIZE, RECORDS, BATCH = 16, 3, 40, 6, 4
 TOKENS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(VOCAB_SIZE // 2)), *(f"##{c}" for c in "abcdefghijklmno")]
@@ -113,7 +113,7 @@ class Records(Target):
             raise cause from error
 
     def _source(self):
-        from tftrain.input.masked_source import StaticSource
+        from tftrain.data.masked_source import StaticSource
 
         return StaticSource(self, Sizes(VOCAB_SIZE, LENGTH, SLOTS))
 
@@ -152,9 +152,9 @@ class PreparedRecords(Records):
         pass
 
     def _source(self):
-        from tftrain.input.masked_source import DynamicSource
-        from tftrain.input.masking import Masking
-        from tftrain.input.vocabulary import Vocabulary
+        from tftrain.data.masked_source import DynamicSource
+        from tftrain.data.masking import Masking
+        from tftrain.tokenizer.vocabulary import Vocabulary
 
         vocabulary = Vocabulary(tuple(TOKENS), "wordpiece")
         return DynamicSource(self, Masking(vocabulary, LENGTH, SLOTS, 0.15, False, 1), VOCAB_SIZE)
@@ -172,7 +172,7 @@ class Sequences(Records):
             raise DataError(f"{path}: refused, as a flag would: {length}")
 
     def _source(self):
-        from tftrain.input.causal_source import CausalSource
+        from tftrain.data.causal_source import CausalSource
 
         return CausalSource(self, Sizes(VOCAB_SIZE, LENGTH, LENGTH))
 
@@ -257,7 +257,7 @@ class DataManifest(Target):
         return str(folder)
 
     def use(self, folder):
-        from tftrain.input.source import open_source
+        from tftrain.data.source import open_source
 
         data = DataConfig(data_dir=str(folder))
         for problem in preflight.problems(replace(TrainConfig(), data=data)):
@@ -301,7 +301,7 @@ class VocabularyFile(Target):
         return "vocab.txt"
 
     def use(self, folder):
-        from tftrain.input.tokenization import TextTokenizer
+        from tftrain.tokenizer.tokenization import TextTokenizer
 
         vocabulary = read_vocabulary(str(folder / "vocab.txt"), "wordpiece")
         assert len(vocabulary.ordinary_ids) > 0
@@ -315,7 +315,7 @@ class SentencepieceModel(Target):
     name, clean = "sentencepiece", (DataError,)
 
     def begin(self):
-        from tftrain.prepare.vocabulary_learner import learn_sentencepiece
+        from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece
 
         counts = Counter({f"w{number}{c}": 1 + number for number in range(40) for c in "abcdefghij"})
         _, self._model = learn_sentencepiece(counts, 80, True)
@@ -351,8 +351,8 @@ class SentencepieceModel(Target):
         return edited.SerializeToString()
 
     def use(self, folder):
-        from tftrain.input.tokenization import TextTokenizer
-        from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
+        from tftrain.tokenizer.tokenization import TextTokenizer
+        from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary
 
         model = (folder / "x.model").read_bytes()
         vocabulary = sentencepiece_vocabulary(model, str(folder / "x.model"))
@@ -366,7 +366,7 @@ class BytePairs(Target):
     name, clean = "byte_pairs", (DataError,)
 
     def begin(self):
-        from tftrain.input.byte_pairs import learn_byte_pairs
+        from tftrain.tokenizer.byte_pairs import learn_byte_pairs
 
         _, self._model = learn_byte_pairs([[f"w{number % 40} abcdef" for number in range(200)]], 280)
 
@@ -384,7 +384,7 @@ class BytePairs(Target):
         return "vocab.json" if kind == 2 else ""
 
     def use(self, folder):
-        from tftrain.input.byte_pairs import BytePairTokenizer, read_byte_pairs
+        from tftrain.tokenizer.byte_pairs import BytePairTokenizer, read_byte_pairs
 
         name = "vocab.json" if (folder / "vocab.json").exists() else "tokenizer.json"
         vocabulary, model = read_byte_pairs(str(folder / name))

@@ -12,10 +12,9 @@ import numpy as np
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate
 from tftrain.config.prepare import PrepareConfig
+from tftrain.files import addresses
+from tftrain.files.errors import DataError, FormatError
 from tftrain.formats import torch_file
-from tftrain.formats.errors import FormatError
-from tftrain.host import addresses
-from tftrain.input.errors import DataError
 
 WORDS = ["the cat sat on the mat.", "a dog.", "", "\u00e9t\u00e9", "x" * 300]
 
@@ -201,7 +200,7 @@ class ChatTemplate(Target):
         return "the chat template"
 
     def use(self, folder):
-        from tftrain.labelled.chat_template import LONGEST_TEXT, Renderer
+        from tftrain.finetune.chat_template import LONGEST_TEXT, Renderer
 
         text = (folder / "template").read_bytes().decode(errors="replace")
         rendered = Renderer(text, seconds=1)({"messages": [{"role": "user", "content": "hello"}]})

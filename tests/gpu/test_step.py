@@ -16,7 +16,7 @@ from tftrain.host import devices
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.pending_collectives import PendingCollectives
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.gradients import Position
 from tftrain.train.step import TrainStep
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.files.errors import DataError
 from tftrain.inference import labelled_texts
-from tftrain.input.errors import DataError
 
 WITH_PAIRS = FineTuningConfig(train_file="x", text_column="a", text_pair_column="b")
 SQUAD = {"context": "a\tpath", "question": "q", "id": 1, "answers": {"text": ["path"], "answer_start": [2]}}

@@ -6,19 +6,19 @@ import json
 import numpy as np
 import pytest
 
+from tests.finetune import files
 from tests.formats.models import DATA
-from tests.labelled import files
 from tests.tasks.test_fine_tuning import configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
 from tftrain.config.model_source import ModelSource
+from tftrain.data import pipeline
+from tftrain.files.errors import FormatError
 from tftrain.formats import registry
-from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import WatchedWeights, Weights, without
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
-from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.train import loop

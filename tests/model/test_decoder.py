@@ -12,7 +12,7 @@ from tests.model.samples import PLAIN, dropout_key
 from tftrain.config.families import FAMILIES
 from tftrain.config.flags import parse
 from tftrain.config.train import ModelConfig, TrainConfig
-from tftrain.input.causal_source import documents
+from tftrain.data.causal_source import documents
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
 from tftrain.ops.library import is_available

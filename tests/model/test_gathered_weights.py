@@ -8,7 +8,7 @@ from tests.train.layouts import LLAMA, MODERN, ZERO_3, batches, case, token_batc
 from tftrain.model.embedding import lookup
 from tftrain.model.gathered_weights import ReadAgain, fill, release
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.gradients import Position
 from tftrain.train.sharded import ShardedModel
 

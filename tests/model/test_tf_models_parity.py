@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import VOCAB, assert_close, loss_and_gradients, outputs, small_batch, small_config, small_model
+from tests.model.samples import (
+    VOCAB,
+    assert_close,
+    loss_and_gradients,
+    outputs,
+    small_batch,
+    small_config,
+    small_model,
+)
 from tests.model.tf_models_oracle import build_oracle
 
 

@@ -15,7 +15,7 @@ from tftrain.config.train import BatchConfig
 from tftrain.optim import state_split
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 
 ZERO = {"split_opt_state": True}
 LAYOUTS = {

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.crash_matrix.matrix import shards
 from tests.distributed import run_ranks, started_ranks
-from tests.supervise.test_watchdog import ENDLESS
+from tests.observe.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel import collectives, graph_collectives, start, tensorflow_cluster, tensorflow_transport

@@ -17,7 +17,7 @@ from tftrain.optim import state_split
 from tftrain.parallel import gradient_reduction
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.stage import Stage
 from tftrain.train.step import TrainStep
 

@@ -12,6 +12,7 @@ from tftrain.config.fields import changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
+from tftrain.observe import planned
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import forecast, memory, timing
 from tftrain.plan import workload as workload_module
@@ -19,7 +20,6 @@ from tftrain.plan.cluster import A100
 from tftrain.plan.reported_flops import reported
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config
-from tftrain.report import planned
 
 BATCH = BatchConfig(micro_batch_size=4, grad_accum_steps=1, global_batch_size=8)
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests import corpora
 from tests.prepare.test_prepare import examples
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
+from tftrain.files.errors import DataError
 from tftrain.prepare import __main__ as program
 from tftrain.prepare.accounting import Accounting, total
 from tftrain.prepare.preparation import prepare

@@ -9,8 +9,8 @@ import pytest
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
 from tests.servers import proxy, quick, s3, s3_server, serving
 from tftrain.config.prepare import PrepareConfig
-from tftrain.host import addresses
-from tftrain.input.errors import DataError, MissingFileError
+from tftrain.files import addresses
+from tftrain.files.errors import DataError, MissingFileError
 from tftrain.prepare import sources
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare

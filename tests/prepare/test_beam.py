@@ -14,8 +14,8 @@ from tests import corpora
 from tests.prepare.test_prepare import contents, refused
 from tests.prepare.test_sources import COMPRESS, json_lines, parquet
 from tftrain.config.fields import ConfigError
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
+from tftrain.files.errors import DataError
 from tftrain.prepare import appended_files, beam_workers, corpus_chunks, preparation
 from tftrain.prepare.beam_workers import BeamWorkers
 from tftrain.prepare.corpus_chunks import Spool

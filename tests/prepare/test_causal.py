@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from tests import corpora
-from tests.input.test_byte_pairs import WORDS_OF_TODAY
-from tests.input.test_pipeline import failure, joined
+from tests.data.test_pipeline import failure, joined
 from tests.prepare.test_prepare import contents, examples
+from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import DataConfig
-from tftrain.input.byte_pairs import BytePairTokenizer, learn_byte_pairs
-from tftrain.input.errors import DataError
-from tftrain.input.example import decode, encode
-from tftrain.input.manifest import read_manifest, write_manifest
-from tftrain.input.pipeline import eval_batches, open_source, train_batches
-from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
+from tftrain.data.example import decode, encode
+from tftrain.data.manifest import read_manifest, write_manifest
+from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.files.errors import DataError
 from tftrain.prepare import causal_objective
 from tftrain.prepare.accounting import NEAR_DUPLICATE
 from tftrain.prepare.causal_objective import CausalObjective
@@ -33,6 +31,8 @@ from tftrain.prepare.corpus import paragraphs
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
+from tftrain.tokenizer.byte_pairs import BytePairTokenizer, learn_byte_pairs
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
 SEED = 5
 END = SPECIAL_TOKENS.index("[SEP]")

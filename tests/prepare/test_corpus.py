@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare import corpus, sources
 
 TEXT = "First line.\nsecond  line\n\n\n  \nOther document. \r\nIts end"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.prepare.test_sources import DOCUMENTS, arrow, csv, json_lines, parquet, tar, tsv, write, zipped
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare import data_names, sources
 from tftrain.prepare.input_files import list_files
 

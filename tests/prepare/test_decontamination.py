@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests import corpora
 from tests.prepare.test_prepare import examples, refused
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
 from tftrain.prepare.decontamination import among, cut, window_hashes
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare

@@ -7,8 +7,8 @@ import pytest
 
 from tftrain.config import flags
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
+from tftrain.files.errors import DataError
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests import corpora
 from tests.prepare.test_sources import DOCUMENTS
-from tftrain.input.tokenizer_model import Tokenizer
 from tftrain.prepare import shards
 from tftrain.prepare.preparation import prepare
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 # The address space of the process is limited to what it has after its imports, and so many megabytes.
 SCRIPT = """

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from tests import corpora
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare import corpus_chunks
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import corpora
-from tests.input.test_pipeline import failure, joined, records_of, source_of
+from tests.data.test_pipeline import failure, joined, records_of, source_of
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import DataConfig
-from tftrain.input.manifest import read_manifest
-from tftrain.input.pipeline import eval_batches
-from tftrain.input.records import write_records
+from tftrain.data.manifest import read_manifest
+from tftrain.data.pipeline import eval_batches
+from tftrain.data.records import write_records
 from tftrain.prepare.packing import pack
 from tftrain.prepare.preparation import prepare
 

@@ -14,15 +14,15 @@ import pytest
 import tensorflow as tf
 
 from tests import corpora
-from tftrain.input.errors import DataError
-from tftrain.input.example import decode
-from tftrain.input.manifest import read_manifest
-from tftrain.input.records import scan
-from tftrain.input.vocabulary import read_vocabulary
+from tftrain.data.example import decode
+from tftrain.data.manifest import read_manifest
+from tftrain.data.records import scan
+from tftrain.files.errors import DataError
 from tftrain.prepare import __main__ as program
 from tftrain.prepare import builtin_corpus, corpus_chunks, preparation, workers
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.preparation import prepare
+from tftrain.tokenizer.vocabulary import read_vocabulary
 
 
 def contents(folder):

@@ -9,9 +9,9 @@ import pytest
 from tests import corpora
 from tests.prepare.test_prepare import examples
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.manifest import read_manifest
-from tftrain.input.vocabulary import read_vocabulary
+from tftrain.data.manifest import read_manifest
 from tftrain.prepare.preparation import prepare
+from tftrain.tokenizer.vocabulary import read_vocabulary
 
 SUPERSCRIPT = "\u00b2"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare import builtin_corpus
 from tftrain.prepare.prose import clean, is_prose, paragraphs
 

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from tests import corpora
-from tests.input.test_pipeline import same
+from tests.data.test_pipeline import same
 from tests.prepare.test_prepare import contents
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import DataConfig
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
-from tftrain.input.mixture import read_prepared
-from tftrain.input.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.manifest import read_manifest
+from tftrain.data.mixture import read_prepared
+from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.files.errors import DataError
 from tftrain.prepare.preparation import prepare
 
 SEED, LENGTH, SLOTS = 3, 32, 5

@@ -18,8 +18,8 @@ import pytest
 
 from tests import corpora
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
+from tftrain.files.errors import DataError
 from tftrain.prepare import corpus_chunks, sources
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
@@ -349,7 +349,7 @@ def test_what_is_damaged_or_has_another_schema_is_named(tmp_path, name, content,
 
 @pytest.mark.parametrize(("name", "make"), [("a.jsonl", json_lines), ("a.csv", csv), ("a.tsv", tsv)])
 def test_an_overlong_line_is_refused(tmp_path, monkeypatch, name, make):
-    monkeypatch.setattr("tftrain.input.table_rows.LONGEST_LINE", 50)
+    monkeypatch.setattr("tftrain.data.table_rows.LONGEST_LINE", 50)
     folder = write(tmp_path, {f"a.{make.__name__.replace('json_lines', 'jsonl')}": make(["a", "long" * 50, "c"])})
     with pytest.raises(DataError, match=r"a\.\w+, line \d: longer than"):
         list(documents_of(folder, skip_bad_rows=True))

@@ -13,13 +13,13 @@ from tftrain.checkpoint import manifest as of_checkpoint
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.train import TrainConfig
-from tftrain.host import addresses
-from tftrain.host.addresses import Cache
+from tftrain.files import addresses
+from tftrain.files.addresses import Cache
+from tftrain.files.names import foreign_addresses
 from tftrain.host.exit_codes import RunError
-from tftrain.host.files import shown
-from tftrain.host.names import foreign_addresses
+from tftrain.host.text import shown
 from tftrain.parallel.mesh import Mesh
-from tftrain.saving import resume_compatibility
+from tftrain.state import resume_compatibility
 from tftrain.train import loop
 
 __all__ = ["quick"]

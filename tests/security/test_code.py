@@ -12,7 +12,7 @@ from tests.servers import quick
 from tftrain import launch, notebook, run
 from tftrain.checkpoint import folder
 from tftrain.config.fields import ConfigError
-from tftrain.input.mirror import local_folder
+from tftrain.data.mirror import local_folder
 
 __all__ = ["quick"]
 

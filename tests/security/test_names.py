@@ -17,14 +17,14 @@ from tftrain import run
 from tftrain.checkpoint import remote
 from tftrain.config.convert import parse_place
 from tftrain.config.run import RunConfig
+from tftrain.data import mirror
+from tftrain.data.records import RecordSet, write_records
+from tftrain.files import addresses, complete_folder, durable, limits
+from tftrain.files.addresses import Cache
+from tftrain.files.errors import FormatError
+from tftrain.files.run_lock import RunLock
 from tftrain.formats import registry
-from tftrain.formats.errors import FormatError
-from tftrain.host import addresses, complete_folder, durable, limits
-from tftrain.host.addresses import Cache
-from tftrain.input import mirror
-from tftrain.input.records import RecordSet, write_records
-from tftrain.report.metrics import append
-from tftrain.supervise.run_lock import RunLock
+from tftrain.observe.metrics import append
 
 __all__ = ["quick"]
 # Each is below a folder at the address, and would be elsewhere here.

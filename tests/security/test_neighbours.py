@@ -19,8 +19,8 @@ from horovod.runner.http.http_client import put_data_into_kvstore
 from horovod.runner.http.http_server import RendezvousServer
 
 from tests.distributed import ROOT, started_ranks
+from tests.observe.test_watchdog import ENDLESS
 from tests.supervise.test_elastic_job import Hosts, job
-from tests.supervise.test_watchdog import ENDLESS
 from tftrain.parallel import neighbour, store_server
 from tftrain.parallel.rendezvous import TOKEN, Store
 from tools import build_horovod

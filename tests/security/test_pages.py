@@ -11,9 +11,9 @@ from tftrain.bench import page
 from tftrain.bench.table import Column, Outcome, Table
 from tftrain.bench.tables import TABLES
 from tftrain.config.train import TrainConfig
+from tftrain.observe import __main__ as report
 from tftrain.page.bars import Panel, Series
 from tftrain.plan import __main__ as plan
-from tftrain.report import __main__ as report
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><b x='"
 KNOWN = {

@@ -21,8 +21,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
-from tftrain.formats.errors import FormatError
 from tftrain.formats.torch_file import Placeholder, TorchFile
 from tftrain.prepare import data_names
 
@@ -223,7 +223,7 @@ PICKLES = {
 }
 READ = """
 import sys
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 from tftrain.formats.torch_file import TorchFile
 try:
     file = TorchFile(sys.argv[1])

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.formats.models import DATA
-from tftrain.formats import tokenizer
-from tftrain.input.errors import DataError
-from tftrain.labelled.chat_template import Renderer
-from tftrain.labelled.completions import compiled_template, end_of_answer
+from tftrain.files.errors import DataError
+from tftrain.finetune.chat_template import Renderer
+from tftrain.finetune.completions import compiled_template, end_of_answer
+from tftrain.tokenizer import tokenizer_files
 
 LOOP = "{% for i in range(99999) %}"
 ENDLESS = {
@@ -62,6 +62,6 @@ def test_a_template_reaches_nothing_and_goes_on_after_an_error():
 
 
 def test_the_template_of_a_tokenizer_is_bounded():
-    own = tokenizer.read(DATA / "hf_llama")._replace(chat_template=LARGE["many lines"])
+    own = tokenizer_files.read(DATA / "hf_llama")._replace(chat_template=LARGE["many lines"])
     with pytest.raises(DataError, match="the chat template can't make a text"):
         end_of_answer(compiled_template(own))

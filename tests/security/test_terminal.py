@@ -11,14 +11,14 @@ import pytest
 from tests.formats.models import DATA
 from tftrain import convert, predict
 from tftrain.config.fields import Problem
+from tftrain.files.errors import FormatError
 from tftrain.formats import safetensors_file
-from tftrain.formats.errors import FormatError
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
-from tftrain.host.files import printable
+from tftrain.host.text import printable
 from tftrain.host.user_code import UserCodeError
 from tftrain.inference import prediction_text
-from tftrain.report.trackers import Csv
+from tftrain.observe.trackers import Csv
 
 # Titles and colours (C0 and C1), the end of a line and its begin, the direction of text, half of a surrogate pair.
 COMMANDS = ("\x1b]0;PWNED\x07", "\x9b31m", "\x85", "\r", "\b", "\x7f", "\u202e", "\u2066", "\u200f", "\u2028", "\ud800")

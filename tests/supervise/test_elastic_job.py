@@ -14,7 +14,7 @@ from tests.distributed import run_ranks, started_ranks
 from tests.tasks.test_fine_tuning import data
 from tftrain.checkpoint import memory_slot
 from tftrain.host.exit_codes import ExitCode
-from tftrain.report.metrics import read_rows
+from tftrain.observe.metrics import read_rows
 from tftrain.supervise.elastic import PARENT
 
 __all__ = ["data"]

@@ -140,7 +140,7 @@ def test_a_save_that_takes_too_long_ends_with_a_code_of_its_own(tmp_path):
     program = f"""
 import sys, time
 from tftrain import run
-from tftrain.saving.checkpoints import Checkpoints
+from tftrain.state.checkpoints import Checkpoints
 save = Checkpoints.save
 def slow(self, last, is_good):
     if int(self._run.progress.step) > 1:

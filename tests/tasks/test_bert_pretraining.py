@@ -18,7 +18,7 @@ from tests.model.samples import (
 from tests.test_run import configured
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
-from tftrain.input import pipeline
+from tftrain.data import pipeline
 from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh

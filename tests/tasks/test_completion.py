@@ -8,20 +8,20 @@ import pytest
 import tensorflow as tf
 
 from tests.bad_inputs import programs
+from tests.finetune.files import write_completions
 from tests.formats.models import DATA
-from tests.labelled.files import write_completions
 from tftrain import run
 from tftrain.config import flags
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import TrainConfig
-from tftrain.formats import tokenizer
+from tftrain.data import pipeline
+from tftrain.files.errors import DataError
+from tftrain.finetune import completions, scorers
 from tftrain.inference import candidates, trained_model
-from tftrain.input import pipeline
-from tftrain.input.errors import DataError
-from tftrain.labelled import completions, scorers
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
+from tftrain.tokenizer import tokenizer_files
 
 LLAMA = DATA / "hf_llama"
 TEMPLATE = (
@@ -65,7 +65,7 @@ def alone(network, ids, is_learned):
 
 def test_sums_are_those_of_every_completion_by_itself(task, files):
     made, source, batch = task
-    own = tokenizer.read(LLAMA)
+    own = tokenizer_files.read(LLAMA)
     examples = completions.read_examples(str(files[1]), FineTuningConfig(), own)
     encoded = completions.encode(examples, own)
     found = {name: value.numpy() for name, value in made.compute(batch).items()}
@@ -108,7 +108,7 @@ def say(role, content):
 
 def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     messages = [say("system", "s"), say("user", "a"), say("assistant", "b c"), say("user", "d"), say("assistant", "e")]
-    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
     (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
     end = "<|endoftext|>\n"
     assert example.parts == (
@@ -127,7 +127,7 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
 def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
     answers = [say("assistant", "b") | weight for weight in ({"weight": 0}, {"weight": 1}, {"weight": None}, {})]
     messages = [each for answer in answers for each in (say("user", "a"), answer)]
-    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
     (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
     assert [is_learned for _, is_learned in example.parts] == [False, False, *[False, True] * 3]
     assert "".join(text for text, _ in example.parts) == "<user>a<|endoftext|>\n<assistant>b<|endoftext|>\n" * 4
@@ -142,15 +142,15 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     settings = {"bos_token": {"content": "<|endoftext|>"}, "eos_token": "</s>", "tokenizer_type": "bpe"}
     (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "model/chat_template.jinja").write_text(text)
-    own = tokenizer.read(tmp_path / "model")
+    own = tokenizer_files.read(tmp_path / "model")
     template = completions.compiled_template(own)
     assert (
         template([say("x", "1"), say("user", "<\u00e9>")], False)
         == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
     )
     (tmp_path / "again").mkdir()
-    tokenizer.write(tmp_path / "again", own)
-    assert tokenizer.read(tmp_path / "again") == own
+    tokenizer_files.write(tmp_path / "again", own)
+    assert tokenizer_files.read(tmp_path / "again") == own
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     ids=str,
 )
 def test_a_chat_that_gives_no_text_is_refused(tmp_path, messages, template, message):
-    own = tokenizer.read(LLAMA)._replace(chat_template=template)
+    own = tokenizer_files.read(LLAMA)._replace(chat_template=template)
     with pytest.raises(DataError, match=message):
         completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
 
@@ -209,7 +209,7 @@ def test_a_chat_that_gives_no_text_is_refused(tmp_path, messages, template, mess
 def test_a_text_beside_the_prompt_is_refused_instead_of_ignored(tmp_path, row, message):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(row))
-    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
     with pytest.raises(DataError, match=message):
         completions.read_examples(str(path), FineTuningConfig(), own)
 
@@ -218,7 +218,7 @@ def test_the_text_beside_a_named_prompt_is_left_out(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"instruction": "a", "input": "b", "output": "c"}))
     settings = FineTuningConfig(text_column="instruction")
-    (example,) = completions.read_examples(str(path), settings, tokenizer.read(LLAMA))
+    (example,) = completions.read_examples(str(path), settings, tokenizer_files.read(LLAMA))
     assert (example.prompt, example.completion) == ("a", "c")
 
 
@@ -230,7 +230,7 @@ def test_an_answer_ends_as_the_template_ends_it(after, end):
     after = after if "m.content" in after else "{{ m.content }}" + after
     text = "{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}{% else %}<A>" + after
     text += "{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
-    own = tokenizer.read(LLAMA)._replace(chat_template=text)
+    own = tokenizer_files.read(LLAMA)._replace(chat_template=text)
     assert completions.end_of_answer(completions.compiled_template(own)) == end
 
 
@@ -278,9 +278,9 @@ def test_a_chat_template_stays_with_the_model(tmp_path):
     )
     done("started", f"{options} --max_seq_length=64 --micro_batch_size=1 --max_steps=1 --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
-    assert tokenizer.read(tmp_path / "hf").chat_template == TEMPLATE
+    assert tokenizer_files.read(tmp_path / "hf").chat_template == TEMPLATE
     config = json.loads((tmp_path / "hf/config.json").read_text())
-    assert config["eos_token_id"] == tokenizer.read(tmp_path / "hf").vocabulary.end_id
+    assert config["eos_token_id"] == tokenizer_files.read(tmp_path / "hf").vocabulary.end_id
     (tmp_path / "template").write_text(TEMPLATE.replace("<assistant>", "[assistant>").replace("<{{", "[{{"))
     code, lines = programs.outcome("started", f"--output_dir={folder} --max_steps=2", 1, {})
     assert (code, "the chat template" in str(lines)) == (1, True), lines

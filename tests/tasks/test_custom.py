@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from tests.bad_inputs import programs
 from tests.distributed import ROOT, run_ranks
+from tests.finetune import files
 from tests.formats.models import DATA
-from tests.labelled import files
 from tftrain import run
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError
+from tftrain.data import pipeline
 from tftrain.host.user_code import UserCodeError
-from tftrain.input import pipeline
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task

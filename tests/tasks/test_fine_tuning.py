@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import pictures
 from tests.distributed import run_ranks
-from tests.labelled import files
+from tests.finetune import files
 from tests.tf_models import tf_models
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
@@ -18,10 +18,10 @@ from tftrain.checkpoint.scores import best_step
 from tftrain.config import flags
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
+from tftrain.data import pipeline
 from tftrain.formats import own
-from tftrain.input import pipeline
+from tftrain.observe import trackers
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import trackers
 from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from tests.data_fixtures import config_of, write_corpus
 from tests.distributed import run_ranks
+from tests.finetune import files
 from tests.formats.models import DATA
-from tests.labelled import files
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError

@@ -16,7 +16,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.run_state import parts_of_rank
+from tftrain.state.run_state import parts_of_rank
 from tftrain.tasks import make_task
 from tftrain.train.held_out import HeldOut
 

@@ -22,14 +22,14 @@ from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
 from tftrain.config.families import FAMILIES
 from tftrain.config.parallel import BatchConfig, ParallelConfig
-from tftrain.input.causal_source import documents
+from tftrain.data.causal_source import documents
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.step import TrainStep
 
 RANKS, STEPS, SAMPLES, ACCUMULATE = 4, 12, 16, 4

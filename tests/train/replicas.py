@@ -16,7 +16,7 @@ from tftrain.config.parallel import ParallelConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.gradients import Accumulation
 from tftrain.train.step import TrainStep
 

@@ -31,7 +31,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train import held_out
 from tftrain.train.step import TrainStep
 

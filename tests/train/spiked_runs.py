@@ -16,11 +16,11 @@ import numpy as np
 from tftrain import run
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
+from tftrain.data.example import encode
+from tftrain.data.order import example_ids
+from tftrain.data.records import write_records
 from tftrain.hooks import Hook
 from tftrain.host import log
-from tftrain.input.example import encode
-from tftrain.input.order import example_ids
-from tftrain.input.records import write_records
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.distributed import run_ranks
-from tests.labelled import files
+from tests.finetune import files
 from tests.train.evaluations import LAYOUTS
-from tftrain.run_state import Evaluation
+from tftrain.state.run_state import Evaluation
 from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.train import evaluate
 from tftrain.train.held_out import entropy

@@ -12,11 +12,11 @@ from tests.distributed import run_ranks
 from tests.test_run import configured, losses, rows
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input import pipeline
-from tftrain.input.length_buckets import LengthBuckets
+from tftrain.data import pipeline
+from tftrain.data.length_buckets import LengthBuckets
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train import loop
 from tftrain.train.step import TrainStep
 

@@ -15,14 +15,14 @@ from tests.train import spiked_runs
 from tests.train.spiked_runs import BATCH, FLAGS, POISONED, ROLLBACK, STEPS, configured, final_loss, rows, trained
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint import scores
+from tftrain.data import pipeline
 from tftrain.host.exit_codes import ExitCode, UnstableError
-from tftrain.input import pipeline
+from tftrain.observe import goodput, run_page
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import goodput, run_page
-from tftrain.run_state import Run
-from tftrain.saving.best import Best
-from tftrain.supervise import spikes
-from tftrain.supervise.spikes import MOST_IN_A_ROW, SpikeMonitor
+from tftrain.state import spikes
+from tftrain.state.best import Best
+from tftrain.state.run_state import Run
+from tftrain.state.spikes import MOST_IN_A_ROW, SpikeMonitor
 from tftrain.train.step import TrainStep
 
 SPIKE = POISONED[0] + 1

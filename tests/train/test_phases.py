@@ -18,15 +18,15 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import flags, phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
-from tftrain.input import pipeline
-from tftrain.input.left_out import NOTHING
-from tftrain.input.source import open_source
-from tftrain.labelled.preflight import identity
+from tftrain.data import pipeline
+from tftrain.data.left_out import NOTHING
+from tftrain.data.source import open_source
+from tftrain.finetune.preflight import identity
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
-from tftrain.saving import resume_compatibility
-from tftrain.supervise.spikes import SpikeMonitor
+from tftrain.state import resume_compatibility
+from tftrain.state.spikes import SpikeMonitor
 from tftrain.train import evaluate, loop
 from tftrain.train.run_phases import RunPhases
 

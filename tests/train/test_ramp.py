@@ -11,9 +11,9 @@ from tests.checkpoint import states
 from tests.conftest import RAMP
 from tests.test_run import configured, losses, rows
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.input import pipeline
+from tftrain.data import pipeline
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train import loop
 from tftrain.train.step import TrainStep
 

@@ -11,8 +11,8 @@ from tests.model.samples import PLAIN
 from tests.train.test_step import BASE, batches
 from tftrain.config.parallel import BatchConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
 from tftrain.schedules.table import Action, Kind, Table
+from tftrain.state.run_state import Run
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
 from tftrain.train.stage import Stage

@@ -21,7 +21,7 @@ from tftrain.config.train import (
     TrainConfig,
 )
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12

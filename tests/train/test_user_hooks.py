@@ -14,8 +14,8 @@ from tftrain import hooks
 from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.user_code import UserCodeError
+from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
-from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import loop
 from tftrain.train.observers import Outcome
 from tftrain.train.user_hooks import UserHooks

@@ -83,7 +83,7 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     """
     import tensorflow as tf
 
-    from tftrain.input import pipeline
+    from tftrain.data import pipeline
     from tftrain.ops.dropout import DropoutKey
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start

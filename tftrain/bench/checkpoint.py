@@ -110,8 +110,8 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     config = run_config(shlex.split(settings["flags"]))
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.run_state import Run
-    from tftrain.saving.checkpoints import Checkpoints
+    from tftrain.state.checkpoints import Checkpoints
+    from tftrain.state.run_state import Run
 
     run = Run(config, start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run)

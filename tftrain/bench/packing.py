@@ -18,7 +18,7 @@ from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_tu
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import range_pct
 from tftrain.bench.worker import MeasureError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
 from tftrain.page.bars import MEANING, speed_panel
 
 STEPS, RANKS, ROWS = 20, 1, 16  # ROWS: of an update without packing

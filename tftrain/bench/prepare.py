@@ -21,8 +21,8 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.ranks import watched
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns, rows_of
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
+from tftrain.data.manifest import read_manifest
+from tftrain.files.errors import DataError
 from tftrain.page.bars import Panel, Series
 from tftrain.prepare import builtin_corpus
 

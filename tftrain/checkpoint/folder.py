@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 
 from tftrain.checkpoint import manifest
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.host import durable
+from tftrain.files import durable
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 # What a run reports, in its folder, and what it knows of its evaluations and of its trackers.

@@ -23,8 +23,8 @@ from tftrain.checkpoint.piece import coverage_error
 from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
-from tftrain.host import strict_json
-from tftrain.host.files import read_at_most
+from tftrain.files import strict_json
+from tftrain.files.reading import read_at_most
 
 NAME = "manifest.json"
 FORMAT_VERSION = 4

@@ -26,7 +26,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
-from tftrain.host import durable
+from tftrain.files import durable
 
 MEMORY = Path("/dev/shm")
 SESSION = ".memory_session"  # in the folder of the checkpoints: which copies are of the run as it is

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from tftrain.checkpoint import folder, manifest, memory_slot, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.host import addresses, durable
-from tftrain.host.addresses import Cache, join
-from tftrain.host.complete_folder import complete_folder, locked
+from tftrain.files import addresses, durable
+from tftrain.files.addresses import Cache, join
+from tftrain.files.complete_folder import complete_folder, locked
 
 logger = logging.getLogger(__name__)
 

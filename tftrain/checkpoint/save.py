@@ -25,7 +25,7 @@ from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.shard import Written
-from tftrain.host import durable
+from tftrain.files import durable
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tftrain.checkpoint import folder
-from tftrain.host import durable
+from tftrain.files import durable
 
 NAME = "best.json"
 

@@ -19,7 +19,7 @@ import xxhash
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.source import Source
-from tftrain.host import durable
+from tftrain.files import durable
 
 # A block is hashed and written while it is in the processor's cache.
 BLOCK_BYTES = 2**21

@@ -21,7 +21,7 @@ import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory import PAGE_BYTES
-from tftrain.host.files import POINTER, POINTER_BYTES, is_pointer
+from tftrain.files.reading import POINTER, POINTER_BYTES, is_pointer
 
 # Number of pages of a file that are looked for in the page cache: if all are cached, so is most of the file.
 PROBES = 3

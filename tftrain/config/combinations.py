@@ -12,7 +12,7 @@ from tftrain.config.model import HEAD_SIZES, TASKS, WITH_CLASSES, ModelConfig
 from tftrain.config.parallel import schedule_problems
 from tftrain.config.rope import parse
 from tftrain.config.run import TRACKERS
-from tftrain.host.addresses import is_address
+from tftrain.files.addresses import is_address
 from tftrain.host.user_code import CLASS, is_class_name
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
-from tftrain.host.addresses import is_address
+from tftrain.files.addresses import is_address
 
 FORMATS = {
     "tftrain": "a checkpoint, or a run's --output_dir",

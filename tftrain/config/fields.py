@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from tftrain.host.addresses import absolute
-from tftrain.host.files import one_line, shown
+from tftrain.files.addresses import absolute
+from tftrain.host.text import one_line, shown
 from tftrain.host.user_code import CLASS, is_class_name
 
 Config = TypeVar("Config")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tftrain.config.fields import Problem
-from tftrain.host.files import expanded, read_small
+from tftrain.files.reading import expanded, read_small
 
 MAX_BYTES = 1 << 18
 MAX_FILES = 100

@@ -19,8 +19,8 @@ from absl import flags
 from tftrain.config import flagfile
 from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections
 from tftrain.config.suggestions import REPLACED, suggest
+from tftrain.files.reading import expanded
 from tftrain.host.exit_codes import ExitCode
-from tftrain.host.files import expanded
 
 Config = TypeVar("Config")
 

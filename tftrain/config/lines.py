@@ -2,7 +2,8 @@
 
 import os
 
-from tftrain.host.files import read_small, reason
+from tftrain.files.reading import read_small
+from tftrain.host.text import reason
 
 
 def lines(value: str, form: str) -> list[str]:

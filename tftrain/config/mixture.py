@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from tftrain.config.fields import Problem
 from tftrain.config.lines import of_file
-from tftrain.host.addresses import absolute
-from tftrain.host.files import expanded
+from tftrain.files.addresses import absolute
+from tftrain.files.reading import expanded
 
-# Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.input.mixture`.
+# Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.data.mixture`.
 PERIOD = 832040
 _ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*([^,]+)")
 _FORM = "expected NAME=SHARE:FOLDER, several separated by commas, or a file with one on each line"

@@ -13,7 +13,7 @@ from tftrain.config.convert import (
     tokenizer_problems,
 )
 from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
-from tftrain.host.addresses import is_address
+from tftrain.files.addresses import is_address
 
 
 @dataclass(frozen=True)

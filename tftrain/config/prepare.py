@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, fields
 
 from tftrain.config.fields import Problem, field_problems, flag, not_installed, superfluous
-from tftrain.host.addresses import is_address
+from tftrain.files.addresses import is_address
 
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}

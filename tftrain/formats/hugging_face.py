@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 
 from tftrain.config.train import ModelConfig
-from tftrain.formats import safetensors_file, tokenizer, torch_file
-from tftrain.formats.errors import FormatError, MissingFileError
+from tftrain.files import names
+from tftrain.files.errors import FormatError, MissingModelError
+from tftrain.formats import safetensors_file, torch_file
 from tftrain.formats.hugging_face_config import config_json, model_config, require, special_ids
 from tftrain.formats.hugging_face_gaps import Described, Shapes, described, left_out
 from tftrain.formats.hugging_face_tables import kind_of, links_of
 from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, listed, part_of, require_heads, tensors_of
-from tftrain.host import names
+from tftrain.tokenizer import tokenizer_files
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -74,9 +75,9 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     needs_tie = model.is_decoder or "masked_lm" in {part_of(name) for link in there for name in link.ours}
     if tied and needs_tie and found.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
-    weights = LinkedWeights(str(folder), model, there, tensor, tokenizer.read(folder))
+    weights = LinkedWeights(str(folder), model, there, tensor, tokenizer_files.read(folder))
     notes = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
-    if others := tokenizer.other_templates(folder):
+    if others := tokenizer_files.other_templates(folder):
         notes.append(f"the chat templates other than the default are left out: {', '.join(others)}")
     weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
     return weights
@@ -90,15 +91,15 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     except FormatError:  # Who reads the weights says why.
         files = []
     shapes = {name: shape for file in files for name, shape in file.shapes.items()}
-    return _model(folder, config, shapes)[0], tokenizer.read(folder)
+    return _model(folder, config, shapes)[0], tokenizer_files.read(folder)
 
 
 def _config(folder: Path) -> dict[str, Any]:
     adapter = next((each for each in ADAPTERS if (folder / each).is_file()), None)
     if adapter and not any((folder / each).is_file() for each in (WEIGHTS, INDEX, *PICKLES)):
         expected = "expected the whole model, as merge_and_unload of PEFT makes it"
-        raise MissingFileError(f"{folder}: {adapter} has only an adapter; {expected}")
-    return tokenizer.read_json(folder / CONFIG)
+        raise MissingModelError(f"{folder}: {adapter} has only an adapter; {expected}")
+    return tokenizer_files.read_json(folder / CONFIG)
 
 
 def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, Described]:
@@ -109,7 +110,7 @@ def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelC
 def _pooling(folder: Path) -> list[str]:
     """Returns what sentence-transformers does after the model and this project does not, from files beside it."""
     notes, modules = [], folder / "modules.json"
-    for module in tokenizer.read_list(modules) if modules.is_file() else []:
+    for module in tokenizer_files.read_list(modules) if modules.is_file() else []:
         module = module if isinstance(module, dict) else {}
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind not in ("Transformer", "Pooling", "Normalize"):
@@ -118,7 +119,7 @@ def _pooling(folder: Path) -> list[str]:
             pooling = names.inside(folder, "/".join(filter(None, (str(module.get("path") or ""), CONFIG))))
         except ValueError as error:
             raise FormatError(f"{modules}: {error}") from error
-        modes = tokenizer.read_json(pooling) if kind == "Pooling" and pooling.is_file() else {}
+        modes = tokenizer_files.read_json(pooling) if kind == "Pooling" and pooling.is_file() else {}
         chosen = [match[1] for name, value in modes.items() if value is True and (match := _MODE.match(name))]
         chosen = sorted(chosen) or [str(modes.get("pooling_mode", "mean"))]
         if chosen != ["mean"]:
@@ -152,7 +153,7 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
     """Opens the file, or the files, with the tensors."""
     name = next((each for each in (WEIGHTS, INDEX, *PICKLES) if (folder / each).is_file()), None)
     if name is None:
-        raise MissingFileError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
+        raise MissingModelError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
     if name in PICKLES and not allow_pickle:
         raise FormatError(
             f"{folder / name}: the weights are in a pickle, which can run any code when it is loaded; expected "
@@ -162,7 +163,7 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
     paths = [folder / name]
     if name.endswith(".json"):
         try:
-            files = set(tokenizer.read_json(folder / name)["weight_map"].values())
+            files = set(tokenizer_files.read_json(folder / name)["weight_map"].values())
             paths = [names.inside(folder, file) for file in sorted(files)]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{folder / name}: weight_map does not name files of this folder: {error}") from error

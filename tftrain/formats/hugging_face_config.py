@@ -6,10 +6,10 @@ from typing import Any
 
 from tftrain.config.fields import field_problems
 from tftrain.config.train import ModelConfig
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 from tftrain.formats.hugging_face_gaps import WITH_CLASSES, architecture_of
 from tftrain.formats.hugging_face_tables import KINDS, kind_of
-from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 # What transformers calls the forms of the GeLU.
 _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate")

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tftrain.config.train import ModelConfig
+from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_rope
-from tftrain.formats.errors import FormatError
 
 # The fields of a ModernBERT that this project has with one value only.
 MODERNBERT = {

@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
+from tftrain.files.strict_json import shown
 from tftrain.formats.hugging_face_tables import KINDS, Kind
 from tftrain.formats.weights import listed
-from tftrain.host.strict_json import shown
 
 _WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _OLD_NORM = re.compile(r"LayerNorm\.(gamma|beta)$")

@@ -4,7 +4,7 @@ from typing import Any
 
 from tftrain.config import rope
 from tftrain.config.train import ModelConfig
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 

@@ -15,13 +15,14 @@ import numpy as np
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
-from tftrain.formats import hugging_face_config, tokenizer, torch_file
-from tftrain.formats.errors import FormatError, MissingFileError
+from tftrain.files import names
+from tftrain.files.errors import FormatError, MissingModelError
+from tftrain.formats import hugging_face_config, torch_file
 from tftrain.formats.links import Link, Names, by_heads
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
-from tftrain.host import names
+from tftrain.tokenizer import tokenizer_files
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 FILE = "model_optim_rng.pt"
 LATEST = "latest_checkpointed_iteration.txt"
@@ -105,7 +106,9 @@ def read(folder: Path) -> Weights:
             )
     links = links_of(model, arguments["padded_vocab_size"])
     there = check_tensors(str(path), links, {name: tensor.shape for name, tensor in tensors.items()})
-    weights = LinkedWeights(str(folder), model, there, lambda name: content.read(tensors[name]), tokenizer.read(folder))
+    weights = LinkedWeights(
+        str(folder), model, there, lambda name: content.read(tensors[name]), tokenizer_files.read(folder)
+    )
     if model.gelu_form == "tanh" and "masked_lm" not in weights.missing and not arguments.get("openai_gelu"):
         weights.notes = (_NOTE,)
     return weights
@@ -114,7 +117,7 @@ def read(folder: Path) -> Weights:
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a folder."""
     path = _file(folder)
-    return _model(TorchFile(path).content, path)[0], tokenizer.read(folder)
+    return _model(TorchFile(path).content, path)[0], tokenizer_files.read(folder)
 
 
 def _file(folder: Path) -> Path:
@@ -131,7 +134,7 @@ def _file(folder: Path) -> Path:
         )
     path = folder / "mp_rank_00" / FILE
     if not path.is_file():
-        raise MissingFileError(f"{folder}: {_EXPECTED}")
+        raise MissingModelError(f"{folder}: {_EXPECTED}")
     try:
         return names.inside(root, path.relative_to(root).as_posix())
     except ValueError as error:

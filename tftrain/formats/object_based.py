@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tftrain.architecture.describe import describe
 from tftrain.config.train import ModelConfig
+from tftrain.files.errors import FormatError
 from tftrain.formats import tf1
-from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link, Names, reshaped, same
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, heads_of, require_heads, tensors_of
 

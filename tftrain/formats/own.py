@@ -18,18 +18,17 @@ from tftrain.checkpoint.reader import Reader
 from tftrain.config.fields import field_problems, without_secrets
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import DataConfig, ModelConfig
-from tftrain.formats import tokenizer
-from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.formats.tokenizer import Tokenizer
+from tftrain.data.manifest import read_manifest
+from tftrain.data.mirror import DEFAULT, local_folder
+from tftrain.files import durable, names
+from tftrain.files.addresses import Cache, is_address
+from tftrain.files.errors import DataError, FormatError, MissingModelError
+from tftrain.files.reading import read_small
 from tftrain.formats.weights import Weights
-from tftrain.host import durable, names
-from tftrain.host.addresses import Cache, is_address
 from tftrain.host.environment import versions
-from tftrain.host.files import read_small
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import read_manifest
-from tftrain.input.mirror import DEFAULT, local_folder
-from tftrain.input.vocabulary import read_vocabulary
+from tftrain.tokenizer import tokenizer_files
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+from tftrain.tokenizer.vocabulary import read_vocabulary
 
 OTHERS_EVALUATED = "these are the trained weights, and the run evaluated their average, which --weights=averaged takes"
 NO_AVERAGE = "it has no averaged weights; expected trained, or a run with --ema_decay"
@@ -114,7 +113,7 @@ def find(path: Path) -> Path:
         return path
     if checkpoints := [scores.checkpoint(path)] if scores.checkpoint(path) else folder.find(path):
         return _inside(path, checkpoints[-1])
-    raise MissingFileError(
+    raise MissingModelError(
         f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one"
     )
 
@@ -163,7 +162,7 @@ def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int 
 
 def _tokenizer(path: Path) -> Tokenizer | None:
     """Returns the tokenizer beside the weights, or else that of the run; no other folder that its manifest names."""
-    return next(filter(None, map(tokenizer.read, tokenizer_folders(path))), None)
+    return next(filter(None, map(tokenizer_files.read, tokenizer_folders(path))), None)
 
 
 def tokenizer_folders(path: Path) -> list[Path]:
@@ -182,7 +181,7 @@ def tokenizer_of(path: str) -> Tokenizer | None:
         FormatError: a file is damaged.
     """
     is_data = is_address(path) or Path(path, manifest.NAME).is_file()
-    return of_data(path) if is_data else tokenizer.read(Path(path))
+    return of_data(path) if is_data else tokenizer_files.read(Path(path))
 
 
 def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
@@ -210,7 +209,7 @@ def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
     try:
         data = read_manifest(local_folder(data_dir, cache))
         vocabulary = read_vocabulary(data.path(data.vocab_file), data.tokenizer_type)
-        model = read_small(data.path(data.tokenizer_file), tokenizer.MAX_BYTES) if data.tokenizer_file else None
+        model = read_small(data.path(data.tokenizer_file), tokenizer_files.MAX_BYTES) if data.tokenizer_file else None
     except (DataError, OSError) as error:
         raise FormatError(f"{data_dir}: {error}") from error
     return Tokenizer(vocabulary, data.lower_case, data.normalization, model, data.strip_accents)

@@ -7,11 +7,11 @@ from pathlib import Path
 from tftrain.checkpoint import remote
 from tftrain.config.convert import FORMATS, Place
 from tftrain.config.train import ModelConfig
-from tftrain.formats import tokenizer
-from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.formats.tokenizer import Tokenizer
+from tftrain.files.addresses import Cache, is_address
+from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats.weights import Weights
-from tftrain.host.addresses import Cache, is_address
+from tftrain.tokenizer import tokenizer_files
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 _MODULES = {
     "tftrain": "own",
@@ -37,7 +37,7 @@ def local(source: Place, shown: str, last: int = 1) -> Place:
         return source._replace(path=str(remote.local_copy(source.path, Cache(), last)))
     except OSError as error:
         expected = f"expected an address that can be read, of {FORMATS[source.format]}"
-        raise MissingFileError(f"{shown}: {error.strerror}; {expected}") from error
+        raise MissingModelError(f"{shown}: {error.strerror}; {expected}") from error
 
 
 def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trained") -> Weights:
@@ -96,7 +96,7 @@ def write_weights(
     written = set(_module(target.format).write(Path(target.path), weights, **options))
     if weights.tokenizer:
         longest = weights.max_seq_length or weights.model.max_position_embeddings
-        tokenizer.write(Path(target.path), weights.tokenizer, longest)
+        tokenizer_files.write(Path(target.path), weights.tokenizer, longest)
     return [name for name in weights.shapes if name not in written]
 
 

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from tftrain.formats.errors import FormatError
-from tftrain.host.files import pointer
+from tftrain.files.errors import FormatError
+from tftrain.files.reading import pointer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64, "I64": np.int64}

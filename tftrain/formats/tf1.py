@@ -12,12 +12,13 @@ from typing import Any
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.config.train import ModelConfig
-from tftrain.formats import hugging_face_config, tokenizer
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
+from tftrain.formats import hugging_face_config
 from tftrain.formats.hugging_face_tables import KINDS
 from tftrain.formats.links import Link, Names, same, transposed
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
+from tftrain.tokenizer import tokenizer_files
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _BERT = KINDS["bert"]
@@ -65,7 +66,7 @@ def read(folder: Path) -> Weights:
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a folder."""
-    return model_config(tokenizer.read_json(folder / CONFIG), str(folder / CONFIG)), tokenizer.read(folder)
+    return model_config(tokenizer_files.read_json(folder / CONFIG), str(folder / CONFIG)), tokenizer_files.read(folder)
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:

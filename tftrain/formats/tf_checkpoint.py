@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.host.files import pointer
+from tftrain.files.errors import FormatError, MissingModelError
+from tftrain.files.reading import pointer
 
 # Small tensors share a data file of about so many bytes.
 FILE_BYTES = 2**26
@@ -33,7 +33,7 @@ class TfCheckpoint:
         """
         self.path = prefix
         if not prefix.with_name(f"{prefix.name}.index").is_file():
-            raise MissingFileError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
+            raise MissingModelError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
         if words := next(filter(None, map(pointer, prefix.parent.glob(f"{prefix.name}.*"))), ""):
             raise FormatError(f"{prefix}: {words}")
         try:

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from tftrain.formats.errors import FormatError
-from tftrain.host.files import one_line, pointer
+from tftrain.files.errors import FormatError
+from tftrain.files.reading import pointer
+from tftrain.host.text import one_line
 from tftrain.prepare import archives
 
 _STORAGES = {

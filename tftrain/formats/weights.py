@@ -13,10 +13,10 @@ from tftrain.architecture.describe import describe
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import ModelConfig
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 from tftrain.formats.links import Link
-from tftrain.formats.tokenizer import Tokenizer
-from tftrain.host import files
+from tftrain.host.text import listed as all_listed
+from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 # The parts of an encoder that files may lack, by the first part of a variable's name.
 HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
@@ -241,7 +241,7 @@ def check_tensors(
 
 def listed(names: Collection[str]) -> str:
     """Returns names for a message with a verb: "a, b and 7 more are"."""
-    return f"{files.listed(list(names), _MAX_NAMED)} {'is' if len(names) == 1 else 'are'}"
+    return f"{all_listed(list(names), _MAX_NAMED)} {'is' if len(names) == 1 else 'are'}"
 
 
 def structure(model: ModelConfig) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""This process and its host: log, files, exit codes, devices, environment."""
+"""This process and its host: log, messages, exit codes, devices, environment."""

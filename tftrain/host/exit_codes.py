@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from tftrain.host.files import one_line
+from tftrain.host.text import one_line
 
 _LONGEST = 20_000  # characters of a message
 

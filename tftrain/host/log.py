@@ -23,7 +23,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from tftrain.host.files import for_log
+from tftrain.host.text import for_log
 
 logger = logging.getLogger(__name__)
 

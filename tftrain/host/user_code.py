@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tftrain.host.exit_codes import RunError
-from tftrain.host.files import one_line
+from tftrain.host.text import one_line
 
 CLASS = "MODULE:CLASS"
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tftrain.inference.generation import GREEDY, Generator, Sampling
 from tftrain.inference.trained_model import Sample, TrainedModel, encoder_batch, most_probable, padded
-from tftrain.input.vocabulary import Vocabulary, decode_bytes
+from tftrain.tokenizer.vocabulary import Vocabulary, decode_bytes
 
 # Logits of so many tokens exist at once.
 _ROWS = 1024

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.inference.trained_model import TrainedModel, padded
-from tftrain.input.vocabulary import Vocabulary
 from tftrain.model.key_value_cache import CachedDecoder
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 
 class Sampling(NamedTuple):

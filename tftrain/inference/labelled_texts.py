@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.input.errors import DataError
-from tftrain.labelled import conll, squad
-from tftrain.labelled.examples import PAIR_COLUMNS, TEXT_COLUMNS
-from tftrain.labelled.tables import columns_of, read_table, read_text, text_of
+from tftrain.files.errors import DataError
+from tftrain.finetune import conll, squad
+from tftrain.finetune.examples import PAIR_COLUMNS, TEXT_COLUMNS
+from tftrain.finetune.tables import columns_of, read_table, read_text, text_of
 
 _TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
 _FIRST = (*TEXT_COLUMNS, "prompt", "instruction", "question")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.host.files import CONTROLS, listed, printable
+from tftrain.host.text import CONTROLS, listed, printable
 
 
 def as_text(text: str, sample, value, streamed: bool = False) -> str:

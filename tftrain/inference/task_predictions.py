@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.finetune import conll, glue, squad
+from tftrain.finetune.encoding import Encoded, Encoder, Sequences
+from tftrain.finetune.examples import TextExample
+from tftrain.finetune.scorers import SCORERS, EntityScorer, PairScorer
+from tftrain.finetune.squad_answers import AnswerScorer
 from tftrain.inference.trained_model import Sample, TrainedModel, answer_settings, count_unknown, encoder_batch
-from tftrain.labelled import conll, glue, squad
-from tftrain.labelled.encoding import Encoded, Encoder, Sequences
-from tftrain.labelled.examples import TextExample
-from tftrain.labelled.scorers import SCORERS, EntityScorer, PairScorer
-from tftrain.labelled.squad_answers import AnswerScorer
 from tftrain.model.bert import embeddings
 
 logger = logging.getLogger(__name__)

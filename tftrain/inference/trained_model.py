@@ -16,14 +16,14 @@ from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import ModelConfig
+from tftrain.files.errors import FormatError
 from tftrain.formats import registry
-from tftrain.formats.errors import FormatError
 from tftrain.formats.own import take_tokenizer
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.input.vocabulary import Vocabulary
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 MASK = "[MASK]"
 # Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host.files import read_small
+from tftrain.files.reading import read_small
 
 MAX_BYTES = 1 << 20
 MOST_HOSTS = 1 << 16

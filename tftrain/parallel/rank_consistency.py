@@ -13,7 +13,7 @@ import numpy as np
 
 from tftrain.config.fields import on_resume, sections
 from tftrain.config.train import TrainConfig
-from tftrain.host.files import listed
+from tftrain.host.text import listed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import AgreedMeshError, Mesh
 

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
-from tftrain.host.files import listed
+from tftrain.host.text import listed
 from tftrain.parallel.launcher import Launch
 
 logger = logging.getLogger(__name__)

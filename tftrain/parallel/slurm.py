@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tftrain.host.addresses import Cache
+from tftrain.files.addresses import Cache
 from tftrain.host.environment import route_to
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.parallel import store_server

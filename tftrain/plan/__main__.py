@@ -12,7 +12,7 @@ from tftrain import program
 from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
-from tftrain.host.files import reason
+from tftrain.host.text import reason
 from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster

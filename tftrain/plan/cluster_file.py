@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host.files import reason
+from tftrain.host.text import reason
 from tftrain.host.units import GB, GB_PER_GIB, GIB
 from tftrain.plan.cluster import CARDS, CLUSTERS, Cluster
 

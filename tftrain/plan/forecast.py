@@ -78,7 +78,7 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
 
 
 def bytes_by_kind(sizes: Memory) -> dict[str, float]:
-    """Returns planned bytes by the kinds that `tftrain.report.memory` measures; they add up to the peak."""
+    """Returns planned bytes by the kinds that `tftrain.observe.memory` measures; they add up to the peak."""
     state = ("weights", "master_weights", "moments", "checkpoint_copy")
     passing = ("gradients", "accumulation", "communication")
     kinds = {"baseline": sizes.reserve, **{name: getattr(sizes, name) for name in (*state, *passing)}}

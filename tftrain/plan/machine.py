@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host.files import reason
 from tftrain.host.hardware import cores, host_memory_gb
+from tftrain.host.text import reason
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.system import on_card

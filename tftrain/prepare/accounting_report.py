@@ -5,11 +5,11 @@ import shutil
 from collections import Counter
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
-from tftrain.prepare import accents
+from tftrain.files.errors import DataError
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.packing import row_count
+from tftrain.tokenizer import accents
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from tftrain.host.files import POINTER_BYTES
+from tftrain.files.reading import POINTER_BYTES
 from tftrain.prepare.data_names import is_card
 
 # A header of a tar archive with long names or further fields, the list of members at the end of a .zip, and a name.

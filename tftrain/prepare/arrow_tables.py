@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 from pyarrow import types
 
-from tftrain.input.errors import DataError
-from tftrain.input.table_rows import LONGEST_LINE, Row
+from tftrain.data.table_rows import LONGEST_LINE, Row
+from tftrain.files.errors import DataError
 from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256

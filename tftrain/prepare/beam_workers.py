@@ -22,8 +22,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from tftrain.config.fields import ConfigError, Problem
+from tftrain.files.errors import DataError
 from tftrain.host.exit_codes import RunError
-from tftrain.input.errors import DataError
 from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, begin, progress, spawned
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare.prose import paragraphs
 
 logger = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tftrain.host.files import one_line
-from tftrain.input.example import encode
-from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import END_OF_TEXT, Vocabulary
-from tftrain.input.words import by_characters
+from tftrain.data.example import encode
+from tftrain.host.text import one_line
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
+from tftrain.tokenizer.normalization import cut_spaceless
+from tftrain.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from tftrain.tokenizer.words import by_characters
 
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"

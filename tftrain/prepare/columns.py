@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from tftrain.host.files import listed
-from tftrain.input.errors import DataError
-from tftrain.input.table_rows import Row
+from tftrain.data.table_rows import Row
+from tftrain.files.errors import DataError
+from tftrain.host.text import listed
 
 _COLUMNS_SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8

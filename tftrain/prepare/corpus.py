@@ -18,8 +18,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from tftrain.input import seven_bit
-from tftrain.input.errors import DataError
+from tftrain.files import seven_bit
+from tftrain.files.errors import DataError
 
 _BLOCK = 1 << 20
 # Longer paragraphs are split between words. This bounds the memory for one line of input.

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 from tftrain.prepare import appended_files, builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, Rows, among, document_numbers, find_duplicates, read_duplicates
 from tftrain.prepare.near_duplicates import Bands, find_pairs, joined

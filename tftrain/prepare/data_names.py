@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from tftrain.host.files import is_pointer, listed
+from tftrain.files.reading import is_pointer
+from tftrain.host.text import listed
 
 Entry = TypeVar("Entry")
 COMPRESSED = ("gz", "zst", "bz2", "xz", "lz4")

@@ -9,10 +9,10 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
-from tftrain.host import addresses
-from tftrain.host.files import POINTER_BYTES, expanded
-from tftrain.host.files import reason as reason_of
-from tftrain.input.errors import DataError, MissingFileError
+from tftrain.files import addresses
+from tftrain.files.errors import DataError, MissingFileError
+from tftrain.files.reading import POINTER_BYTES, expanded
+from tftrain.host.text import reason as reason_of
 from tftrain.prepare import data_names
 
 logger = logging.getLogger(__name__)

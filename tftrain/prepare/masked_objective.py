@@ -8,15 +8,15 @@ import numpy as np
 
 from tftrain.config.data_sizes import predictions
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.example import encode
-from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
+from tftrain.data.example import encode
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
 from tftrain.prepare.packing import pack
 from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
+from tftrain.tokenizer.normalization import cut_spaceless
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 _RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
@@ -136,7 +136,7 @@ class _Pairs(Examples):
         """Yields examples in the standard BERT format. The mask of an example depends on its position."""
         import tensorflow as tf  # It is loaded only for static masks.
 
-        from tftrain.input.masking import Masking, stream_key
+        from tftrain.data.masking import Masking, stream_key
 
         config, length = self._config, self._config.max_seq_length
         key = stream_key(config.seed, f"static {self._chunk.split} {self._chunk.number}")

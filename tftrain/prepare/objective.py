@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 
 class TokenizedText(NamedTuple):

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input import manifest
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import Manifest
+from tftrain.data import manifest
+from tftrain.data.manifest import Manifest
+from tftrain.files.errors import DataError
 from tftrain.program import ENDING
 
 # Inside the output folder, for the files of a preparation that is under way.

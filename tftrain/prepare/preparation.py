@@ -14,13 +14,11 @@ import msgspec
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
+from tftrain.data import manifest
+from tftrain.data.manifest import Manifest, Shard
+from tftrain.files.addresses import absolute
+from tftrain.files.errors import DataError
 from tftrain.host import hardware
-from tftrain.host.addresses import absolute
-from tftrain.input import manifest
-from tftrain.input.errors import DataError
-from tftrain.input.manifest import Manifest, Shard
-from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
-from tftrain.input.vocabulary import write_vocabulary
 from tftrain.prepare import (
     accounting,
     accounting_report,
@@ -37,6 +35,8 @@ from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
 from tftrain.prepare.workers import Workers
+from tftrain.tokenizer.tokenizer_model import MODEL_FILES, Tokenizer
+from tftrain.tokenizer.vocabulary import write_vocabulary
 
 logger = logging.getLogger(__name__)
 

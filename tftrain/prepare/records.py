@@ -9,15 +9,15 @@ import os
 from collections import Counter
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.errors import DataError
-from tftrain.input.example import decode
-from tftrain.input.manifest import Shard
-from tftrain.input.preflight import record_sizes
-from tftrain.input.records import RecordSet, match_files
-from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.data.example import decode
+from tftrain.data.manifest import Shard
+from tftrain.data.preflight import record_sizes
+from tftrain.data.records import RecordSet, match_files
+from tftrain.files.errors import DataError
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.shards import write_file
 from tftrain.prepare.workers import Workers
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 
 def adopt(

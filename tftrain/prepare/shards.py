@@ -11,15 +11,16 @@ from itertools import chain, islice
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.input.records import write_records
-from tftrain.input.tokenizer_model import Tokenize, Tokenizer
-from tftrain.input.words import count_words
-from tftrain.prepare import accents, decontamination
+from tftrain.data.records import write_records
+from tftrain.prepare import decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
 from tftrain.prepare.duplicates import among
 from tftrain.prepare.objective import Objective, TokenizedText
 from tftrain.prepare.objectives import objective_of
+from tftrain.tokenizer import accents
+from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
+from tftrain.tokenizer.words import count_words
 
 _SHOWN = 3
 # The count is for a message, so a sample of the text is enough.

@@ -22,11 +22,12 @@ from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.host import addresses
-from tftrain.host.files import POINTER, is_pointer, listed
+from tftrain.data.table_rows import Row, json_rows, separated_rows
+from tftrain.files import addresses
+from tftrain.files.errors import DataError
+from tftrain.files.reading import POINTER, is_pointer
+from tftrain.host.text import listed
 from tftrain.host.units import GB
-from tftrain.input.errors import DataError
-from tftrain.input.table_rows import Row, json_rows, separated_rows
 from tftrain.prepare import archives, corpus, data_names
 from tftrain.prepare.columns import Columns
 

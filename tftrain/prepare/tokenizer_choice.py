@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tftrain.config.prepare import PrepareConfig
-from tftrain.host import strict_json
-from tftrain.host.files import read_small
-from tftrain.input import manifest, words
-from tftrain.input.added_tokens import with_added
-from tftrain.input.errors import DataError
-from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
-from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
-from tftrain.prepare import accents, shards
-from tftrain.prepare.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
+from tftrain.data import manifest
+from tftrain.files import strict_json
+from tftrain.files.errors import DataError
+from tftrain.files.reading import read_small
+from tftrain.prepare import shards
 from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.workers import Workers, progress
+from tftrain.tokenizer import accents, words
+from tftrain.tokenizer.added_tokens import with_added
+from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
+from tftrain.tokenizer.tokenizer_model import SETTINGS, Tokenizer
+from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def read(config: PrepareConfig) -> Tokenizer | None:
     if config.tokenizer_type == "wordpiece":
         return _read_wordpiece(config)
     if config.tokenizer_type == "bpe":
-        from tftrain.input.byte_pairs import read_byte_pairs
+        from tftrain.tokenizer.byte_pairs import read_byte_pairs
 
         vocabulary, model = read_byte_pairs(config.vocab_file)
         if config.objective == "masked" and not vocabulary.is_for_encoders:
@@ -52,7 +53,7 @@ def read(config: PrepareConfig) -> Tokenizer | None:
                 "--objective=masked"
             )
         return _tokenizer(config, vocabulary, model)
-    from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
+    from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary
 
     model = read_file(config.vocab_file, "expected a sentencepiece model")
     return _tokenizer(config, sentencepiece_vocabulary(model, config.vocab_file), model)
@@ -102,7 +103,7 @@ def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
     config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
     if config.tokenizer_type == "bpe":
-        from tftrain.input.byte_pairs import learn_byte_pairs
+        from tftrain.tokenizer.byte_pairs import learn_byte_pairs
 
         with progress("learn vocabulary"):
             tokenizer = _tokenizer(config, *learn_byte_pairs(_texts(objective, spool), size, objective.special_tokens))
@@ -135,9 +136,9 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     strips = _strips(config, counts)
     if strips and config.resolved_normalization == "bert":
         counts = words.strip_accents(counts)
-    workers.load("tftrain.input.tokenization")
+    workers.load("tftrain.tokenizer.tokenization")
     with progress("learn vocabulary") as advance:
-        from tftrain.prepare import vocabulary_learner
+        from tftrain.tokenizer import vocabulary_learner
 
         if config.tokenizer_type == "sentencepiece":
             vocabulary, *model = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from tftrain.input.errors import DataError
+from tftrain.files.errors import DataError
 
 logger = logging.getLogger(__name__)
 

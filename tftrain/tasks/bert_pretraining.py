@@ -12,7 +12,7 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
-from tftrain.input.source import ExampleSource, open_source
+from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.train import DataConfig
-from tftrain.input.source import ExampleSource, open_source
+from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum

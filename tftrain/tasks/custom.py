@@ -14,18 +14,18 @@ import tensorflow as tf
 
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.finetune import splits
+from tftrain.finetune.scorers import Scorer
+from tftrain.finetune.splits import MemorySource
+from tftrain.finetune.tokenizers import tokenizer_of
 from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
-from tftrain.input.tokenizer_model import Tokenize
-from tftrain.labelled import splits
-from tftrain.labelled.scorers import Scorer
-from tftrain.labelled.splits import MemorySource
-from tftrain.labelled.tokenizers import tokenizer_of
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
+from tftrain.tokenizer.tokenizer_model import Tokenize
 
 
 class CustomTask(LabelledTask):

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
-from tftrain.input.source import ExampleSource
-from tftrain.labelled import splits, squad_answers
-from tftrain.labelled.scorers import SCORERS, Scorer
+from tftrain.data.source import ExampleSource
+from tftrain.finetune import splits, squad_answers
+from tftrain.finetune.scorers import SCORERS, Scorer
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey

@@ -18,12 +18,12 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
 from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.data.mixture import read_prepared
+from tftrain.data.source import ExampleSource
+from tftrain.finetune.scorers import METRICS, Scorer
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
-from tftrain.input.mixture import read_prepared
-from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorers import METRICS, Scorer
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart

@@ -9,22 +9,22 @@ from pathlib import Path
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.piece import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
+from tftrain.finetune.preflight import identity
 from tftrain.formats.own import NO_AVERAGE
 from tftrain.host import devices, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.units import shown
-from tftrain.labelled.preflight import identity
 from tftrain.model.part import ModelPart, joined
+from tftrain.observe import predictions, rows
+from tftrain.observe.health import NOTHING_PREDICTED
+from tftrain.observe.rows import EvalRow
+from tftrain.observe.watchdog import Watchdog
 from tftrain.optim.restore_buffers import RestoreBuffers
 from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import predictions, rows
-from tftrain.report.health import NOTHING_PREDICTED
-from tftrain.report.rows import EvalRow
-from tftrain.run_state import Evaluation, Run, parts_of_rank
-from tftrain.saving import initial_weights, resume, resume_compatibility
-from tftrain.supervise.watchdog import Watchdog
+from tftrain.state import initial_weights, resume, resume_compatibility
+from tftrain.state.run_state import Evaluation, Run, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
 from tftrain.train.sharded import ShardedEvaluation

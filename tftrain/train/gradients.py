@@ -12,7 +12,7 @@ from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 
 

@@ -18,11 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
-from tftrain.input import pipeline
+from tftrain.data import pipeline
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Evaluation, Run
+from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks.task import Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation

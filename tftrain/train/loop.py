@@ -13,25 +13,25 @@ import numpy as np
 from tftrain import hooks
 from tftrain.checkpoint.folder import holds
 from tftrain.config.train import TrainConfig
+from tftrain.data.source import ExampleSource
+from tftrain.finetune.tokenizers import write_tokenizer
 from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
-from tftrain.input.source import ExampleSource
-from tftrain.labelled.tokenizers import write_tokenizer
+from tftrain.observe import memory, plot
+from tftrain.observe.description import describe
+from tftrain.observe.health import Health
+from tftrain.observe.metrics import read_good_rows
+from tftrain.observe.reporter import Clock, Reporter
+from tftrain.observe.watchdog import FORCED_SECONDS, Watchdog
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import memory, plot
-from tftrain.report.description import describe
-from tftrain.report.health import Health
-from tftrain.report.metrics import read_good_rows
-from tftrain.report.reporter import Clock, Reporter
-from tftrain.run_state import Run
-from tftrain.saving import initial_weights
-from tftrain.saving.best import Best
-from tftrain.saving.checkpoints import Checkpoints
-from tftrain.saving.schedule import SaveSchedule
-from tftrain.saving.uploads import Uploads
+from tftrain.state import initial_weights
+from tftrain.state.best import Best
+from tftrain.state.checkpoints import Checkpoints
+from tftrain.state.run_state import Run
+from tftrain.state.schedule import SaveSchedule
+from tftrain.state.uploads import Uploads
 from tftrain.supervise.signals import Signals
-from tftrain.supervise.watchdog import FORCED_SECONDS, Watchdog
 from tftrain.tasks import Batch
 from tftrain.train import grappler, memory_trace, pipeline_trace, rank_checks, rollback
 from tftrain.train.held_out import HeldOut

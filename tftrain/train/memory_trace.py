@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.host.units import GB
+from tftrain.observe import memory, planned
+from tftrain.observe.plot import HELD_OUT, TRAIN, axes_of
 from tftrain.parallel import collectives
 from tftrain.plan.timeline import Moment
-from tftrain.report import memory, planned
-from tftrain.report.plot import HELD_OUT, TRAIN, axes_of
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.train.observers import Observer, Outcome
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tftrain.host.exit_codes import ExitCode
-from tftrain.report.health import Health
-from tftrain.report.reporter import Reporter
-from tftrain.run_state import Evaluation, StepInfo
-from tftrain.saving.best import Best
-from tftrain.saving.checkpoints import Checkpoints
-from tftrain.saving.schedule import SaveSchedule
+from tftrain.observe.health import Health
+from tftrain.observe.reporter import Reporter
+from tftrain.observe.watchdog import Watchdog
+from tftrain.state.best import Best
+from tftrain.state.checkpoints import Checkpoints
+from tftrain.state.run_state import Evaluation, StepInfo
+from tftrain.state.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
-from tftrain.supervise.watchdog import Watchdog
 from tftrain.train.held_out import HeldOut
 
 

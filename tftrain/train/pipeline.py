@@ -15,9 +15,9 @@ from tftrain.host.units import DTYPES
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Run
 from tftrain.schedules import orders
 from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Backward, Forward, Stage

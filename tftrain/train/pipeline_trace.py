@@ -5,10 +5,10 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from tftrain.run_state import Run
 from tftrain.schedules import picture, simulation, trace
 from tftrain.schedules.simulation import Durations, Event
 from tftrain.schedules.table import Kind, Table
+from tftrain.state.run_state import Run
 from tftrain.train.pipeline import schedule_of
 from tftrain.train.stage_clock import StageClock
 

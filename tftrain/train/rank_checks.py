@@ -3,9 +3,9 @@
 import numpy as np
 
 from tftrain.config.train import TrainConfig
+from tftrain.finetune.preflight import identity
 from tftrain.host import devices
 from tftrain.host.environment import host_name, project, versions
-from tftrain.labelled.preflight import identity
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import collectives, graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh, MeshError

@@ -9,11 +9,11 @@ checkpoints were saved. A run that is killed before the next checkpoint comes to
 from collections.abc import Sequence
 
 from tftrain.host.exit_codes import UnstableError
-from tftrain.report.health import Health
-from tftrain.report.reporter import Reporter
-from tftrain.report.rows import RollbackRow
-from tftrain.run_state import Run
-from tftrain.saving.checkpoints import Checkpoints
+from tftrain.observe.health import Health
+from tftrain.observe.reporter import Reporter
+from tftrain.observe.rows import RollbackRow
+from tftrain.state.checkpoints import Checkpoints
+from tftrain.state.run_state import Run
 from tftrain.train.observers import Observer
 
 

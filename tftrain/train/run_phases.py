@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Iterator
 
-from tftrain.input import pipeline
-from tftrain.report.description import phase_words
-from tftrain.run_state import Run
-from tftrain.supervise.spikes import SpikeStatistics
+from tftrain.data import pipeline
+from tftrain.observe.description import phase_words
+from tftrain.state.run_state import Run
+from tftrain.state.spikes import SpikeStatistics
 from tftrain.tasks import Batch
 from tftrain.train import held_out
 

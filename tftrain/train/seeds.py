@@ -14,8 +14,8 @@ from tftrain.checkpoint import scores as scores_file
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
+from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
-from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import loop
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import parts_of_stage
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows
-from tftrain.run_state import Run
 from tftrain.schedules import orders
+from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Accumulation, Gradients, Position
 from tftrain.train.pipeline import StageGraph

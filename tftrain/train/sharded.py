@@ -18,7 +18,7 @@ import tensorflow as tf
 from tftrain.host.units import DTYPES
 from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import ModelPart
-from tftrain.run_state import Run
+from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Forward, Stage

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import GradientReduction, all_reduce_sum
-from tftrain.run_state import Run, StepInfo
+from tftrain.state.run_state import Run, StepInfo
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
 from tftrain.train.segments import SegmentedGradients

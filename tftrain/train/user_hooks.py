@@ -7,10 +7,10 @@ import numpy as np
 
 from tftrain.checkpoint.folder import order
 from tftrain.hooks import Context, Hook, StepResult
-from tftrain.run_state import Run, StepInfo
-from tftrain.saving.saves import Saves
+from tftrain.observe.watchdog import Watchdog
+from tftrain.state.run_state import Run, StepInfo
+from tftrain.state.saves import Saves
 from tftrain.supervise.signals import Signals
-from tftrain.supervise.watchdog import Watchdog
 from tftrain.train.observers import Observer, Outcome
 
 logger = logging.getLogger(__name__)

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.finetune import files
 from tests.formats.models import DATA
-from tests.labelled import files
 from tests.test_export import exported
 from tests.test_predict import Drawn, objects, sentencepiece
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.formats.tokenizer import Tokenizer
+from tftrain.finetune.encoding import Encoder, Sequences
+from tftrain.finetune.squad import Question, divide, word_spans
 from tftrain.inference import trained_model
 from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
 from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.signatures import Source
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
-from tftrain.input.vocabulary import Vocabulary
-from tftrain.labelled.encoding import Encoder, Sequences
-from tftrain.labelled.squad import Question, divide, word_spans
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["sentencepiece"]
 

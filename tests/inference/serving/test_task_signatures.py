@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.finetune import files
 from tests.formats.models import DATA
-from tests.labelled import files
 from tests.test_export import exported, token_features
 from tests.test_predict import Drawn, load
 from tftrain import export

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from tests import corpora
 from tests.test_predict import BERT, Drawn, load, sentencepiece
-from tftrain.formats.tokenizer import Tokenizer as ModelTokenizer
+from tftrain.finetune.encoding import Encoder
 from tftrain.inference import trained_model
 from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
-from tftrain.input.normalization import BertNormalizer
-from tftrain.input.tokenization import TextTokenizer
-from tftrain.input.vocabulary import read_vocabulary
-from tftrain.labelled.encoding import Encoder
+from tftrain.tokenizer.normalization import BertNormalizer
+from tftrain.tokenizer.tokenization import TextTokenizer
+from tftrain.tokenizer.tokenizer_files import Tokenizer as ModelTokenizer
+from tftrain.tokenizer.vocabulary import read_vocabulary
 
 __all__ = ["sentencepiece"]
 

@@ -46,7 +46,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     packed rows of the text; attending_pairs: of the packed batches.
     """
     from tftrain.config.train import DataConfig
-    from tftrain.input.pipeline import open_source, train_batches
+    from tftrain.data.pipeline import open_source, train_batches
 
     size = TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
@@ -76,7 +76,7 @@ def padded(packed: Sequence[Batch], rows: int, slots: int, by_length: bool = Fal
     """Returns the examples of packed rows, each in its own row, as batches in the standard format, in random order.
 
     Args:
-        packed: batches with the features of `tftrain.input.masked_source.PackedSource`.
+        packed: batches with the features of `tftrain.data.masked_source.PackedSource`.
         rows: of each returned batch, whose rows are as long as packed ones. Examples that fill no batch are left out.
         slots: masked words of an example at most.
         by_length: whether the examples of a batch are of similar length.

@@ -44,8 +44,8 @@ def configuration(precision: str, threads: int, extra_flags: str, size: task.Tas
 
 def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float:
     """Returns the seconds that the matrix products of one update take alone in this process, see `product_time`."""
+    from tftrain.observe import product_time
     from tftrain.plan.workload import from_config
-    from tftrain.report import product_time
 
     share = text.attending_pairs(batches) if "sequence_ids" in batches[0] else 1.0
     return product_time.measure(from_config(config, 1, gpu=False), share)
@@ -60,7 +60,7 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
 
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.run_state import Run
+    from tftrain.state.run_state import Run
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.finetune.squad import longest_query
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, characters
 from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
-from tftrain.labelled.squad import longest_query
 from tftrain.model.transformer import Transformer
 
 # The model reads so many windows at once: a long context must not need the memory of all its windows.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 from tftrain.host import log
 from tftrain.inference.serving.signatures import Signature
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.export import ExportFlags
-from tftrain.formats.errors import FormatError
+from tftrain.files.errors import FormatError
 from tftrain.inference.serving import signatures as table
 from tftrain.inference.trained_model import Sample, TextEncoder, TrainedModel, padded
 from tftrain.prepare import builtin_corpus

@@ -15,11 +15,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.formats.tokenizer import Tokenizer
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
-from tftrain.input.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
-from tftrain.input.normalization import LONGEST_WORD, BertNormalizer
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
+from tftrain.tokenizer.normalization import LONGEST_WORD, BertNormalizer
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
 # Planes after this one have no letters that change; what is deleted there is in the tables.
@@ -57,7 +57,7 @@ class TextGraph(tf.Module):
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
-            from tftrain.input.tokenization import whole_text_tokenizer
+            from tftrain.tokenizer.tokenization import whole_text_tokenizer
 
             self._tokenizer = whole_text_tokenizer(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
             tokenize = self._tokenizer.tokenize

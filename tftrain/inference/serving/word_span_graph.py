@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.finetune.squad import word_spans
 from tftrain.inference.serving.text_graph import ranges
-from tftrain.labelled.squad import word_spans
 
 # Two letters are of one word if nothing or only ignored characters are between them. Two characters that are alone are
 # two words.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host.files import reason
+from tftrain.host.text import reason
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.formats import FORMATS
 from tftrain.plan.published.row import Row

@@ -1,0 +1,231 @@
+"""The manifest fits the files beside it, or says which does not."""
+
+import json
+import os
+import shutil
+
+import msgspec
+import pytest
+
+from tftrain.data import manifest
+from tftrain.data.manifest import Manifest, Shard, read_manifest, write_manifest
+from tftrain.files.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train-0").write_bytes(b"12345")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n")
+    write_manifest(
+        Manifest(
+            folder=str(tmp_path),
+            masking="dynamic",
+            tokenizer_type="wordpiece",
+            vocab_file="vocab.txt",
+            vocab_size=6,
+            vocab_sha256=manifest.file_sha256(str(tmp_path / "vocab.txt")),
+            tokenizer_file=None,
+            lower_case=True,
+            max_seq_length=16,
+            max_predictions_per_seq=None,
+            documents=2,
+            tokens_read=30,
+            tokens_in_examples=25,
+            tokens_dropped={"duplicate_paragraph": 5},
+            unk_share=0.5,
+            seed=1,
+            splits={"train": [Shard("train-0", 3, 5)], "eval": []},
+        )
+    )
+    return tmp_path
+
+
+def edit(folder, /, **changes):
+    path = folder / manifest.NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refused(folder, match):
+    with pytest.raises(DataError, match=match) as caught:
+        read_manifest(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_written_is_read(folder):
+    found = read_manifest(str(folder))
+    before = (folder / manifest.NAME).read_bytes()
+    write_manifest(found)
+    assert (folder / manifest.NAME).read_bytes() == before
+    assert found.examples("train") == 3
+    assert found.examples("eval") == 0
+    assert found == read_manifest(str(folder))
+
+
+def test_format_1_is_read_without_the_accounting(folder):
+    found = read_manifest(str(folder))
+    path = folder / manifest.NAME
+    content = json.loads(path.read_text()) | {"format": 1, "tokens": 30}
+    for name in ("tokens_read", "tokens_in_examples", "tokens_dropped", "unk_share"):
+        del content[name]
+    path.write_text(json.dumps(content))
+    expected = {"tokens_read": 30, "tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
+    assert read_manifest(str(folder)) == msgspec.structs.replace(found, **expected)
+
+
+def test_folder_without_a_manifest_says_how_to_make_one(tmp_path):
+    refused(tmp_path, r"manifest.json: no such file; expected .*tftrain.prepare --output_dir=")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a manifest"),
+        ('{"a": 1}', "not a manifest"),
+        ('{"format": 99}', "its format is 99"),
+        ('{"format": "' + "x" * 100_000 + '"}', "its format is 'xxx.*xxx', this version"),
+        ('{"format": 1}', "Object missing required field `masking`"),
+        ('{"format": 1' + "0" * 5000 + "}", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"format": 1, "format": 1}', "not JSON .a name occurs twice"),
+        (b"\x80\x04K\x01.", "not JSON"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(folder, content, match):
+    (folder / manifest.NAME).write_bytes(content if isinstance(content, bytes) else content.encode())
+    refused(folder, rf"manifest\.json: {match}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"masking": "other"}, "masking is 'other': Invalid enum value"),
+        ({"masking": ["dynamic"]}, r"masking is \['dynamic'\]"),
+        ({"tokenizer_type": "bytes"}, "tokenizer_type is 'bytes': Invalid enum value"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000: Expected `int` <= 1048576"),
+        ({"vocab_size": 7}, r"vocab_size is 7, but .*vocab\.txt has 6 tokens"),
+        ({"max_seq_length": 10**6}, "max_seq_length is 1000000: Expected"),
+        ({"max_seq_length": 16.0}, "max_seq_length is 16.0"),
+        ({"max_seq_length": float("nan")}, "not JSON .NaN is not a number"),
+        ({"seed": -1}, "seed is -1"),
+        ({"unk_share": 1.5}, "unk_share is 1.5: Expected `float` <= 1"),
+        ({"tokens_dropped": {"duplicate_paragraph": -5}}, "Expected `int` >= 0"),
+        ({"lower_case": 1}, "lower_case is 1: Expected `bool`"),
+        ({"vocab_sha256": None}, "vocab_sha256 is None: Expected `str`"),
+        ({"max_predictions_per_seq": 5}, "max_predictions_per_seq is 5 with masking dynamic"),
+        ({"masking": "static", "max_predictions_per_seq": 17}, "17 with masking static and max_seq_length 16"),
+        ({"unknown": 5}, "unknown field `unknown`"),
+        ({"a\nb" + "c" * 10_000: 5}, r"unknown field `a\\nbc+\.\.\.c+`"),
+        ({"folder": "/"}, "unknown field `folder`"),
+        ({"splits": "train"}, "splits is 'train': Expected `object`"),
+        ({"splits": {"train": []}}, "splits: Object missing required field `eval`"),
+        ({"splits": {"train": {}, "eval": []}}, r"splits\.train is {}: Expected `array`"),
+        ({"splits": {"train": ["train-0"], "eval": []}}, r"splits\.train\[0\] is 'train-0': Expected `object`"),
+        (
+            {"splits": {"train": [{"file": "train-0", "examples": 3, "bytes": None}], "eval": []}},
+            r"splits\.train\[0\]\.bytes is None: Expected `int`",
+        ),
+        ({"splits": {"train": [{"file": "train-0", "examples": 3}], "eval": []}}, "missing required field `bytes`"),
+    ],
+)
+def test_field_of_the_wrong_kind_is_refused(folder, changes, match):
+    edit(folder, **changes)
+    refused(folder, match)
+
+
+@pytest.mark.parametrize("name", ["../train-0", "/etc/passwd", "a/../../b", "", "./train-0", ".."])
+def test_name_that_leads_out_of_the_folder_is_refused(folder, name):
+    edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    refused(folder, "expected a name inside")
+
+
+@pytest.mark.parametrize("name", ["train\n0", "train-0\0", "\ud800", "\x1b[2J"])
+def test_name_that_no_terminal_shows_is_refused(folder, name):
+    edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    refused(folder, "expected a name of printable characters")
+
+
+def test_name_longer_than_a_file_can_have_is_refused(folder):
+    edit(folder, splits={"train": [{"file": "x" * 5000, "examples": 3, "bytes": 5}], "eval": []})
+    refused(folder, "File name too long")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "train-0", "part/train-0"])
+def test_symbolic_link_that_leads_out_of_the_folder_is_refused(folder, tmp_path_factory, name):
+    outside = tmp_path_factory.mktemp("outside")
+    for path in ("train-0", "vocab.txt"):
+        shutil.copy(folder / path, outside / path)
+    if name.startswith("part"):
+        (folder / "part").symlink_to(outside)
+        edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    else:
+        (folder / name).unlink()
+        (folder / name).symlink_to(outside / name)
+    refused(folder, rf"{name}: a symbolic link leads out of ")
+
+
+def test_symbolic_link_within_the_folder_is_followed(folder):
+    (folder / "train-0").rename(folder / "elsewhere")
+    (folder / "train-0").symlink_to("elsewhere")
+    assert read_manifest(str(folder)).examples("train") == 3
+
+
+@pytest.mark.parametrize("name", [manifest.NAME, "vocab.txt"])
+def test_pipe_folder_and_huge_file_are_refused(folder, name):
+    path = folder / name
+    path.unlink()
+    os.mkfifo(path)
+    refused(folder, rf"{name}: (Not a regular file|no such file)")
+    path.unlink()
+    path.mkdir()
+    refused(folder, rf"{name}: (Is a directory|no such file)")
+    path.rmdir()
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    refused(folder, rf"{name}: Larger than ")
+
+
+def test_nothing_is_written_through_a_symbolic_link(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "precious"
+    outside.write_text("as it was")
+    found = read_manifest(str(folder))
+    (folder / (manifest.NAME + ".partial")).symlink_to(outside)
+    write_manifest(found)
+    assert outside.read_text() == "as it was"
+    assert read_manifest(str(folder)) == found
+
+
+@pytest.mark.parametrize("name", ["out/precious", "../precious"])
+def test_files_to_replace_are_never_outside_the_folder(folder, tmp_path_factory, name):
+    (folder / "out").symlink_to(tmp_path_factory.mktemp("outside"))
+    edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    with pytest.raises(DataError, match=r"leads out of|expected a name inside"):
+        manifest.listed_files(str(folder))
+
+
+def test_missing_shard_is_named(folder):
+    (folder / "train-0").unlink()
+    refused(folder, r"train-0: No such file or directory: this shard is missing")
+
+
+def test_shard_of_another_size_is_named_with_the_byte(folder):
+    (folder / "train-0").write_bytes(b"123")
+    refused(folder, r"train-0: byte 3: the shard has 3 bytes, .*manifest.json says 5")
+
+
+def test_vocabulary_that_does_not_match_is_named(folder):
+    (folder / "vocab.txt").write_text("[PAD]\nother\n")
+    refused(folder, r"vocab\.txt: this is not the vocabulary that the records were made with: its SHA-256")
+
+
+def test_missing_vocabulary_is_named(folder):
+    (folder / "vocab.txt").unlink()
+    refused(folder, r"vocab\.txt: no such file")
+
+
+def test_a_moved_folder_is_read_where_it_is(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("moved") / "data"
+    shutil.copytree(folder, other)
+    assert read_manifest(str(other)).path("train-0") == str(other / "train-0")

@@ -1,0 +1,297 @@
+"""Mixtures: shares against counts, the same samples for every layout and after a resume, and what is refused."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+
+from tests import corpora
+from tests.data.test_pipeline import joined
+from tftrain.config import mixture
+from tftrain.config.mixture import PERIOD, Source
+from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.data import preflight
+from tftrain.data.mixture import Mixture, read_prepared
+from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.files.errors import DataError
+from tftrain.prepare.preparation import prepare
+
+SEED = 5
+SHARES = [[0.7, 0.3], [1.0], [1, 2, 3, 4], [0.9, 0.05, 0.03, 0.02], [1e-4, 1], [1] * 7, [1 / n for n in range(1, 200)]]
+
+
+def sources(weights):
+    return [Source(f"s{number}", weight / sum(weights), "") for number, weight in enumerate(weights)]
+
+
+def mixed(weights, sizes=None):
+    return Mixture(dict(zip(sources(weights), sizes or [100] * len(weights), strict=True)))
+
+
+def source_of(found, begins):
+    return np.searchsorted(begins, found, side="right") - 1
+
+
+@pytest.mark.parametrize("weights", SHARES, ids=len)
+@pytest.mark.parametrize("first", [0, 12345, PERIOD - 5000, 3 * PERIOD + 17, 10**12])
+def test_shares_hold_to_a_thousandth_over_any_ten_thousand_samples(weights, first):
+    own = mixed(weights)
+    found = own.example_numbers(np.arange(first, first + 10_000), SEED)
+    counts = np.bincount(source_of(found, np.arange(len(weights)) * 100), minlength=len(weights))
+    np.testing.assert_allclose(counts / 10_000, np.array(weights) / sum(weights), rtol=0, atol=1e-3)
+
+
+def test_shares_hold_in_every_batch_too():
+    found = source_of(mixed([0.7, 0.3]).example_numbers(np.arange(64 * 1000), SEED), np.array([0, 100]))
+    counts = found.reshape(-1, 64).sum(1)
+    assert np.abs(counts - 0.3 * 64).max() <= 3
+
+
+@pytest.mark.parametrize("weights", [[0.7, 0.3], [5, 1, 1, 3]])
+def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another_order(weights):
+    sizes = [31, 17, 13, 20][: len(weights)]
+    own, begins = mixed(weights, sizes), np.cumsum([0, *sizes])
+    found = own.example_numbers(np.arange(2000), SEED)
+    for number, size in enumerate(sizes):
+        of_source = found[source_of(found, begins[:-1]) == number] - begins[number]
+        whole = of_source[: len(of_source) // size * size].reshape(-1, size)
+        assert len(whole) > 10
+        assert (np.sort(whole, axis=1) == np.arange(size)).all()
+        assert len({tuple(row) for row in whole.tolist()}) == len(whole)
+        assert list(own.rows(number)) == list(range(begins[number], begins[number + 1]))
+
+
+@pytest.mark.parametrize("first", [0, 1, 777, PERIOD - 3, 5 * PERIOD - 1])
+def test_the_count_of_consumed_samples_is_that_of_the_samples(first):
+    own = mixed([3, 1, 2])
+    counts = [own.consumed(number) for number in range(first, first + 5)]
+    found = source_of(own.example_numbers(np.arange(first, first + 4), SEED), np.array([0, 100, 200]))
+    for number, before, after in zip(found, counts, counts[1:], strict=False):
+        assert (after - before).tolist() == [int(each == number) for each in range(3)]
+    assert all(count.sum() == number for number, count in enumerate(counts, first))
+
+
+def test_a_sample_does_not_depend_on_the_samples_asked_for_with_it():
+    own, samples = mixed([3, 1, 2]), np.array([5, 10**10, 3, PERIOD, 5])
+    alone = [own.example_numbers(samples[n : n + 1], SEED)[0] for n in range(len(samples))]
+    assert own.example_numbers(samples, SEED).tolist() == alone
+    assert own.example_numbers(samples, SEED + 1).tolist() != alone
+
+
+def test_a_thousand_sources_are_ready_in_a_second():
+    begin = time.process_time()
+    own = mixed([1 + n % 3 for n in range(1000)])
+    own.example_numbers(np.arange(10**9, 10**9 + 256), SEED)
+    assert time.process_time() - begin < 1
+
+
+@pytest.fixture(scope="module")
+def folders(prepare_config, tmp_path_factory):
+    """Two data sets of the same vocabulary, of other text."""
+    root, found = tmp_path_factory.mktemp("mixture"), {}
+    for number, name in enumerate(("wiki", "code")):
+        (root / f"{name}.txt").write_text(corpora.text(60, seed=number + 10))
+        found[name] = str(root / name)
+        prepare(prepare_config(found[name], input_files=f"{root}/{name}.txt"))
+    return found
+
+
+def mix_of(folders, *shares):
+    return ",".join(f"{name}={share}:{folder}" for share, (name, folder) in zip(shares, folders.items(), strict=True))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("plain", marks=pytest.mark.nightly),
+        "packed",
+        "causal",
+        pytest.param("buckets", marks=pytest.mark.nightly),
+    ]
+)
+def data(request, folders, prepare_config, tmp_path_factory):
+    if request.param == "plain":
+        return DataConfig(mix=mix_of(folders, 3, 1))
+    if request.param == "buckets":
+        return DataConfig(mix=mix_of(folders, 3, 1), seq_length_buckets="16,24")
+    changes = {
+        "packed": {"packing": "greedy", "short_seq_prob": 0.9},
+        "causal": {"objective": "causal"},
+    }[request.param]
+    root, made = tmp_path_factory.mktemp(request.param), {}
+    for name, folder in folders.items():
+        made[name] = str(root / name)
+        prepare(prepare_config(made[name], input_files=f"{folder}.txt", **changes))
+    return DataConfig(mix=mix_of(made, 3, 1))
+
+
+def opened(data, split="train"):
+    objective = read_prepared(data).objective
+    return open_source(data, split, 200, SEED, objective)
+
+
+def batches(data, first=0, size=6, start=0, stop=None):
+    return train_batches(opened(data), data, SEED, first, size, start, size if stop is None else stop)
+
+
+def test_samples_do_not_depend_on_ranks_micro_batches_or_a_resume(data):
+    whole = [*batches(data).take(12).as_numpy_iterator()]
+    resumed = [*batches(data, first=5 * 6).take(7).as_numpy_iterator()]
+    parts = [[*batches(data, 30, 6, rank * 2, rank * 2 + 2).take(7).as_numpy_iterator()] for rank in range(3)]
+    for number, (batch, again) in enumerate(zip(whole[5:], resumed, strict=True)):
+        for name, value in batch.items():
+            np.testing.assert_array_equal(again[name], value)
+            np.testing.assert_array_equal(np.concatenate([part[number][name] for part in parts]), value)
+
+
+def test_a_batch_has_the_records_of_its_sources(folders):
+    data = DataConfig(mix=mix_of(folders, 3, 1))
+    source = opened(data)
+    alone = [joined(eval_batches(opened(DataConfig(data_dir=folder)), data, 8, 0, 8)) for folder in folders.values()]
+    assert source.num_examples == sum(opened(DataConfig(data_dir=folder)).num_examples for folder in folders.values())
+    numbers = source.example_numbers(np.arange(200), SEED)
+    first = read_prepared(data).sources[0][1].examples("train")
+    assert abs((numbers < first).mean() - 0.75) < 0.02
+    found = joined(batches(data), 20)
+    for row, number in enumerate(numbers[:120]):
+        part = alone[int(number >= first)]
+        local = number - first * (number >= first)
+        np.testing.assert_array_equal(found["segment_ids"][row], part["segment_ids"][local])
+        np.testing.assert_array_equal(found["input_mask"][row], part["input_mask"][local])
+
+
+def test_an_evaluation_reads_the_held_out_rows_of_one_source_after_another(folders):
+    data = DataConfig(mix=mix_of(folders, 3, 1))
+    source = opened(data, "eval")
+    alone = [opened(DataConfig(data_dir=folder), "eval") for folder in folders.values()]
+    parts = [source.mixture.rows(number) for number in range(len(alone))]
+    assert [len(part) for part in parts] == [own.num_examples for own in alone]
+    size = next(size for size in (4, 5, 7) if any(len(part) % size for part in parts))
+    found = joined(eval_batches(source, data, size, 0, size, parts))
+    expected = [joined(eval_batches(own, data, size, 0, size)) for own in alone]
+    real = found["example_weights"] > 0
+    assert not found["masked_lm_weights"][~real].any()
+    for name in ("segment_ids", "input_mask", "next_sentence_labels", "example_weights"):
+        of_both = np.concatenate([each[name] for each in expected])
+        np.testing.assert_array_equal(found[name][real], of_both[real])
+    np.testing.assert_array_equal(real, np.concatenate([each["example_weights"] for each in expected]) > 0)
+    again = [joined(eval_batches(source, data, 3, 0, 3, [part])) for part in parts]
+    masks = [each["masked_lm_positions"][each["example_weights"] > 0] for each in again]
+    np.testing.assert_array_equal(found["masked_lm_positions"][real], np.concatenate(masks))
+
+
+def test_shares_and_temperature():
+    shares = [source.share for source in mixture.read("a=6:x,b=2:y,c=2:z")]
+    np.testing.assert_allclose(shares, [0.6, 0.2, 0.2])
+    shares = [source.share for source in mixture.read("a=9:x,b=1:y", 2)]
+    np.testing.assert_allclose(shares, [0.75, 0.25])
+
+
+def test_a_file_names_sources_too(tmp_path):
+    (tmp_path / "mix.txt").write_text("# two\nwiki=0.7: data/wiki\n\ncode=0.3:data/code # more\n")
+    found = mixture.read(str(tmp_path / "mix.txt"))
+    assert [(each.name, each.folder) for each in found] == [("wiki", "data/wiki"), ("code", "data/code")]
+
+
+def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert mixture.with_absolute_paths("a=1:x, b=2:y/z") == f"a=1:{tmp_path}/x,b=2:{tmp_path}/y/z"
+    (tmp_path / "mix.txt").write_text("a=1: x\nb=2:/y")
+    assert mixture.with_absolute_paths("mix.txt") == f"a=1:{tmp_path}/x,b=2:/y"
+    assert mixture.with_absolute_paths(None) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("none.txt", "none.txt: expected NAME=SHARE:FOLDER"),
+        ("", "expected NAME=SHARE:FOLDER"),
+        (",", "expected NAME=SHARE:FOLDER"),
+        ("a=1:x,b=2", "b=2: expected NAME=SHARE:FOLDER"),
+        ("a=much:x", "a=much:x: expected NAME=SHARE:FOLDER"),
+        ("a b=1:x", "a b=1:x: expected NAME=SHARE:FOLDER"),
+        ("a=0:x,b=1:y", "a=0:x: expected a share above 0; leave a source without a share out"),
+        ("a=-1:x", "a=-1:x: expected a share above 0"),
+        ("a=nan:x", "a=nan:x: expected a share above 0"),
+        ("a=inf:x", "a=inf:x: expected a share above 0"),
+        ("a=1:x,a=2:y", "a=2:y: the name a is there twice"),
+        ("a=1:x,b=2:./x", "b=2:./x: b and a are the same folder; add their shares up"),
+        ("a=1:x,b=1e-9:y", "b has 1.0e-09 of the samples; expected at least 1.2e-06"),
+    ],
+)
+def test_a_wrong_list_is_refused(value, fault):
+    with pytest.raises(ValueError, match=f"^{re.escape(fault)}"):
+        mixture.read(value)
+
+
+def problems(data):
+    return [str(each) for each in preflight.problems(TrainConfig(data=data))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_seq_length": 48}, "max_seq_length 48, {wiki} has 32; prepare both with the same --max_seq_length"),
+        ({"objective": "causal"}, "objective causal, {wiki} has masked; prepare both with the same --objective"),
+        ({"masking": "static", "dupe_factor": 1}, "masking static, {wiki} has dynamic"),
+        ({"vocab_file": None, "vocab_size": 150}, "vocab_sha256 "),
+        ({"packing": "greedy"}, "max_sequences_per_pack 3, {wiki} has None"),
+        ({"next_sentence": False}, "next_sentence False, {wiki} has None"),
+    ],
+)
+def test_sources_that_do_not_fit_together_are_both_named(folders, prepare_config, tmp_path, changes, words):
+    other = tmp_path / "other"
+    prepare(prepare_config(other, input_files=f"{folders['code']}.txt", **changes))
+    data = DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:{other}")
+    (line,) = problems(data)
+    assert line.startswith(f"--mix={data.mix}: other and wiki do not fit together: {other} has ")
+    assert words.format(**folders) in line
+
+
+def test_an_empty_source_is_refused(folders, prepare_config, tmp_path):
+    other = tmp_path / "other"
+    prepare(prepare_config(other, input_files=f"{folders['code']}.txt"))
+    text = (other / "manifest.json").read_text()
+    (other / "manifest.json").write_text(re.sub(r'"train": \[.*?\]', '"train": []', text, flags=re.DOTALL))
+    (line,) = problems(DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:{other}"))
+    assert line.endswith(f"other: the train split of {other} is empty; leave this source out")
+
+
+def test_a_folder_that_is_not_there_is_named(folders):
+    (line,) = problems(DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:none"))
+    assert "none/manifest.json: no such file" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"data_dir": "x"},
+            "exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: --data_dir, --mix",
+        ),
+        ({"synthetic_data": True}, "given: --mix, --synthetic_data"),
+        ({"mix": "a=0:x"}, "--mix=a=0:x: a=0:x: expected a share above 0"),
+        (
+            {"mix": None, "mix_temperature": 2.0, "data_dir": "x"},
+            "--mix_temperature=2.0: remove this flag, or add --mix",
+        ),
+        ({"mix_temperature": 0.0}, "--mix_temperature=0.0: expected a number above 0"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(changes, line):
+    found = TrainConfig(data=DataConfig(**{"mix": "a=1:x", **changes})).problems(1)
+    assert any(line in str(problem) for problem in found)
+
+
+def test_identity_has_shares_and_manifests(folders):
+    one, two = (preflight.identity(DataConfig(mix=mix_of(folders, *shares))) for shares in ((1, 1), (2, 1)))
+    assert [name for name in one if one[name] != two[name]] == ["the source wiki", "the source code"]
+    assert one["the vocabulary"] == preflight.identity(DataConfig(data_dir=folders["wiki"]))["the vocabulary"]
+
+
+def test_a_vocabulary_that_is_damaged_is_named(folders, prepare_config, tmp_path):
+    other = tmp_path / "other"
+    prepare(prepare_config(other, input_files=f"{folders['code']}.txt"))
+    (other / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(DataError, match="this is not the vocabulary"):
+        read_prepared(DataConfig(mix=f"other=0.5:{other},wiki=0.5:{folders['wiki']}"))

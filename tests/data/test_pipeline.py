@@ -1,0 +1,402 @@
+"""Batches: every example once over all ranks, the same for every layout and after a resume; errors with a place."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import corpora
+from tftrain.config.train import DataConfig
+from tftrain.data.example import decode
+from tftrain.data.manifest import read_manifest
+from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.records import write_records
+from tftrain.files.errors import DataError, data_error
+
+SEED = 5
+KEYS = {
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_labels",
+    "example_weights",
+}
+PACKED_KEYS = KEYS | {"sequence_ids", "position_ids", "sequence_starts", "sequence_weights"}
+
+
+def joined(dataset, batches=None):
+    taken = list((dataset if batches is None else dataset.take(batches)).as_numpy_iterator())
+    return {name: np.concatenate([batch[name] for batch in taken]) for name in taken[0]}
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    assert one.keys() in (KEYS, PACKED_KEYS)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+# Static masks are in the standard format.
+STATIC = pytest.param("static", marks=pytest.mark.nightly)
+
+
+@pytest.fixture(params=["dynamic", "packed", STATIC, "standard", "synthetic"])
+def data(request, tmp_path):
+    if request.param == "synthetic":
+        return DataConfig(synthetic_data=True, max_seq_length=16)
+    if request.param == "standard":
+        rng = np.random.default_rng(0)
+        for number in range(3):
+            payloads = [corpora.standard_example(rng)[0] for _ in range(7)]
+            corpora.write_tfrecords(tmp_path / f"{number}.tfrecord", payloads)
+        pattern = str(tmp_path / "*.tfrecord")
+        return DataConfig(train_files=pattern, eval_files=pattern)
+    fixture = {"dynamic": "prepared", "packed": "prepared_packed", "static": "prepared_static"}[request.param]
+    return DataConfig(data_dir=request.getfixturevalue(fixture))
+
+
+def source_of(data, split="train"):
+    return open_source(data, split, 200, SEED)
+
+
+def test_batches_have_static_shapes_and_the_standard_types(data):
+    source = source_of(data)
+    spec = train_batches(source, data, SEED, 0, 8, 2, 6).element_spec
+    length, slots = source.max_seq_length, source.max_predictions_per_seq
+    shapes = {
+        "input_ids": (4, length),
+        "input_mask": (4, length),
+        "segment_ids": (4, length),
+        "masked_lm_positions": (4, slots),
+        "masked_lm_ids": (4, slots),
+        "masked_lm_weights": (4, slots),
+        "next_sentence_labels": (4,),
+        "example_weights": (4,),
+    }
+    if "sequence_ids" in spec:
+        shapes |= dict.fromkeys(("sequence_ids", "position_ids"), (4, length))
+        shapes |= dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), (4, 3))
+    floats = {"masked_lm_weights", "example_weights", "sequence_weights"}
+    assert {name: tuple(value.shape) for name, value in spec.items()} == shapes
+    assert all(value.dtype == (tf.float32 if name in floats else tf.int32) for name, value in spec.items())
+
+
+def test_slices_of_three_ranks_are_the_whole_batches(data):
+    source = source_of(data)
+    whole = list(train_batches(source, data, SEED, 0, 10, 0, 10).take(6).as_numpy_iterator())
+    parts = [
+        list(train_batches(source, data, SEED, 0, 10, start, stop).take(6).as_numpy_iterator())
+        for start, stop in ((0, 3), (3, 4), (4, 10))
+    ]
+    for step, batch in enumerate(whole):
+        same(batch, {name: np.concatenate([part[step][name] for part in parts]) for name in batch})
+
+
+def test_resumed_run_sees_what_the_uninterrupted_one_would(data):
+    source = source_of(data)
+    whole = joined(train_batches(source, data, SEED, 0, 6, 0, 6), 20)
+    # Another batch size from there on, as a batch ramp has it.
+    resumed = joined(train_batches(source_of(data), data, SEED, 6 * 9, 3, 0, 3), 22)
+    same({name: value[54:] for name, value in whole.items()}, resumed)
+
+
+def test_number_of_readers_changes_nothing(data):
+    source = source_of(data)
+    one, four = (
+        joined(train_batches(source, dataclasses.replace(data, data_readers=readers), SEED, 0, 8, 0, 8), 10)
+        for readers in (1, 4)
+    )
+    same(one, four)
+
+
+def text_of(batch):
+    """Returns the unmasked token ids, without padding, of each row."""
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    return [tuple(row[mask > 0].tolist()) for row, mask in zip(ids, batch["input_mask"], strict=True)]
+
+
+def records_of(folder, split):
+    manifest = read_manifest(folder)
+    return [
+        decode(payload, "")
+        for shard in manifest.splits[split]
+        for payload in tf.data.TFRecordDataset(manifest.path(shard.file)).as_numpy_iterator()
+    ]
+
+
+def test_every_example_of_an_epoch_once_and_reshuffled(prepared):
+    data = DataConfig(data_dir=prepared)
+    source = source_of(data)
+    written = [tuple(record["input_ids"]) for record in records_of(prepared, "train")]
+    assert source.num_examples == len(written)
+    epochs = [
+        text_of(joined(train_batches(source, data, SEED, first, source.num_examples, 0, source.num_examples), 1))
+        for first in (0, source.num_examples)
+    ]
+    for epoch in epochs:
+        assert sorted(epoch) == sorted(written)
+    assert epochs[0] != epochs[1] != written
+
+
+def test_masks_differ_between_epochs(prepared):
+    data = DataConfig(data_dir=prepared)
+    source = source_of(data)
+    size = source.num_examples
+    batch = joined(train_batches(source, data, SEED, 0, size, 0, size), 2)
+    texts, masks = text_of(batch), [tuple(row) for row in batch["masked_lm_positions"]]
+    first, second = (dict(zip(texts[part], masks[part], strict=True)) for part in (slice(size), slice(size, None)))
+    assert np.mean([first[text] != second[text] for text in first]) > 0.9
+
+
+def test_segments_and_labels_are_those_of_the_record(prepared):
+    data = DataConfig(data_dir=prepared)
+    source = source_of(data, "eval")
+    batch = joined(eval_batches(source, data, 7, 0, 7))
+    for row, record in enumerate(records_of(prepared, "eval")):
+        size, (start,) = len(record["input_ids"]), record["second_segment_start"]
+        assert batch["segment_ids"][row].tolist() == [0] * start + [1] * (size - start) + [0] * (32 - size)
+        assert batch["input_mask"][row].sum() == size
+        assert [batch["next_sentence_labels"][row]] == record["next_sentence_labels"]
+
+
+def test_standard_records_are_consumed_unchanged(tmp_path):
+    rng = np.random.default_rng(3)
+    made = [corpora.standard_example(rng) for _ in range(9)]
+    path = corpora.write_tfrecords(tmp_path / "bert.tfrecord", [payload for payload, _ in made])
+    data = DataConfig(train_files=path, eval_files=path)
+    source = source_of(data, "eval")
+    assert (source.num_examples, source.max_seq_length, source.max_predictions_per_seq) == (9, 16, 3)
+    batch = joined(eval_batches(source, data, 3, 0, 3))
+    for row, (_, features) in enumerate(made):
+        for name, values in features.items():
+            assert np.atleast_1d(batch[name][row]).tolist() == values, name
+
+
+def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared):
+    data = DataConfig(data_dir=prepared)
+    source = source_of(data, "eval")
+    share = next(share for share in (4, 5, 7) if source.num_examples % (3 * share))
+    size = 3 * share
+    parts = [
+        list(eval_batches(source, data, size, rank * share, (rank + 1) * share).as_numpy_iterator())
+        for rank in range(3)
+    ]
+    assert len({len(part) for part in parts}) == 1
+    texts = []
+    for batches in zip(*parts, strict=True):
+        for batch in batches:
+            kept = batch["example_weights"] > 0
+            texts += [text for text, keep in zip(text_of(batch), kept, strict=True) if keep]
+            assert not batch["masked_lm_weights"][~kept].any()
+            assert batch["masked_lm_weights"][kept].any(1).all()
+    assert source.num_examples % size
+    assert texts == [tuple(record["input_ids"]) for record in records_of(prepared, "eval")]
+
+
+def test_evaluation_has_the_same_examples_and_masks_whatever_the_batch(prepared):
+    data = DataConfig(data_dir=prepared)
+    found = [joined(eval_batches(source_of(data, "eval"), data, size, 0, size, [range(7)])) for size in (4, 3, 7)]
+    assert [len(each["input_ids"]) for each in found] == [8, 9, 7]
+    real = [{name: value[each["example_weights"] > 0] for name, value in each.items()} for each in found]
+    assert len(real[0]["input_ids"]) == 7
+    same(real[0], real[1])
+    same(real[0], real[2])
+
+
+def copy_of(folder, tmp_path):
+    """Returns a copy of a data set, and its first training shard."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return str(tmp_path), read_manifest(str(tmp_path)).splits["train"][0].file
+
+
+def failure(source, data):
+    with pytest.raises(tf.errors.OpError) as caught:
+        joined(train_batches(source, data, SEED, 0, source.num_examples, 0, source.num_examples), 1)
+    return data_error(caught.value)
+
+
+def test_damaged_record_surfaces_with_file_and_offset(prepared, tmp_path):
+    folder, shard = copy_of(prepared, tmp_path)
+    data = DataConfig(data_dir=folder)
+    source = source_of(data)
+    offset = int(np.load(os.path.join(folder, shard + ".index"))[1])
+    with open(os.path.join(folder, shard), "r+b") as file:
+        file.seek(offset + 20)
+        file.write(b"\x00\x01")
+    error = failure(source, data)
+    assert isinstance(error, DataError)
+    assert f"{folder}/{shard}: byte {offset}: the record's checksum" in str(error)
+    assert "\n" not in str(error)
+
+
+def test_shard_removed_during_a_run_surfaces_with_its_name(prepared, tmp_path):
+    folder, shard = copy_of(prepared, tmp_path)
+    data = DataConfig(data_dir=folder)
+    source = source_of(data)
+    os.remove(os.path.join(folder, shard))
+    assert f"{folder}/{shard}: No such file" in str(failure(source, data))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_ids": [5] * 15}, "input_ids"),
+        ({"masked_lm_weights": None}, "masked_lm_weights"),
+        ({"masked_lm_weights": [1, 1, 1]}, "masked_lm_weights"),
+        ({"input_ids": [5] * 15 + [200]}, "--vocab_size=200"),
+        ({"masked_lm_ids": [7, -1, 0]}, "--vocab_size=200"),
+        ({"masked_lm_positions": [1, 16, 0]}, "masked position"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels is neither 0 nor 1"),
+        ({"next_sentence_labels": [-1]}, "next_sentence_labels is neither 0 nor 1"),
+        ({"segment_ids": [0] * 15 + [2]}, "a token type is negative or too large; expected token types below 2"),
+        ({"segment_ids": [0] * 15 + [-1]}, "a token type is negative or too large; expected token types below 2"),
+        ({"input_ids": [5] * 15 + [2**32 + 5]}, "--vocab_size=200"),
+        ({"masked_lm_ids": [7, -(2**63), 0]}, "--vocab_size=200"),
+        ({"masked_lm_positions": [1, 2**32, 0]}, "masked position"),
+        ({"input_mask": [1] * 15 + [2]}, "input_mask is neither 0 nor 1"),
+        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, float("inf"), 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
+        ({"input_ids": [5] * 100_000}, "input_ids"),
+    ],
+    ids=[
+        "length",
+        "missing",
+        "type",
+        "large id",
+        "negative id",
+        "position",
+        "large label",
+        "negative label",
+        "large segment",
+        "negative segment",
+        "id beyond 32 bits",
+        "least id",
+        "position beyond 32 bits",
+        "mask",
+        "NaN weight",
+        "infinite weight",
+        "negative weight",
+        "huge",
+    ],
+)
+def test_record_with_wrong_features_is_named(tmp_path, change, words):
+    rng = np.random.default_rng(0)
+    good, features = corpora.standard_example(rng)
+    bad = corpora.serialize({name: value for name, value in (features | change).items() if value is not None})
+    path = corpora.write_tfrecords(tmp_path / "shard", [good, bad])
+    data = DataConfig(train_files=path)
+    error = failure(source_of(data), data)
+    assert f"{path}: byte {len(good) + 16}: " in str(error)
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_record_that_is_no_example_is_named(tmp_path):
+    good = corpora.standard_example(np.random.default_rng(0))[0]
+    path = corpora.write_tfrecords(tmp_path / "shard", [good, good.replace(b"input_ids", b"input\xffids")])
+    data = DataConfig(train_files=path)
+    assert str(failure(source_of(data), data)) == (
+        f"{path}: byte {len(good) + 16}: the record is not a tf.train.Example; expected pre-training features"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_ids": [2, 2**32 + 5, 3]}, "--vocab_size=200"),
+        pytest.param({"input_ids": [2, -1, 3]}, "--vocab_size=200", marks=pytest.mark.nightly),
+        pytest.param({"input_ids": [5] * 33}, "more than max_seq_length=32", marks=pytest.mark.nightly),
+        ({"input_ids": [5] * 1_000_000}, "more than max_seq_length=32"),
+        ({"input_ids": None}, "no tokens"),
+        pytest.param({"input_ids": [1.0, 2.0]}, "input_ids", marks=pytest.mark.nightly),
+        pytest.param({"second_segment_start": [-1]}, "second_segment_start is not a place", marks=pytest.mark.nightly),
+        ({"second_segment_start": [2**40]}, "second_segment_start is not a place"),
+        pytest.param({"second_segment_start": [1, 2]}, "second_segment_start", marks=pytest.mark.nightly),
+        ({"next_sentence_labels": [2**32]}, "next_sentence_labels is neither 0 nor 1"),
+    ],
+)
+def test_prepared_record_with_wrong_features_is_named(prepared, tmp_path, change, words):
+    folder, shard = copy_of(prepared, tmp_path)
+    path = os.path.join(folder, shard)
+    good = records_of(prepared, "train")[0]
+    bad = {name: value for name, value in (good | change).items() if value is not None}
+    write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    content["splits"]["train"] = [{"file": shard, "examples": 2, "bytes": os.path.getsize(path)}]
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    data = DataConfig(data_dir=folder)
+    error = failure(source_of(data), data)
+    assert f"{path}: byte {len(corpora.serialize(good)) + 16}: " in str(error)
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("name", ["shard", "it's \"é\\n] x"])
+def test_message_of_a_bad_value_is_the_whole_line(tmp_path, name):
+    good, features = corpora.standard_example(np.random.default_rng(0))
+    bad = corpora.serialize(features | {"next_sentence_labels": [2]})
+    path = corpora.write_tfrecords(tmp_path / name, [good, bad])
+    data = DataConfig(train_files=path.replace("[", "[[]"))
+    assert str(failure(source_of(data), data)) == (
+        f"{path}: byte {len(good) + 16}: next_sentence_labels is neither 0 nor 1; expected one of them"
+    )
+
+
+def test_message_of_a_damaged_record_is_the_whole_line(tmp_path):
+    path = corpora.write_tfrecords(tmp_path / "shard", [corpora.standard_example(np.random.default_rng(0))[0]] * 2)
+    data = DataConfig(train_files=path)
+    source = source_of(data)
+    size = os.path.getsize(path) // 2
+    with open(path, "r+b") as file:
+        file.seek(size + 20)
+        file.write(b"\x00\x01")
+    assert str(failure(source, data)) == (
+        f"{path}: byte {size}: the record's checksum does not fit its {size - 16} bytes: the file is damaged; copy or "
+        "prepare it again"
+    )
+
+
+def test_other_errors_are_not_taken_for_the_datas():
+    assert data_error(tf.errors.InvalidArgumentError(None, None, "something else")) is None
+    assert str(data_error(DataError("x"))) == "x"
+
+
+def test_missing_eval_files_are_named(tmp_path):
+    path = corpora.write_tfrecords(tmp_path / "shard", [corpora.standard_example(np.random.default_rng(0))[0]])
+    with pytest.raises(DataError, match="--eval_files is not given"):
+        source_of(DataConfig(train_files=path), "eval")
+
+
+def test_first_record_that_is_no_example_is_named(tmp_path):
+    path = corpora.write_tfrecords(tmp_path / "shard", [corpora.serialize({"other": [1]})])
+    with pytest.raises(DataError, match=r"shard: byte 0: the record lacks input_ids"):
+        source_of(DataConfig(train_files=path))
+
+
+def test_shard_with_fewer_records_than_the_manifest_says_is_named(prepared, tmp_path):
+    folder, shard = copy_of(prepared, tmp_path)
+    path = tmp_path / "manifest.json"
+    content = json.loads(path.read_text())
+    content["splits"]["train"][0]["examples"] += 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"{shard}: it holds"):
+        source_of(DataConfig(data_dir=folder))
+
+
+def test_synthetic_text_fills_sequences_and_predictions():
+    data = DataConfig(synthetic_data=True, max_seq_length=16, max_predictions_per_seq=14)
+    batch = joined(train_batches(source_of(data), data, SEED, 0, 64, 0, 64), 1)
+    assert batch["input_mask"].all()
+    assert batch["masked_lm_weights"].all()
+    assert batch["input_ids"].max() < 200
+    assert set(batch["next_sentence_labels"].tolist()) == {0, 1}
+    assert sorted(batch["masked_lm_positions"][0].tolist()) == list(range(1, 15))

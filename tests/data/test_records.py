@@ -1,0 +1,267 @@
+"""TFRecords by random access: what TensorFlow writes is read, what is damaged is named."""
+
+import os
+import struct
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.corpora import write_tfrecords
+from tftrain.data import record_index, records
+from tftrain.data.records import RecordSet, load_offsets, match_files, write_records
+from tftrain.files.errors import DataError
+
+PAYLOADS = [b"first", b"", b"a longer third record" * 20, bytes(range(256)), b"last"]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    return write_tfrecords(tmp_path / "a.tfrecord", PAYLOADS)
+
+
+def damage(path, offset, data):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def begin_of(number):
+    return sum(len(payload) + 16 for payload in PAYLOADS[:number])
+
+
+def test_tensorflow_reads_what_we_write(tmp_path):
+    path = str(tmp_path / "ours")
+    assert write_records(path, PAYLOADS) == len(PAYLOADS)
+    assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == PAYLOADS
+
+
+def test_we_read_what_tensorflow_writes_in_any_order(tmp_path, shard):
+    other = write_tfrecords(tmp_path / "b.tfrecord", [b"of another file"])
+    found = RecordSet([shard, other])
+    assert len(found) == 6
+    assert found.counts == [5, 1]
+    assert [found.read(number) for number in (5, 2, 0, 4, 1, 3)] == [
+        b"of another file",
+        *(PAYLOADS[i] for i in (2, 0, 4, 1, 3)),
+    ]
+
+
+def test_place_names_file_and_offset(shard):
+    assert RecordSet([shard]).place(2) == f"{shard}: byte {begin_of(2)}"
+
+
+def test_index_is_written_beside_a_scanned_file_and_equals_the_scan(shard):
+    scanned = load_offsets(shard)
+    assert scanned.tolist() == [begin_of(number) for number in range(6)]
+    np.testing.assert_array_equal(np.load(shard + ".index"), scanned)
+
+
+def test_index_of_our_writer_equals_a_scan(tmp_path):
+    path = str(tmp_path / "ours")
+    write_records(path, PAYLOADS)
+    np.testing.assert_array_equal(np.load(path + ".index"), records.scan(path))
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        np.array([0, 30], np.uint64),
+        np.array([0, 500, 21, begin_of(5)], np.uint64),
+        np.array([21, begin_of(5)], np.uint64),
+        np.array([0, begin_of(5)], np.int32),
+        np.array([[0, begin_of(5)]], np.uint64),
+        np.array([], np.uint64),
+    ],
+    ids=["other file size", "not increasing", "not from 0", "other dtype", "other rank", "empty"],
+)
+def test_index_that_does_not_fit_is_made_anew(shard, stale):
+    np.save(shard + ".index", stale)
+    os.rename(shard + ".index.npy", shard + ".index")
+    assert RecordSet([shard]).read(4) == b"last"
+
+
+def test_index_that_is_no_array_is_made_anew(shard):
+    with open(shard + ".index", "wb") as file:
+        file.write(b"\x80\x04not an array")
+    assert len(RecordSet([shard])) == 5
+
+
+def npy(shape, data=b"", descr="'<u8'"):
+    """Returns a .npy file whose header says what it is told to."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy("(1099511627776,)"),
+        npy("(-1,)", bytes(48)),
+        npy("(" * 40),
+        npy("(__import__('os').abort(),)"),
+        npy("(6,)", bytes(48), descr="'|V2147483647'"),
+        npy("(6,)", bytes(48), descr="'|O'"),
+        b"PK\x03\x04" + bytes(100),
+        bytes(1 << 21),
+        # Differences of signed numbers that wrap around are all positive.
+        npy("(6,)", np.array([0, 2**63 - 1, 2**63 + 20, 2**64 - 100, 40, begin_of(5)], np.uint64).tobytes()),
+    ],
+    ids=["huge", "negative", "no tuple", "code", "huge type", "objects", "zip", "zeros", "wrapping"],
+)
+def test_hostile_index_is_made_anew(shard, content):
+    expected = load_offsets(shard)
+    with open(shard + ".index", "wb") as file:
+        file.write(content)
+    tracemalloc.start()
+    np.testing.assert_array_equal(load_offsets(shard), expected)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    np.testing.assert_array_equal(np.load(shard + ".index"), expected)
+
+
+def test_index_that_is_a_pipe_is_made_anew(shard):
+    os.mkfifo(shard + ".index")
+    assert len(RecordSet([shard])) == 5
+    assert os.path.isfile(shard + ".index")
+
+
+def test_index_is_not_written_through_a_symbolic_link(tmp_path, shard):
+    (tmp_path / "precious").write_bytes(b"as it was")
+    os.symlink(tmp_path / "precious", shard + ".index")
+    load_offsets(shard)
+    assert (tmp_path / "precious").read_bytes() == b"as it was"
+
+
+def test_index_of_many_records_is_mapped_and_checked_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_index, "_INDEX_IN_MEMORY", 64)
+    path = str(tmp_path / "x")
+    write_records(path, [bytes([number]) for number in range(200)])
+    found = RecordSet([path])
+    assert [found.read(number) for number in (0, 63, 64, 65, 199)] == [b"\0", b"\x3f", b"\x40", b"\x41", b"\xc7"]
+    offsets = np.load(path + ".index")
+    for place in (1, 64, 65, 128, 199):
+        bad = offsets.copy()
+        bad[place] = bad[place - 1]
+        with open(path + ".index", "wb") as file:
+            np.save(file, bad)
+        np.testing.assert_array_equal(load_offsets(path), offsets)
+
+
+def test_index_of_one_record_as_long_as_the_file_reads_no_such_record(tmp_path):
+    path = str(tmp_path / "x")
+    write_records(path, [b"a"])
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+    with open(path + ".index", "wb") as file:
+        np.save(file, np.array([0, 1 << 40], np.uint64))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="byte 0: the record has another length"):
+        RecordSet([path]).read(0)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_index_in_a_folder_that_cannot_be_written_is_not_needed(shard, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(record_index.tempfile, "mkstemp", refuse)
+    assert RecordSet([shard]).read(4) == b"last"
+    assert not os.path.exists(shard + ".index")
+
+
+def test_index_of_other_records_of_the_same_size_is_found_out(shard):
+    np.save(shard + ".index", np.array([0, 40, begin_of(5)], np.uint64))
+    os.rename(shard + ".index.npy", shard + ".index")
+    with pytest.raises(DataError, match=r"a\.tfrecord: byte 0: .*index"):
+        RecordSet([shard]).read(0)
+
+
+def test_damaged_payload_names_file_and_offset(shard):
+    found = RecordSet([shard])
+    damage(shard, begin_of(2) + 12 + 7, b"X")
+    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(2)}: .*checksum"):
+        found.read(2)
+    assert found.read(3) == PAYLOADS[3]
+
+
+def test_damaged_length_names_file_and_offset_when_scanned_and_when_read(shard):
+    found = RecordSet([shard])
+    os.remove(shard + ".index")
+    damage(shard, begin_of(3), b"\xff")
+    for action in (lambda: found.read(3), lambda: load_offsets(shard)):
+        with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(3)}: .*length"):
+            action()
+
+
+def test_hostile_length_with_a_right_checksum_allocates_nothing(shard):
+    length = struct.pack("<Q", 1 << 60)
+    damage(shard, begin_of(4), length + struct.pack("<I", records.masked_crc(length)))
+    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
+        load_offsets(shard)
+
+
+def test_record_longer_than_any_example_is_not_read(tmp_path):
+    path, length = str(tmp_path / "x"), records.LONGEST_RECORD + 1
+    header = struct.pack("<Q", length)
+    with open(path, "wb") as file:
+        file.write(header + struct.pack("<I", records.masked_crc(header)))
+        file.truncate(length + 16)
+    with pytest.raises(DataError, match=rf"x: byte 0: the record has {length} bytes; expected an example of at most"):
+        load_offsets(path)
+
+
+def test_what_is_no_regular_file_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(DataError, match=f"{path}: (not a regular file|byte 0: the file is empty)"):
+            load_offsets(str(path))
+
+
+@pytest.mark.parametrize("kept", [begin_of(4) + 1, begin_of(4) + 14, begin_of(5) - 1])
+def test_file_cut_short_names_the_offset_of_the_last_record(shard, kept):
+    os.truncate(shard, kept)
+    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
+        load_offsets(shard)
+
+
+def test_file_cut_short_after_it_was_opened_is_found_when_read(shard):
+    found = RecordSet([shard])
+    found.read(0)
+    os.truncate(shard, begin_of(5) - 3)
+    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
+        found.read(4)
+
+
+def test_missing_empty_and_compressed_files_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone: No such file"):
+        RecordSet([str(tmp_path / "gone")])
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(DataError, match=r"empty: byte 0: the file is empty"):
+        RecordSet([str(tmp_path / "empty")])
+    with tf.io.TFRecordWriter(str(tmp_path / "packed"), tf.io.TFRecordOptions(compression_type="GZIP")) as writer:
+        writer.write(b"x" * 100)
+    with pytest.raises(DataError, match=r"packed: byte 0: this is gzip"):
+        RecordSet([str(tmp_path / "packed")])
+
+
+def test_glob_without_a_match_names_the_flag(tmp_path):
+    with pytest.raises(DataError, match=r"--train_files=.*nothing.*no file matches"):
+        match_files(str(tmp_path / "nothing*"), "train_files")
+
+
+def test_glob_leaves_indices_out(shard):
+    load_offsets(shard)
+    assert match_files(shard + "*", "train_files") == [shard]
+
+
+def test_more_files_than_are_held_open_are_read_by_several_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_OPEN_FILES", 2)
+    paths = [write_tfrecords(tmp_path / str(number), [str(number).encode()]) for number in range(9)]
+    found = RecordSet(paths)
+    numbers = list(range(9)) * 40
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(found.read, numbers)) == [str(number).encode() for number in numbers]

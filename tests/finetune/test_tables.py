@@ -1,0 +1,338 @@
+"""Rows of TSV, CSV and JSONL files, and examples made of them."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.files.errors import DataError
+from tftrain.finetune import conll, examples, tables
+from tftrain.finetune.preflight import read_split, with_model_labels
+from tftrain.finetune.splits import open_source
+from tftrain.finetune.tables import read_table
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.tsv", 'text\tlabel\na "quote\t1\n\nb,c\t2'),
+        ("x.tsv", '\ufefftext\tlabel\r\na "quote\t1\r\nb,c\t2\r\n'),
+        ("x.csv", 'text,label\n"a ""quote",1\n"b,c",2\n'),
+        ("x.jsonl", '{"text": "a \\"quote", "label": "1"}\n\n{"text": "b,c", "label": "2"}\n'),
+    ],
+)
+def test_formats_give_the_same_rows(tmp_path, name, text):
+    rows = read_table(write(tmp_path, name, text))
+    assert [row.values for row in rows] == [{"text": 'a "quote', "label": "1"}, {"text": "b,c", "label": "2"}]
+
+
+def test_a_field_of_csv_may_have_lines(tmp_path):
+    path = write(tmp_path, "x.csv", 'text,label\n"one\ntwo",a\nthree,b\n')
+    assert [(row.place, row.values["text"]) for row in read_table(path)] == [
+        (f"{path}, line 3", "one\ntwo"),
+        (f"{path}, line 4", "three"),
+    ]
+
+
+def test_columns_without_a_header_are_numbers(tmp_path):
+    path = write(tmp_path, "x.tsv", "id\ta\t*\ttext\nid\tb\t\tmore")
+    settings = FineTuningConfig(train_file=path, header=False, text_column="3", label_column="1")
+    found = examples.read_examples(settings, "classification", "train")
+    assert [(each.texts, each.label) for each in found] == [(("text",), "a"), (("more",), "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("x.txt", "text\tlabel\na\tb\n", "expected a name that ends in .tsv, .csv, .jsonl"),
+        ("x.tsv", "text\tlabel\n", "no examples in it"),
+        ("x.tsv", "text\tlabel\na\tb\nc\n", "line 3: 1 fields; expected 2"),
+        ("x.tsv", "text\ttext\na\tb\n", "line 1: two columns have the same name"),
+        ("x.csv", 'text,label\n"a,b\n', "line 2: unexpected end of data"),
+        ("x.jsonl", '{"text": "a"}\n{"text"', "line 2: not JSON"),
+        ("x.jsonl", '{"text": "a"}\n{"text": "a", "text": "b"}\n', "line 2: not JSON: a name occurs twice"),
+        ("x.jsonl", "[1]\n", "line 1: expected a JSON object"),
+        ("x.tsv", b"text\tlabel\n\xff\tb\n", "byte 11: not UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, text, message):
+    path = write(tmp_path, name, text)
+    with pytest.raises(DataError) as error:
+        read_table(path)
+    assert str(error.value).startswith(path)
+    assert message in str(error.value)
+
+
+def read(tmp_path, rows, task, **settings):
+    path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    return examples.read_examples(FineTuningConfig(train_file=path, **settings), task, "train")
+
+
+def test_labels_of_several_classes_are_lists_or_separated(tmp_path):
+    rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": "y|z"}, {"text": "c", "label": ""}]
+    rows += [{"text": "d", "label": label} for label in ("x | z", 0, None, [0, True])]
+    found = read(tmp_path, rows, "multi_label")
+    labels = [each.label for each in found]
+    assert labels == [("x", "y"), ("y", "z"), (), ("x", "z"), ("0",), (), ("0", "true")]
+    assert examples.labels_of(found, "multi_label") == ("0", "true", "x", "y", "z")
+    assert read(tmp_path, rows[1:2], "multi_label", label_separator="")[0].label == ("y|z",)
+
+
+def test_numbers_are_sorted_by_value(tmp_path):
+    found = read(tmp_path, [{"text": "a", "label": label} for label in (10, 9, "2", -1)], "classification")
+    assert examples.labels_of(found, "classification") == ("-1", "2", "9", "10")
+
+
+def test_numbers_that_python_does_not_read_are_sorted_as_texts(tmp_path):
+    labels = ["2", "10", "1" * 5000]
+    found = read(tmp_path, [{"text": "a", "label": label} for label in labels], "classification")
+    assert examples.labels_of(found, "classification") == ("10", "1" * 5000, "2")
+
+
+def test_equal_numbers_have_an_order(tmp_path):
+    """A set of texts has another order in each process."""
+    labels = [f"{'0' * zeros}1" for zeros in range(9, -1, -1)]
+    found = read(tmp_path, [{"text": "a", "label": label} for label in labels], "classification")
+    assert examples.labels_of(found, "classification") == tuple(labels)
+
+
+@pytest.mark.parametrize(
+    ("row", "task", "message"),
+    [
+        ({"text": 5, "label": "a"}, "classification", "text is 5; expected a text"),
+        ({"text": "a", "label": None}, "classification", "label is None; expected a label"),
+        ({"text": "a", "label": {"x": 1}}, "multi_label", "label is {'x': 1}; expected a label"),
+        ({"text": "a", "label": ["x", None]}, "multi_label", "label is None; expected a label"),
+        (
+            {"sentence1": "a", "sentence2": "b", "label": "c"},
+            "classification",
+            "a column sentence2, but no --text_pair_column; give it, or --text_column=sentence1 to leave",
+        ),
+        ({"text": "a", "label": "high"}, "regression", "label is 'high'; expected a number"),
+        ({"text": "a", "label": "1_0"}, "regression", "label is '1_0'; expected a number"),
+        ({"text": "a", "label": "nan"}, "regression", "label is 'nan'; expected a number"),
+        ({"body": "a", "label": "b"}, "classification", "--text_column is not given; expected one of its columns"),
+        ({"text": "a", "class": "b"}, "classification", "--label_column is not given; expected one of its columns"),
+    ],
+)
+def test_an_example_without_text_or_label_is_refused(tmp_path, row, task, message):
+    with pytest.raises(DataError, match="line 1") as error:
+        read(tmp_path, [row], task)
+    assert message in str(error.value)
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match="--text_column=body; expected one of its columns text, label"):
+        read(tmp_path, [{"text": "a", "label": "b"}], "classification", text_column="body")
+
+
+def test_the_names_of_columns_may_have_capitals(tmp_path):
+    assert read(tmp_path, [{"Text": "a", "Label ": "b"}], "classification")[0][1:] == (("a",), "b")
+
+
+def test_one_label_is_too_few(tmp_path):
+    found = read(tmp_path, [{"text": "a", "label": "x"}] * 3, "classification")
+    with pytest.raises(DataError, match="1 different labels; expected 2 to 10000"):
+        examples.labels_of(found, "classification")
+
+
+def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, caplog):
+    vocab = "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, "a", "b"))
+    write(tmp_path, "vocab.txt", vocab)
+    text = "question1\tquestion2\tis_duplicate\n"
+    text += "a\n" + "a\tb\t0\n" * 3 + "a\tb\n"
+    path = write(tmp_path, "train.tsv", text)
+    settings = FineTuningConfig(glue_task="qqp", glue_dir=str(tmp_path), tokenizer_dir=str(tmp_path))
+    config = TrainConfig(
+        model=ModelConfig(task="classification", labels=("0", "1")),
+        data=DataConfig(max_seq_length=8),
+        fine_tuning=settings,
+    )
+    caplog.set_level("INFO")
+    assert len(read_split(config, "train")) == 3
+    assert not caplog.messages
+    open_source(config, "train")
+    assert caplog.messages == [f"{path}: 2 damaged lines are left out, 3 are read"]
+
+
+GLUE = {
+    "cola": ("gj04\t1\t\tA sentence.\ngj04\t0\t*\tAnother.\n", (("A sentence.",), "1")),
+    "sst2": ("sentence\tlabel\na film\t0\n", (("a film",), "0")),
+    "mrpc": ('Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no\tShe\n', (('He said "no', "She"), "1")),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "0\tn\tf\t2012\t1\tn\tn\tA\tB\t5.000\n",
+        (("A", "B"), 5.0),
+    ),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\nbroken\n1\t2\t3\tA?\tB?\t0\n", (("A?", "B?"), "0")),
+    "mnli": ("index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA\tB\tneutral\tneutral\n", (("A", "B"), "neutral")),
+    "qnli": ("index\tquestion\tsentence\tlabel\n0\tA?\tB\tnot_entailment\n", (("A?", "B"), "not_entailment")),
+    "rte": ("index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n", (("A", "B"), "entailment")),
+    "wnli": ("index\tsentence1\tsentence2\tlabel\n0\tA\tB\t1\n", (("A", "B"), "1")),
+}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_layouts_of_glue(tmp_path, name):
+    text, first = GLUE[name]
+    write(tmp_path, "train.tsv", text)
+    settings = FineTuningConfig(glue_task=name, glue_dir=str(tmp_path))
+    found = examples.read_examples(settings, "regression" if name == "stsb" else "classification", "train")
+    assert (found[0].texts, found[0].label) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "text;label\na, b;1\nc;2\n"),
+        ("x.csv", "sep=;\ntext;label\na, b;1\nc;2\n"),
+        ("x.csv", "text|label\na, b|1\nc|2\n"),
+        ("x.csv", 'text\tlabel\n"a, b"\t1\nc\t2\n'),
+        ("x.csv", 'text,label\n"a, b",1\n\ufefftext,label\nc,2\n'),
+        ("x.tsv", "text\tlabel\na, b\t1\ntext\tlabel\nc\t2\n"),
+        ("x.tsv", "text\tlabel\ra, b\t1\rc\t2\r"),
+        ("x.json", '[{"text": "a, b", "label": "1"},\n {"text": "c", "label": "2"}]'),
+        ("x.json", '{"data": [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]}'),
+        ("x.json", '{"text": "a, b", "label": "1"}\n{"text": "c", "label": "2"}\n'),
+        ("x.jsonl", '[{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]'),
+    ],
+)
+def test_tables_of_other_programs_give_the_same_rows(tmp_path, name, text):
+    rows = read_table(write(tmp_path, name, text))
+    assert [row.values for row in rows] == [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
+
+
+def test_a_quote_without_an_end_is_refused_and_a_text_of_several_lines_is_not(tmp_path):
+    text = 'text,label\ngood name,pos\n"bad start,neg\nlist value,pos\nerror type",pos\nshape,neg\n'
+    with pytest.raises(DataError, match=r"line 5: 2 line breaks in a field, .*'list value', 'pos'.*close the quote"):
+        read_table(write(tmp_path, "x.csv", text))
+    text = 'text,label\n"bad start,neg\nerror type",pos\nshape,neg\n'
+    with pytest.raises(DataError, match="line 3: 1 line breaks in a field"):
+        read_table(write(tmp_path, "x.csv", text))
+    for mark in ";\t":
+        with pytest.raises(DataError, match="line 3: 1 line breaks in a field"):
+            read_table(write(tmp_path, "x.csv", text.replace(",", mark)))
+    letter = 'text,label\nDear,x\n"Dear, sir\nThanks, bye\nyours, Bob",pos\nshape,neg\n'
+    assert len(read_table(write(tmp_path, "y.csv", letter))) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,label\n中文,x\n".encode("gb18030"), "byte 11: not UTF-8; .*iconv -f GB18030 -t UTF-8"),
+        ("text,label\na,x\n".encode("utf-16"), "byte 0: not UTF-8; .*iconv -f UTF-16 -t UTF-8"),
+        ("text,label\na,x\n".encode("utf-16-le"), "UTF-16LE, not UTF-8; convert it"),
+        ("text,label\n今日,良\n".encode("iso2022_jp"), "ISO-2022-JP, not UTF-8; convert it"),
+        ("text,label\nGrüße \x81,a\n".encode("latin-1"), "iconv -f "),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_what_converts_it(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read_table(write(tmp_path, "x.csv", content))
+
+
+def test_the_columns_are_those_of_all_rows(tmp_path):
+    rows = [{"text": "name", "label": "x"}, {"text": "key", "text_pair": "list", "label": "y"}]
+    with pytest.raises(DataError, match="line 2: there is a column text_pair, but no --text_pair_column"):
+        read(tmp_path, rows, "classification")
+    assert len(read(tmp_path, rows, "classification", text_pair_column="text_pair", skip_bad_rows=True)) == 1
+
+
+def test_a_number_in_another_column_is_no_class(tmp_path, caplog):
+    caplog.set_level("INFO")
+    row = {"text": "a", "score": 0.91, "category": "x"}
+    with pytest.raises(DataError, match="--label_column is not given; expected one of its columns text, score, cat"):
+        read(tmp_path, [row], "classification")
+    path = write(tmp_path, "x.jsonl", json.dumps(row))
+    settings = FineTuningConfig(train_file=path, label_column="category")
+    assert examples.read_examples(settings, "classification", "train", reports=True)[0].label == "x"
+    assert caplog.messages == [f"{path}: reads the columns text, category, not score"]
+
+
+def test_lists_of_zeros_and_ones_are_the_positions_of_classes(tmp_path):
+    rows = [{"text": "a", "labels": flags} for flags in ([0, 1, 0], [1.0, 0.0, 1.0], [False, False, True])]
+    found = read(tmp_path, rows, "multi_label")
+    assert [each.label for each in found] == [("1",), ("0", "2"), ("2",)]
+    assert [each.label for each in read(tmp_path, [{"text": "a", "labels": [7, 1]}], "multi_label")] == [("7", "1")]
+
+
+@pytest.mark.parametrize("label", ["['x', 'y']", '["x"]', "[0 1 0]", "('x', 'y')", "{'x'}"])
+def test_a_list_that_became_a_text_is_refused(tmp_path, label):
+    with pytest.raises(DataError, match=r"line 1: label is .*, a list in a text; expected classes with '\|' between"):
+        read(tmp_path, [{"text": "a", "label": label}], "multi_label")
+
+
+@pytest.mark.parametrize(("label", "value"), [("3,14", 3.14), ("-2,5", -2.5), ("1,2345", 1.2345), ("1.5", 1.5)])
+def test_a_number_may_have_a_decimal_comma(tmp_path, label, value):
+    assert read(tmp_path, [{"text": "a", "label": label}], "regression")[0].label == value
+
+
+def test_a_comma_or_point_that_may_separate_thousands_is_refused_or_said(tmp_path, caplog):
+    with pytest.raises(DataError, match="label is '1,234'; expected a number"):
+        read(tmp_path, [{"text": "a", "label": "1,234"}], "regression")
+    settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", "text,label\na,1.234\nb,12.500\nc,980\n"))
+    assert examples.read_examples(settings, "regression", "train", reports=True)[0].label == 1.234
+    assert "1.234 is read as a fraction; if the point separates thousands" in caplog.text
+
+
+PAIRS = [{"text": str(n), "text_pair": "x", "label": label} for n, label in enumerate([1, 0, True, "0", 0.8, -1])]
+
+
+def test_pairs_that_do_not_belong_together_are_not_trained(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS))
+    settings = FineTuningConfig(train_file=path, eval_file=path)
+    found = examples.read_examples(settings, "embedding", "train", reports=True)
+    assert [(each.texts[0], each.label) for each in found] == [("0", None), ("2", None), ("4", None)]
+    assert caplog.messages == [f"{path}: pairs with a label above 0 belong together; the 3 others of 6 are left out"]
+    named = FineTuningConfig(train_file=path, eval_file=path, label_column="label")
+    assert len(examples.read_examples(named, "embedding", "train")) == 3
+    assert [each.label for each in examples.read_examples(named, "embedding", "eval")] == [1, 0, 1, 0, 0.8, -1]
+    with pytest.raises(DataError, match="label is 'contradiction'; expected a number"):
+        read(tmp_path, [{"text": "a", "text_pair": "b", "label": "contradiction"}], "embedding")
+
+
+def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
+    caplog.set_level("INFO")
+    text = 'text,label\na,x\nb\n,y\n"c",\nd,y\n'
+    settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", text), tokenizer_dir=str(tmp_path))
+    config = TrainConfig(model=ModelConfig(task="classification"), fine_tuning=settings)
+    with pytest.raises(DataError, match=r"line 3: 1 fields; .*leave such rows out with --skip_bad_rows"):
+        read_split(config, "train")
+    config = dataclasses.replace(config, fine_tuning=dataclasses.replace(settings, skip_bad_rows=True))
+    assert [each.label for each in read_split(config, "train", reports=True)] == ["x", "y", "y"]
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
+        "1 damaged lines are left out, 4 are read",
+        "1 damaged lines are left out, 3 are read",
+    ]
+
+
+def test_examples_have_the_names_of_the_model(caplog):
+    caplog.set_level("INFO")
+    rows = [examples.TextExample("x, line 1", ("a",), "0"), examples.TextExample("x, line 2", ("b",), "1.0")]
+    found = with_model_labels(rows, "classification", ("LABEL_0", "LABEL_1"), reports=True)
+    assert [each.label for each in found] == ["LABEL_0", "LABEL_1"]
+    assert caplog.messages == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]
+    several = [examples.TextExample("x, line 1", ("a",), ("A", "b", "a"))]
+    assert with_model_labels(several, "multi_label", ("a", "b"))[0].label == ("a", "b")
+    with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; name classes as"):
+        with_model_labels(rows, "classification", ("0", "2"))
+
+
+def test_lines_of_old_systems_are_lines(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_bytes(b"model B-A\rvalue O\r\rkey O\r")
+    assert [sentence.words for sentence in conll.read_sentences(str(path))] == [("model", "value"), ("key",)]
+    for name, content in {"a.tsv": b"text\tlabel\ra\tx\rb\ty\r", "a.jsonl": b'{"text":"a"}\r{"text":"b"}\r'}.items():
+        (tmp_path / name).write_bytes(content)
+        assert [row.values["text"] for row in tables.read_table(str(tmp_path / name))] == ["a", "b"]

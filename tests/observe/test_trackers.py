@@ -1,0 +1,222 @@
+"""--report_to: real trackers, without network, get the rows of metrics.jsonl; one that fails costs nothing."""
+
+import csv
+import json
+import re
+import struct
+import time
+
+import pytest
+
+from tests.test_run import configured
+from tftrain.config.fields import ConfigError
+from tftrain.host.exit_codes import ExitCode
+from tftrain.observe import trackers
+from tftrain.observe.metrics import read_rows
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import loop
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Trains to a step and reports; returns the rows of metrics.jsonl with a loss."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+    def run(names, steps=4):
+        given = (f"--report_to={names}", f"--output_dir={tmp_path}/run", f"--max_steps={steps}", "--eval_every=2")
+        assert loop.train(configured(*given), Mesh()) == ExitCode.DONE
+        return [row for row in read_rows(tmp_path / "run/metrics.jsonl") if "loss" in row]
+
+    return run
+
+
+def test_mlflow_has_one_run_with_all_rows_the_flags_and_the_curve(train, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    train("mlflow")
+    rows = train("mlflow", steps=6)
+    client = mlflow.MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("tftrain").experiment_id])
+    losses = client.get_metric_history(found.info.run_id, "train/loss")
+    assert [(each.step, pytest.approx(each.value)) for each in losses] == [(row["step"], row["loss"]) for row in rows]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert client.get_metric_history(found.info.run_id, "eval/mlm_loss")
+    assert found.data.params["hidden_size"] == "32"
+    assert len(found.data.params) > 150
+    assert {each.path for each in client.list_artifacts(found.info.run_id)} == {"config.json", "loss_curve.png"}
+    assert found.info.status == "FINISHED"
+    assert re.search(r"held-out at +6/ +6", found.data.tags["last_line"])
+    assert not (tmp_path / "run/tensorboard").exists()
+
+
+def test_mlflow_has_the_losses_of_sources_in_a_folder(tmp_path, monkeypatch):
+    """There, a metric is a file, so no other metric can lie below its name."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracker = trackers.Mlflow(tmp_path, {}, None)
+    values = {"train/lm_loss": 3.0, "train/lm_loss/wiki": 2.0, "train/lm_loss/..": 4.0, "eval/lm_loss/a": 1.0}
+    tracker.log(1, values)
+    assert mlflow.MlflowClient().get_run(tracker.id).data.metrics == {
+        name.replace("loss/", "loss."): value for name, value in values.items()
+    }
+
+
+def records(content):
+    """Yields the records of a log in the format of LevelDB, which begins after wandb's own header of 7 bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(content):
+        if (left := 32768 - at % 32768) < 7:  # No header begins at the end of a block.
+            at += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield record
+            record = b""
+
+
+def in_wandb(folder):
+    """Returns the losses of steps, the ids of runs and their configurations, as written so far."""
+    from wandb.proto import wandb_internal_pb2
+
+    losses, ids, configs = [], set(), []
+    for path in sorted(folder.glob("offline-run-*/run-*.wandb")):
+        for data in records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+                configs.append({item.key: json.loads(item.value_json) for item in record.run.config.update})
+            values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            if "train/loss" in values:
+                losses.append((json.loads(values["step"]), pytest.approx(json.loads(values["train/loss"]))))
+    return losses, ids, configs
+
+
+def test_wandb_has_one_run_with_all_rows_and_the_flags(train, tmp_path):
+    pytest.importorskip("wandb")
+    train("tensorboard,wandb")
+    rows = train("tensorboard,wandb", steps=6)
+    end = time.monotonic() + 30  # wandb's own process may still write.
+    while len((written := in_wandb(tmp_path / "run/wandb"))[0]) < len(rows) and time.monotonic() < end:
+        time.sleep(0.1)
+    losses, ids, configs = written
+    assert losses == [(row["step"], row["loss"]) for row in rows]
+    assert len(ids) == 1
+    assert configs[0]["hidden_size"] == 32
+    assert (tmp_path / "run/tensorboard").exists()
+
+
+def test_csv_is_the_table_of_metrics_jsonl(train, tmp_path):
+    train("csv")
+    with (tmp_path / "run/metrics.csv").open() as file:
+        table = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    expected = read_rows(tmp_path / "run/metrics.jsonl")
+    assert table == [{name: value for name, value in row.items() if value is not None} for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "FINISHED"), (75, "KILLED"), (143, "KILLED"), (76, "FAILED"), (1, "FAILED")]
+)
+def test_mlflow_knows_how_a_run_ended_though_no_file_of_it_arrives(tmp_path, monkeypatch, code, status):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "broken")
+    client = mlflow.MlflowClient()
+    client.create_experiment("broken", artifact_location="file:///proc/nowhere")
+    found = trackers.Trackers(["mlflow"], tmp_path, {"seed": 1}, False)
+    found.log(1, {"train/loss": 2.0})
+    found.close([tmp_path / "curve.png"], "the last line", code)
+    (run,) = client.search_runs([client.get_experiment_by_name("broken").experiment_id])
+    assert run.info.status == status
+    assert run.data.metrics == {"train/loss": 2.0}
+    assert (run.data.params, run.data.tags["exit_code"]) == ({"seed": "1"}, str(code))
+    assert run.data.tags["last_line"] == "the last line"
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": run.info.run_id}
+
+
+@pytest.mark.parametrize("code", [0, 75, 76])
+def test_wandb_has_the_exit_code_of_the_run(tmp_path, monkeypatch, code):
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    trackers.Trackers(["wandb"], tmp_path, {}, False).close([tmp_path / "nosuch.png"], "the last line", code)
+    codes, end = [], time.monotonic() + 30  # wandb's own process may still write.
+    while not codes and time.monotonic() < end:
+        time.sleep(0.1)
+        (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+        for data in records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            codes += [record.exit.exit_code] if record.HasField("exit") else []
+    assert codes == [code]
+
+
+def test_a_damaged_file_of_numbers_is_named_and_a_new_run_begins(tmp_path, caplog):
+    (tmp_path / "trackers.json").write_text('{"csv": ')
+    trackers.Trackers(["csv"], tmp_path, {}, is_resumed=True).close([], "", 0)
+    assert f"{tmp_path}/trackers.json: Input data was truncated" in caplog.text
+
+
+class Broken:
+    id = None
+
+    def __init__(self, folder, config, known):
+        self.rows = 0
+
+    def log(self, step, values):
+        self.rows += 1
+        if self.rows == 2:
+            raise ConnectionError("the server\nis gone")
+
+    def close(self, pictures, last_line, code):
+        assert (self.rows, code) == (6, 0), "the later rows and the end arrive"
+
+
+class Slow(Broken):
+    def log(self, step, values):
+        time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Broken, "--report_to=csv: ConnectionError: the server is gone; it may lack rows, metrics.jsonl has all rows"),
+        (Slow, "--report_to=csv: it has not taken all rows after 1 s; the run ends"),
+    ],
+)
+def test_a_tracker_that_fails_or_hangs_is_named_and_costs_no_step(train, monkeypatch, caplog, kind, words):
+    monkeypatch.setitem(trackers.KINDS, "csv", kind)
+    monkeypatch.setattr(trackers, "EXIT_SECONDS", 1.0)
+    begin = time.monotonic()
+    assert [row["step"] for row in train("csv")] == [1, 2, 3, 4]
+    assert time.monotonic() - begin < 50
+    assert words in caplog.text
+    assert caplog.text.count("--report_to") == 1
+
+
+def test_rows_that_a_tracker_is_too_slow_for_are_dropped_and_said_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(trackers.KINDS, "csv", Slow)
+    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
+    found = trackers.Trackers(["csv"], tmp_path, {}, False)
+    for step in range(9):
+        found.log(step, {})
+    assert caplog.text.count("it has not taken 3 rows yet, and loses some from now on") == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("wandb,tensorbord", "expected some of tensorboard, csv, wandb, mlflow, separated by commas"),
+        ("mlflow", "expected mlflow to be installed: pip install 'tftrain[trackers]'"),
+    ],
+)
+def test_a_name_or_a_package_that_is_missing_is_refused(monkeypatch, names, words):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "mlflow" else True)
+    with pytest.raises(ConfigError, match=f"^--report_to={names.rpartition(',')[2]}: {re.escape(words)}$"):
+        configured(f"--report_to={names}", "--output_dir=x")

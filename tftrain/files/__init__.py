@@ -1,0 +1,1 @@
+"""Files and addresses: names of others made paths, reading with limits, durable writes, whole folders, locks."""

@@ -1,0 +1,92 @@
+"""Texts as BERT reads them: [CLS] a [SEP], or [CLS] a [SEP] b [SEP], cut to a length."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.tokenizer.tokenizer_files import Tokenizer
+
+SPECIAL_TOKENS = {1: 2, 2: 3}  # special tokens of an example with one text and with two
+
+
+class Encoded(NamedTuple):
+    """Token ids of one sequence without padding."""
+
+    ids: np.ndarray  # int32 [tokens], the special tokens included
+    first: int  # number of tokens of token type 0: up to and including the first [SEP]
+
+
+class Encoder:
+    """Makes the token ids of texts, of at most `max_seq_length` tokens.
+
+    Attributes:
+        cut: number of examples so far whose texts were cut.
+        added_tokens: see `Tokenizer.added_tokens`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+        self.tokenize, self._has_spaces = tokenizer.build(), tokenizer.vocabulary.tokenizer_type == "bpe"
+        self.max_seq_length, self.cut, self.added_tokens = max_seq_length, 0, tokenizer.added_tokens
+        self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
+
+    def __call__(self, examples: Sequence[Sequence[str]]) -> list[Encoded]:
+        """Encodes examples of one text or two. The longer of two texts is cut first."""
+        parts = [self.tokenize(texts) for texts in zip(*examples, strict=True)]
+        return [self.join(texts) for texts in zip(*parts, strict=True)]
+
+    def words(self, words: Sequence[str], after_space: Iterable[bool]) -> list[np.ndarray]:
+        """Returns the tokens of words one by one; in a byte-level BPE the space before a word is in its first token."""
+        if self._has_spaces:
+            words = [" " * space + word for word, space in zip(words, after_space, strict=True)]
+        return self.tokenize(words)
+
+    def join(self, texts: Sequence[np.ndarray]) -> Encoded:
+        """Returns the sequence of one or two texts' token ids."""
+        lengths = [len(text) for text in texts]
+        most = self.max_seq_length - SPECIAL_TOKENS[len(texts)]
+        if sum(lengths) > most:
+            self.cut += 1
+            lengths = cut_longest(lengths, most)
+        ids = [[self._begin]]
+        for text, length in zip(texts, lengths, strict=True):
+            ids += [text[:length], [self._end]]
+        return Encoded(np.concatenate(ids).astype(np.int32), lengths[0] + 2)
+
+
+def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
+    """Returns the lengths of one or two texts, cut so that they add up to at most `most`: the longer one first.
+
+    >>> cut_longest([10, 3], 8)
+    [5, 3]
+    """
+    if len(lengths) == 1:
+        return [min(lengths[0], most)]
+    first, second = lengths
+    second = min(second, max(most - first, most // 2))
+    return [min(first, most - second), second]
+
+
+class Sequences:
+    """Token ids of many sequences in one array; rows with padding are made when a batch is read."""
+
+    def __init__(self, encoded: Iterable[Encoded]):
+        """Copies the ids."""
+        encoded = list(encoded)
+        self.ends = np.cumsum([len(each.ids) for each in encoded], dtype=np.int64)
+        self.ids = np.concatenate([each.ids for each in encoded]) if encoded else np.zeros([0], np.int32)
+        self.firsts = np.array([each.first for each in encoded], np.int32)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def rows(self, numbers: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding is 0."""
+        ids = np.zeros([len(numbers), length], np.int32)
+        mask, token_types = np.zeros_like(ids), np.zeros_like(ids)
+        for row, number in enumerate(numbers):
+            begin, end = (self.ends[number - 1] if number else 0), self.ends[number]
+            ids[row, : end - begin] = self.ids[begin:end]
+            mask[row, : end - begin] = 1
+            token_types[row, self.firsts[number] : end - begin] = 1
+        return ids, mask, token_types

@@ -1,0 +1,181 @@
+"""Examples of text with labels, as tables have them: one text or a pair, and a class, classes or a number."""
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.data.table_rows import Row
+from tftrain.files.errors import DataError
+from tftrain.files.strict_json import shown
+from tftrain.finetune import classes, glue
+from tftrain.finetune.tables import column_of, columns_of, read_table, text_of, usable
+from tftrain.host.text import listed
+
+TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
+PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
+LABEL_COLUMNS = ("label", "labels")
+NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
+MAX_LABELS = 10_000
+_LIST = re.compile(r"[\[({].*[\])}]", re.DOTALL)  # as pandas writes a list into a cell
+
+logger = logging.getLogger(__name__)
+
+
+class TextExample(NamedTuple):
+    """One text or two; its file and line, for messages."""
+
+    place: str
+    texts: tuple[str, ...]
+    label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
+
+
+def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bool = False) -> list[TextExample]:
+    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `reports` see `read_table`.
+
+    Raises:
+        DataError: the file can't be read, or an example has no text or no label; the message names the line.
+    """
+    path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
+    skips_lines = skips or bool(layout and layout.skips_damaged)
+    rows = read_table(path, layout.header if layout else settings.header, skips_lines, reports)
+    if layout:
+        texts, label = layout.texts, layout.label
+        for column in (*texts, label):
+            if column not in rows[0].values:
+                expected = f"expected the layout of --glue_task={settings.glue_task}"
+                raise DataError(f"{rows[0].place}: no column {column!r}; {expected}")
+    else:
+        texts, label = _columns(rows, settings, task)
+    read = [*texts, *([label] if label else [])]
+    if reports and not layout and (others := [name for name in columns_of(rows) if name and name not in read]):
+        logger.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
+    if label and task == "multi_label" and _are_flags([row.values.get(label) for row in rows]):
+        for row in rows:  # The classes are the positions of the ones.
+            row.values[label] = [number for number, is_set in enumerate(row.values[label]) if is_set]
+
+    def example(row: Row) -> TextExample:
+        own = tuple(text_of(row, name) for name in texts)
+        return TextExample(row.place, own, label and _label(row, label, task, settings))
+
+    examples = usable(path, example, rows, skips, reports)
+    if task == "embedding":
+        return _partners(examples, path, bool(settings.label_column) and split == "eval", reports)
+    if task == "regression" and reports:
+        _report_thousands(rows, label, path)
+    return examples
+
+
+def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
+    """Returns the columns of the texts and that of the label."""
+    columns = [column_of(rows, settings.text_column, TEXT_COLUMNS, "text_column")]
+    if settings.text_pair_column or task == "embedding":
+        columns.append(column_of(rows, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
+    elif not settings.text_column and (pairs := [column for column in PAIR_COLUMNS if column in columns_of(rows)]):
+        place = columns_of(rows)[pairs[0]].place
+        remedy = f"give it, or --text_column={columns[0]} to leave the other text out"
+        raise DataError(f"{place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
+    defaults = NUMBER_COLUMNS if task in ("regression", "embedding") else LABEL_COLUMNS
+    if task == "embedding" and not settings.label_column and not set(defaults) & set(columns_of(rows)):
+        return columns, None
+    return columns, column_of(rows, settings.label_column, defaults, "label_column")
+
+
+def _partners(examples: list[TextExample], path: str, keeps_others: bool, reports: bool) -> list[TextExample]:
+    """Returns the pairs whose texts belong together: those without a label, or with one above 0.
+
+    With `keeps_others` they have their labels, and pairs with other labels remain, for the correlation of a scorer.
+    """
+    together = [example for example in examples if example.label is None or example.label > 0]
+    if not together:
+        raise DataError(f"{path}: each label is 0; expected pairs of texts that belong together")
+    if reports and len({example.label for example in examples}) > 1:
+        fate = "count in spearman alone" if keeps_others else "are left out"
+        count = len(examples) - len(together)
+        logger.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
+    return examples if keeps_others else [example._replace(label=None) for example in together]
+
+
+def _are_flags(values: Sequence[Any]) -> bool:
+    """Whether each value is a list with a 0 or a 1 for each class."""
+    lengths = {len(value) if isinstance(value, list) else 0 for value in values}
+    return len(lengths) == 1 and min(lengths) > 1 and all(flag in (0, 1) for value in values for flag in value)
+
+
+def _report_thousands(rows: Sequence[Row], label: str, path: str) -> None:
+    pointed = [value for row in rows if isinstance(value := row.values.get(label), str) and "." in value]
+    if pointed and all(re.fullmatch(r"\s*-?\d{1,3}(\.\d{3})+\s*", value) for value in pointed):
+        logger.warning(f"{path}: {pointed[0]} is read as a fraction; if the point separates thousands, remove it")
+
+
+def path_of(settings: FineTuningConfig, split: str) -> str:
+    """Returns the file of a split; raises DataError if none is given."""
+    if settings.glue_task:
+        return glue.path_of(settings.glue_task, settings.glue_dir, split)
+    path = settings.train_file if split == "train" else settings.eval_file
+    if path is None:
+        raise DataError(f"--{split}_file is not given; expected a file of labelled examples")
+    return path
+
+
+def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
+    value, what = row.values.get(column), f"{row.place}: {column}"
+    if task == "multi_label":
+        if isinstance(value, str):
+            if _LIST.fullmatch(value.strip()):
+                remedy = f"expected classes with {settings.label_separator!r} between them, or a list in JSON"
+                raise DataError(f"{what} is {shown(value)}, a list in a text; {remedy}")
+            separator = settings.label_separator
+            value = [label.strip() for label in (value.split(separator) if separator else [value])]
+        labels = value if isinstance(value, list) else [] if value is None else [value]
+        return tuple(dict.fromkeys(classes.class_name(each, what) for each in labels if each != ""))
+    if task in ("regression", "embedding"):
+        return number(int(value) if task == "embedding" and isinstance(value, bool) else value, what)
+    return classes.class_name(value, what)
+
+
+def number(value: Any, what: str) -> float:
+    """Returns a finite number, which may have a decimal comma; raises a DataError whose message begins with `what`."""
+    try:
+        text = str(value).strip()
+        # 1,234 may be a thousand.
+        text = text.replace(",", ".") if re.fullmatch(r"-?\d+,(\d{1,2}|\d{4,})", text) else text
+        # Python reads 1_0 as 10.
+        number = math.nan if isinstance(value, bool) or "_" in text else float(text)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{what} is {shown(value)}; expected a number")
+    return number
+
+
+def classes_of(example: Any, task: str) -> Sequence[str]:
+    """Returns the classes of an example, which is a sentence if the task is token_classification."""
+    if task == "token_classification":
+        return example.tags
+    return example.label if task == "multi_label" else (example.label,)
+
+
+def with_classes(examples: Sequence, task: str, of_names: dict[str, str]) -> list:
+    """Returns examples whose classes have other names."""
+    if task == "token_classification":
+        return [each._replace(tags=tuple(of_names[tag] for tag in each.tags)) for each in examples]
+    if task == "multi_label":
+        return [each._replace(label=tuple(dict.fromkeys(of_names[name] for name in each.label))) for each in examples]
+    return [each._replace(label=of_names[each.label]) for each in examples]
+
+
+def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
+    """Returns the classes of examples in their order, see `classes.ordered`.
+
+    Raises:
+        DataError: there are too few, or far too many.
+    """
+    labels = {label for example in examples for label in classes_of(example, task)}
+    least = 1 if task == "multi_label" else 2
+    if not least <= len(labels) <= MAX_LABELS:
+        file = re.sub(r", (line|row) \d+$", "", examples[0].place)
+        raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
+    return classes.ordered(labels)

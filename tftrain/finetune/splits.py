@@ -1,0 +1,203 @@
+"""Opens a split of labelled examples: what the files hold, in tokens, as batches of the task."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config.train import TrainConfig
+from tftrain.data.example_source import Batch, ExampleSource, Order
+from tftrain.files.errors import DataError
+from tftrain.finetune import completions, conll, squad
+from tftrain.finetune.classes import doubts
+from tftrain.finetune.encoding import Encoder, Sequences
+from tftrain.finetune.entities import Scheme
+from tftrain.finetune.preflight import read_split, with_model_labels
+from tftrain.finetune.squad_answers import exact_match, whole_words
+from tftrain.finetune.tokenizers import tokenizer_of
+from tftrain.host.user_code import UserCodeError
+
+logger = logging.getLogger(__name__)
+
+_NAMES = ("input_ids", "input_mask", "segment_ids")
+Labels = Callable[[np.ndarray], np.ndarray]
+Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+
+
+class MemorySource(ExampleSource):
+    """Rows in memory, with the `examples` that they come from for a scorer."""
+
+    def __init__(self, examples: list, max_seq_length: int, widths: Mapping[str, int | None], rows: Rows):
+        """Takes what maps int64 [n] row numbers to the features of `widths`, in their order."""
+        super().__init__(len(examples), max_seq_length, widths)
+        self.examples, self._rows = examples, rows
+        self._dtypes = [values.dtype for values in rows(np.zeros([1], np.int64)).values()]
+
+    def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
+        """Returns `count` consecutive samples; the dtypes are those of the rows."""
+
+        def read(first):
+            return list(self._rows(order(np.arange(first, first + count))).values())
+
+        return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
+
+
+def open_source(config: TrainConfig, split: str) -> MemorySource:
+    """Opens a split, "train" or "eval"; the configuration has the labels and the sizes that the data gives.
+
+    Features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for completion those of
+    `completions.Rows`.
+
+    Raises:
+        DataError: see `read_split`; a label is not one of the model's.
+    """
+    task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
+    tokenizer = tokenizer_of(config)
+    examples = read_split(config, split, tokenizer, reports=True)
+    examples = with_model_labels(examples, task, labels, reports=True)
+    if split == "train" and task in ("classification", "multi_label") and not config.fine_tuning.glue_task:
+        for doubt in doubts(labels, len(examples), task):
+            logger.warning(f"{config.fine_tuning.train_file}: {doubt}")
+    if task == "completion":
+        return _of_completions(examples, tokenizer, length, split)
+    encoder = Encoder(tokenizer, length)
+    if task == "token_classification":
+        if split == "eval" and (scheme := Scheme(labels)).name != "BIO":
+            logger.info(f"entities: {scheme.name}")
+        source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
+    elif task == "question_answering":
+        settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
+        parts = sum(not exact_match(whole_words(each, kind), each.answers[0]) for each in examples if each.answers)
+        if parts:
+            logger.info(
+                f"{split}: {parts} of {len(examples)} answers are parts of words, and the model gives whole words"
+            )
+        windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
+        answers = np.array([window.answer for window in windows], np.int32)
+        pairs = [(examples[window.question], window) for window in windows]
+        source = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
+    elif task == "embedding":
+        sides = [Sequences(encoder([(example.texts[side],) for example in examples])) for side in (0, 1)]
+        source = _of_sequences(examples, sides, length)
+    else:
+        source = _of_texts(examples, encoder, task, labels)
+    if encoder.cut:
+        words = f"{2 * len(examples)} texts" if task == "embedding" else f"{len(examples)} examples"
+        logger.info(f"{split}: {encoder.cut} of {words} are longer than --max_seq_length={length} and were cut")
+    return source
+
+
+def encode(config: TrainConfig, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
+    """Returns the features of texts or pairs for an encoder, int32 [n, S], or [n, K, S] with K = `per_example` > 1."""
+    length = config.data.max_seq_length
+    encoder = Encoder(tokenizer_of(config), length)
+    sequences = Sequences(encoder([(text,) if isinstance(text, str) else text for text in texts]))
+    if encoder.cut:
+        logger.info(f"{encoder.cut} of {len(texts)} texts are longer than --max_seq_length={length} and were cut")
+    shape = [-1, length] if per_example == 1 else [-1, per_example, length]
+    rows = sequences.rows(np.arange(len(texts)), length)
+    return {name: feature.reshape(shape) for name, feature in zip(_NAMES, rows, strict=True)}
+
+
+def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
+    """Returns a source of the rows of arrays that a user's code gave; a UserCodeError says why that is impossible.
+
+    A batch has all dimensions of a row as one.
+    """
+    model, length = config.model, config.data.max_seq_length
+    ends = {"input_ids": model.vocab_size, "labels" if model.is_decoder else "input_mask": model.vocab_size}
+    ends |= {"segment_ids": model.type_vocab_size} if model.family.token_types else {}
+    names = list(given) if isinstance(given, Mapping) else []
+    if not ends.keys() <= set(names) or "example_weights" in names:
+        raise UserCodeError(f"returned {names or type(given)}; expected a dict with {', '.join(ends)}, and yours")
+    arrays = {name: np.asarray(values) for name, values in given.items()}
+    shape = arrays["input_ids"].shape
+    if len(shape) not in (2, 3) or 0 in shape or shape[-1] != length:
+        raise UserCodeError(f"returned input_ids of shape {shape}; expected (n, {length}) or (n, K, {length})")
+    for name, array in arrays.items():
+        expected = shape if name in ends else shape[:1]
+        first, end = -int(name == "labels"), ends.get(name)
+        if array.dtype.kind not in "biuf" or array.shape[: len(expected)] != expected:
+            raise UserCodeError(f"returned {name}, {array.dtype} {array.shape}; expected numbers of {expected}")
+        if end and not (first <= array.min() and array.max() < end):
+            raise UserCodeError(f"returned {name} from {array.min()} to {array.max()}; expected {first} to {end - 1}")
+        arrays[name] = array.astype(np.int32 if end else np.float32 if array.dtype.kind == "f" else array.dtype)
+    flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
+    widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
+
+    def rows(numbers):
+        return {name: array[numbers] for name, array in flat.items()}
+
+    source = MemorySource(arrays["input_ids"], length, widths, rows)
+    source.examples = arrays
+    return source
+
+
+def _of_completions(examples, tokenizer, length, split) -> MemorySource:
+    try:
+        packed = completions.Rows(examples, completions.encode(examples, tokenizer), length)
+    except DataError as error:
+        raise DataError(f"{examples[0].place.rpartition(', line')[0]}: {error}") from error
+    if packed.cut or packed.left_out:
+        logger.info(
+            f"{split}: of {len(examples)} examples {packed.cut} are cut at --max_seq_length={length}, and "
+            f"{packed.left_out} are left out, since nothing of their completion fits"
+        )
+    logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
+
+    def rows(numbers):
+        return {name: values[numbers] for name, values in packed.features.items()}
+
+    source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
+    source.real_examples = sum(map(len, packed.examples))
+    return source
+
+
+def _of_sequences(
+    examples: list,
+    sides: Sequence[Sequences],
+    length: int,
+    labels: Labels | None = None,
+    label_width: int | None = None,
+) -> MemorySource:
+    """Returns labelled examples: sequences, side by side if an example has two, and labels, if there are any.
+
+    `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
+    """
+
+    def rows(numbers):
+        parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
+        features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
+        return features | ({"labels": labels(numbers)} if labels else {})
+
+    widths = dict.fromkeys(_NAMES, length * len(sides)) | ({"labels": label_width} if labels else {})
+    return MemorySource(examples, length, widths, rows)
+
+
+def _of_texts(examples, encoder, task, labels) -> MemorySource:
+    width = None
+    if task == "multi_label":
+        width = len(labels)
+        values = np.array([[label in example.label for label in labels] for example in examples], np.float32)
+    elif task == "regression":
+        values = np.array([example.label for example in examples], np.float32)
+    else:
+        ids = {label: number for number, label in enumerate(labels)}
+        values = np.array([ids[example.label] for example in examples], np.int32)
+    sequences = Sequences(encoder([example.texts for example in examples]))
+    return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
+
+
+def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
+    ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
+    parts, encoded = conll.divide(sentences, encoder, unknown_id)
+
+    def values(numbers):
+        rows = np.full([len(numbers), length], -1, np.int32)
+        for row, number in enumerate(numbers):
+            rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
+        return rows
+
+    return _of_sequences(parts, [Sequences(encoded)], length, values, length)

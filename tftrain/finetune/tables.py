@@ -1,0 +1,217 @@
+"""Tables of examples: TSV, CSV and JSON files as rows that know their line."""
+
+import codecs
+import collections
+import csv
+import io
+import itertools
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tftrain.data.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
+from tftrain.files import seven_bit, strict_json
+from tftrain.files.errors import DataError
+from tftrain.files.reading import pointer
+from tftrain.host.text import reason
+
+logger = logging.getLogger(__name__)
+
+FORMATS = (".tsv", ".csv", ".jsonl", ".json")
+_ENCODINGS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
+T = TypeVar("T")
+
+
+class RowError(DataError):
+    """A row can't be used, and others perhaps can."""
+
+
+def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool) -> list[T]:
+    """Returns what `read` makes of each item of a file.
+
+    With `skips`, an item for which it raises DataError is left out; with `reports`, the log has their number.
+
+    Raises:
+        RowError: an item can't be used, and `skips` is false.
+        DataError: no item is left.
+    """
+    results, faults = [], []
+    for item in items:
+        try:
+            results.append(read(item))
+        except DataError as error:
+            if not skips:
+                raise RowError(str(error)) from error
+            faults.append(str(error))
+    if faults and reports:
+        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
+    if not results:
+        raise DataError(f"{path}: no examples in it{f', the first is left out: {faults[0]}' if faults else ''}")
+    return results
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns what is in a file; raises DataError if it can't be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise DataError(f"{path}: not a regular file")
+        if words := pointer(path):
+            raise DataError(f"{path}: {words}")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {reason(error)}") from error
+
+
+def read_text(path: str) -> str:
+    """Returns the text of a file, without a byte order mark; without line feeds, carriage returns end its lines.
+
+    Raises:
+        DataError: the file can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
+    """
+    content = read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {_conversion(content)}") from error
+    if encoding := seven_bit.encoding(text):
+        raise DataError(f"{path}: {encoding}")
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def _conversion(content: bytes) -> str:
+    """Returns how to convert a file that is not UTF-8."""
+    is_latin = 8 * sum(byte > 127 for byte in content) < len(content)
+    encodings = _ENCODINGS[::-1] if is_latin else _ENCODINGS
+    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encodings
+    fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
+    others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
+    return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
+
+
+def read_table(path: str, header: bool = True, skips: bool = False, reports: bool = False) -> list[Row]:
+    """Reads a table; its format follows from the end of its name.
+
+    A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
+    place of commas. A line of JSONL is an object. JSON has a list of objects, alone or as "data". Empty lines do not
+    count, nor does a line that repeats the header.
+
+    Args:
+        header: whether the first line of a TSV or CSV file has the names of the columns.
+        skips, reports: see `usable`.
+
+    Raises:
+        DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in FORMATS:
+        raise DataError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
+    stream = io.BytesIO(read_text(path).encode())
+    if kind in (".jsonl", ".json"):
+        rows = _json_table(path)
+    else:
+        rows = list(separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header))
+        headers = [row for row in rows if row.fault == HEADER_AGAIN]
+        rows = [row for row in rows if row.fault != HEADER_AGAIN]
+        if headers and reports:
+            logger.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
+    swallowed = _swallowed(rows) if kind == ".csv" else {}
+
+    def sound(row: Row) -> Row:
+        if fault := row.fault or swallowed.get(row.place):
+            raise DataError(f"{row.place}: {fault}")
+        return row
+
+    return usable(path, sound, rows, skips, reports)
+
+
+def json_values(path: str) -> list[Row]:
+    """Returns what is in a JSON file: one value of the whole file, or an object for each line.
+
+    Raises:
+        DataError: it can't be read, or is neither.
+    """
+    text, whole, problem = read_text(path), None, None
+    try:
+        if not path.lower().endswith(".jsonl") or text.lstrip().startswith("["):
+            whole = strict_json.parse(text)
+    except ValueError as error:
+        problem = error
+    if isinstance(whole, dict) or (isinstance(whole, list) and (not whole or isinstance(whole[0], dict))):
+        return [Row(path, whole)]
+    rows = list(json_rows(io.BytesIO(text.encode()), path, is_strict=True))
+    if problem and (not rows or rows[0].fault):
+        raise DataError(f"{path}: not JSON: {problem}") from problem
+    return rows
+
+
+def _json_table(path: str) -> list[Row]:
+    """Returns the objects of a JSON file: one a line, or those of a list, which may be the field "data"."""
+    rows = json_values(path)
+    value = rows[0].values if len(rows) == 1 else None
+    value = value.get("data") if isinstance(value, dict) else value
+    if not isinstance(value, list):
+        return rows
+    faults = (None if isinstance(row, dict) else "expected a JSON object" for row in value)
+    return [
+        Row(f"{path}, row {number}", {} if fault else row, fault)
+        for number, (row, fault) in enumerate(zip(value, faults, strict=True), 1)
+    ]
+
+
+def _swallowed(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the faults of rows of CSV, by place, that a quote without an end has made of several.
+
+    A line inside a field then has as many fields as the table, and its class, in the last or the first column, is that
+    of other rows.
+    """
+    counts = collections.Counter((name, value) for row in rows for name, value in row.values.items())
+    faults = {}
+    for row in rows:
+        inner = [line for value in row.values.values() for line in value.split("\n")[:-1]]
+        for fields in itertools.chain(*(csv.reader(inner, delimiter=mark) for mark in ",;\t")):
+            if 1 < len(fields) == len(row.values):
+                first, *_, last = zip(row.values, fields, strict=True)
+                if counts[last] or counts[first] > 1:
+                    shown = f"{len(inner)} line breaks in a field, with rows such as {fields}"
+                    faults[row.place] = f"{shown}; close the quote"
+    return faults
+
+
+def _check_names(names: list[str], path: str) -> None:
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}, line 1: two columns have the same name; expected the names of the columns")
+
+
+def text_of(row: Row, column: str) -> str:
+    """Returns the text in a column; raises DataError if it is none."""
+    value = row.values.get(column)
+    if not isinstance(value, str):
+        raise DataError(f"{row.place}: {column} is {strict_json.shown(value)}; expected a text")
+    return value
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Row]:
+    """Returns the columns of a table, each with the first row that has it: lines of JSON may have different ones."""
+    columns: dict[str, Row] = {}
+    for row in rows:
+        if not row.values.keys() <= columns.keys():
+            columns |= {name: row for name in row.values if name not in columns}
+    return columns
+
+
+def column_of(rows: Sequence[Row], name: str | None, defaults: tuple[str, ...], flag: str) -> str:
+    """Returns the name of the column that a flag means: `name`, or the first of `defaults` that the table has.
+
+    Raises:
+        DataError: the table has no such column.
+    """
+    columns = columns_of(rows)
+    spelled = {column.strip().lower(): column for column in reversed(columns)} | {column: column for column in columns}
+    for column in (name,) if name else defaults:
+        if column in spelled:
+            return spelled[column]
+    wanted = f"--{flag}={name}" if name else f"--{flag} is not given"
+    raise DataError(f"{rows[0].place}: {wanted}; expected one of its columns {', '.join(columns)}")

@@ -1,0 +1,99 @@
+"""The planned memory by kind and the planned seconds of a run's step, for the log to show beside the measured."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
+from tftrain.observe.rows import PlannedRow, bytes_of
+from tftrain.parallel.mesh import Mesh
+from tftrain.plan import cluster, forecast, machine, memory, timeline, timing
+from tftrain.plan.cluster import Cluster
+from tftrain.plan.system import of_trainer
+from tftrain.plan.timeline import Moment
+from tftrain.plan.workload import Workload, from_config
+
+# Stands for a few cores that were not measured.
+UNKNOWN = Cluster("unknown", 16, 0.1, 0.1, 20, multiprocessors=0, per_node=8, link_gbs=2, network_gbs=2)
+
+
+class StepPlan(NamedTuple):
+    """A plan of one update.
+
+    Attributes:
+        memory: bytes of the fullest rank by the kinds of `tftrain.observe.memory`, which add up to the peak.
+        seconds: of the update; None if the device is not known.
+        unknown: why `seconds` is None, and what to do; "" if it is known, or was not requested.
+    """
+
+    memory: dict[str, int]
+    seconds: float | None
+    unknown: str = ""
+
+    def row(self, step: int, seconds: float, products: float | None = None) -> PlannedRow:
+        """Returns the plan as a row, with the measured seconds of the step, and of its products alone if known."""
+        share = products / seconds if products and seconds > 0 else None
+        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds, products, share)
+
+
+def of_run(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> StepPlan:
+    """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives.
+
+    A sample has so many sequences.
+    """
+    gpu = devices.has_gpu()
+    work = workload(config, mesh, samples, sequences)
+    needed = memory.estimate(work, of_trainer(gpu))
+    kinds = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
+    device, unknown = device_of(config, mesh)
+    seconds = timing.step(work, device, of_trainer(gpu, device.card)).total if device else None
+    return StepPlan(kinds, seconds, unknown)
+
+
+def device_of(config: TrainConfig, mesh: Mesh) -> tuple[Cluster | None, str]:
+    """Returns this rank's device as a part of a cluster; None if it is not known, and why, if there is a reason."""
+    gpu, path = devices.has_gpu(), Path(config.run.machine_file)
+    if not gpu and config.run.machine_file == type(config.run).machine_file and not path.exists():
+        return None, ""
+    try:
+        own = None if gpu else machine.shared(machine.read(path), mesh.local_size)
+        return own or cluster.of_device(devices.device_name()), ""
+    except ConfigError as error:  # The planner does not know the GPU, or the machine was not measured.
+        return None, str(error)
+
+
+def timeline_of(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> tuple[list[Moment], float]:
+    """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
+
+    If the device is not known, the times are those of another one: their proportions are about the same.
+    """
+    work, device = workload(config, mesh, samples, sequences), device_of(config, mesh)[0] or UNKNOWN
+    constants = of_trainer(devices.has_gpu(), device.card)
+    return timeline.of_step(work, device, constants) if work.pp == 1 else [], memory.estimate(work, constants).total
+
+
+def workload(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> Workload:
+    """Returns what the planner plans for an update of a run with so many samples of so many sequences each."""
+    work = from_config(config, mesh.data.size, gpu=devices.has_gpu(), per_node=mesh.local_size)
+    accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
+    return work._replace(
+        global_batch=samples, sequences=sequences, accumulation=work.accumulation if accumulates else ""
+    )
+
+
+def time_lines(row: PlannedRow, unknown: str) -> str:
+    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not.
+
+    If the products were measured, a line has their seconds and their share of the step.
+    """
+    seconds = "-" if math.isnan(row.measured_step_time_s) else f"{row.measured_step_time_s:.3f}"
+    lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{seconds:>10}"]
+    if row.planned_step_time_s is not None:
+        lines[0] += f"{'planned':>10}"
+        lines[1] += f"{row.planned_step_time_s:10.3f}"
+    if row.products_time_s is not None:
+        share = f", {row.share_of_products:.1%} of the step" if row.share_of_products else ""
+        lines.append(f"  {'its matrix products alone':30}{row.products_time_s:10.3f}{share}")
+    return "\n".join([*lines, f"  {unknown}"] if unknown else lines)

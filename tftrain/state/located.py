@@ -1,0 +1,46 @@
+"""Flags that name an address: what is there is brought to this host before anything reads it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tftrain.checkpoint import remote
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.config.convert import parse_place
+from tftrain.config.fields import Problem, changed
+from tftrain.config.train import TrainConfig
+from tftrain.files.addresses import is_address, local_name
+from tftrain.host.text import reason
+
+
+def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]:
+    """Fetches the run at `--output_dir`, and what `--resume` and `--init_checkpoint` name, if that is an address.
+
+    Every rank may call it: the first one on a host fetches, the others wait.
+
+    Returns:
+        The configuration with `local_dir` set, and with paths for the other two; and why something can't be fetched.
+    """
+    values: dict[str, Any] = {}
+    cache, run, resume = config.data.cache, config.run, config.checkpoint.resume
+    places = {"local_dir": run.local_dir, "cache_dir": cache.given_folder}
+    if problems := [Problem(flag, at, "expected a local folder") for flag, at in places.items() if is_address(at)]:
+        return config, problems
+    initial = parse_place(run.init_checkpoint or "")
+    flag, value = "", ""
+    try:
+        if is_address(run.output_dir):
+            flag, value = "output_dir", run.output_dir
+            local = os.path.abspath(run.local_dir or cache.path("runs", local_name(value)))
+            values["local_dir"] = local
+            if resume in ("auto", "best"):
+                remote.fetch_run(value, Path(local), with_best=resume == "best")
+        if is_address(resume):
+            flag, value = "resume", resume
+            values["resume"] = str(remote.local_copy(resume, cache))
+        if initial and is_address(initial.path):
+            flag, value = "init_checkpoint", run.init_checkpoint
+            values["init_checkpoint"] = f"{initial.format}:{remote.local_copy(initial.path, cache)}"
+    except (OSError, CheckpointError) as error:
+        problems.append(Problem(flag, value, f"{reason(error)}; expected an address that can be read"))
+    return changed(config, values), problems

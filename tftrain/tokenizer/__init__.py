@@ -1,0 +1,1 @@
+"""Text and ids: kinds of tokenizers, their files, normalization, and learners of vocabularies."""

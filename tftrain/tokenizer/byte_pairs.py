@@ -1,0 +1,208 @@
+"""Byte-level BPE (Sennrich et al., arXiv 1508.07909, over bytes as in GPT-2), by the library `tokenizers`.
+
+A text is a sequence of bytes, and every byte is a token, so every text has tokens, and the tokens give back the text
+exactly. GPT-2's expression cuts a text into words first, and no token reaches over a word's end.
+"""
+
+import json
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tftrain.files import strict_json
+from tftrain.files.errors import DataError
+from tftrain.tokenizer.vocabulary import (
+    END_OF_TEXT,
+    LONGEST_TOKEN,
+    SPECIAL_TOKENS,
+    Vocabulary,
+    check_tokens,
+    read_file,
+    read_text,
+)
+from tftrain.tokenizer.words import by_characters
+
+# One printable character for each byte.
+ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+# A byte is a character of at most two bytes in the vocabulary.
+_LONGEST_LEARNED = LONGEST_TOKEN // 2
+# A pair that occurs once is not worth a token.
+_MIN_FREQUENCY = 2
+_CHARACTERS_AT_ONCE = 1 << 20  # which limits the library's memory
+# Characters of one to four bytes, words, numbers, and spaces of several kinds.
+_SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
+
+
+def learn_byte_pairs(
+    texts: Iterable[list[str]], vocab_size: int, special: Sequence[str] = (END_OF_TEXT,)
+) -> tuple[Vocabulary, bytes]:
+    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often.
+
+    The result depends on the texts only, and not on their order or on the number of threads.
+
+    Args:
+        texts: lists of texts.
+        vocab_size: tokens; at least the 256 bytes and the special tokens. A small text gives fewer.
+        special: END_OF_TEXT; or SPECIAL_TOKENS, and then transformers reads a text as [CLS] text [SEP].
+
+    Returns:
+        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
+    """
+    tokenizer = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MIN_FREQUENCY,
+        special_tokens=list(special),
+        initial_alphabet=list(ALPHABET),
+        max_token_length=_LONGEST_LEARNED,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if "[CLS]" in special:
+        ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+        )
+    return _vocabulary(tokenizer, "the learned tokenizer"), tokenizer.to_str().encode()
+
+
+def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
+    """Reads an existing vocabulary, and returns what `learn_byte_pairs` does.
+
+    Args:
+        path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
+            a prefix, such as gpt2-vocab.json and gpt2-merges.txt.
+
+    Raises:
+        DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly, or in NFC.
+    """
+    data = read_file(path, _EXPECTED)
+    try:
+        content = strict_json.parse(data)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
+    tokenizer = _from_library(path, data, content["model"]) if "model" in content else _from_gpt2(path, content)
+    vocabulary = _vocabulary(tokenizer, path)
+    if missing := set(ALPHABET) - set(vocabulary.tokens):
+        raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
+    # Qwen's tokenizers compose accents first.
+    expected = unicodedata.normalize("NFC", _SAMPLE) if isinstance(tokenizer.normalizer, normalizers.NFC) else _SAMPLE
+    if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != expected:
+        raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
+    return vocabulary, tokenizer.to_str().encode()
+
+
+def beginning(model: bytes) -> list[int]:
+    """Returns the ids that the library puts before a text, given the tokenizer in its format."""
+    encoding = _prepared(Tokenizer.from_buffer(model)).encode("a")
+    return encoding.ids[: encoding.special_tokens_mask.index(0)]
+
+
+def with_beginning(model: bytes, token: str | None) -> bytes:
+    """Returns the tokenizer in the library's format so that the library puts a token before a text, or nothing."""
+    tokenizer, begin = Tokenizer.from_buffer(model), [token] if token else []
+    ids = [(each, tokenizer.token_to_id(each)) for each in begin]
+    pieces = {"single": [*begin, "$A"], "pair": [*begin, "$A", "$B:1"]}
+    tokenizer.post_processor = processors.TemplateProcessing(**pieces, special_tokens=ids)
+    return tokenizer.to_str().encode()
+
+
+_EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
+
+
+class BytePairTokenizer:
+    """Turns texts into token ids, given the tokenizer in the library's format.
+
+    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. An encoder
+    spells SPECIAL_TOKENS only: other special tokens were added for texts.
+    """
+
+    def __init__(self, model: bytes, with_special_tokens: bool = False):
+        content = json.loads(model)
+        added = content.get("added_tokens") or []
+        if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
+            content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
+            model = json.dumps(content).encode()
+        self._tokenizer = _prepared(Tokenizer.from_buffer(model))
+        self._tokenizer.encode_special_tokens = not with_special_tokens
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns one int32 array of token ids for each text."""
+        return [
+            np.array(ids, np.int32)
+            for part in by_characters(texts, _CHARACTERS_AT_ONCE)
+            for ids in _ids(self._tokenizer, part)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids. Bytes that are not UTF-8, as where a character is cut, become U+FFFD."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _prepared(tokenizer: Tokenizer) -> Tokenizer:
+    """Makes equal texts give equal tokens, never a special one; nothing is cut or padded. Returns the tokenizer."""
+    tokenizer.encode_special_tokens = True
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:
+    """Returns the tokenizer of a tokenizer.json, given its bytes and the model in it."""
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
+    try:
+        return _prepared(Tokenizer.from_str(data.decode()))
+    except Exception as error:  # The library raises nothing more particular.
+        raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
+
+
+def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a vocab.json and the merges.txt beside it."""
+    if not vocabulary or not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
+        raise DataError(f"{path}: not a vocabulary of tokens with their ids; {_EXPECTED}")
+    folder, name = os.path.split(path)
+    if "vocab" not in name:
+        raise DataError(f"{path}: the name of merges.txt does not follow from this name; {_EXPECTED}")
+    merges_path = os.path.join(folder, name.replace("vocab", "merges").removesuffix(".json") + ".txt")
+    merges = []
+    for number, line in enumerate(read_text(merges_path, _EXPECTED).splitlines(), 1):
+        if line and not (number == 1 and line.startswith("#version")):
+            parts = tuple(line.split(" "))
+            if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
+                raise DataError(f"{merges_path}: line {number}: not two tokens that make a third one; {_EXPECTED}")
+            merges.append(parts)
+    tokenizer = _prepared(_byte_level(models.BPE(vocab=vocabulary, merges=merges)))
+    if END_OF_TEXT in vocabulary:
+        tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def _vocabulary(tokenizer: Tokenizer, path: str) -> Vocabulary:
+    """Returns the tokens by id; raises DataError if an id is left out, or `check_tokens` refuses the tokens."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    if any(ids[token] != number for number, token in enumerate(tokens)):
+        left_out = f"the ids of its {len(tokens)} tokens leave out a number"
+        raise DataError(f"{path}: {left_out}; expected 0 to {len(tokens) - 1}")
+    check_tokens(tokens, path, "bpe")
+    return Vocabulary(tokens, "bpe")

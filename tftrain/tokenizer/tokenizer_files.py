@@ -1,0 +1,252 @@
+"""The tokenizer that travels with a model: its vocabulary, its kind, and how it normalizes text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tftrain.files import names, strict_json
+from tftrain.files.errors import DataError, FormatError, MissingModelError
+from tftrain.files.reading import read_small
+from tftrain.host.text import reason
+from tftrain.tokenizer import added_tokens
+from tftrain.tokenizer.tokenizer_model import MODEL_FILES, SETTINGS, ChatTemplate, Tokenizer
+from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
+
+VOCAB = "vocab.txt"
+CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+# How BERT's words are made, in the settings of transformers and of the library `tokenizers`.
+_WORDS_OF_BERT = {
+    **dict.fromkeys(("clean_text", "handle_chinese_chars", "tokenize_chinese_chars", "do_basic_tokenize"), True),
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+}
+
+
+def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> list[str]:
+    """Writes the files of a tokenizer as Hugging Face's transformers read them, and returns their names.
+
+    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT, with
+    added tokens in `tokenizer.json`. `longest` is the number of tokens of the model's longest text.
+    """
+    kind, settings = tokenizer.vocabulary.tokenizer_type, {}
+    special = dict(zip([f"{word}_token" for word in ("pad", "unk", "cls", "sep", "mask")], SPECIAL_TOKENS, strict=True))
+    if kind == "wordpiece":
+        accents = tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents
+        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.lower_case, "strip_accents": accents}
+        settings |= special
+    elif kind == "bpe" and tokenizer.vocabulary.is_for_encoders:
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    elif kind == "bpe":
+        settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
+        if tokenizer.begins_with_bos:  # The fast tokenizer of GPT-2 refuses it; the general one has token types.
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if tokenizer.has_added_tokens:
+        settings["added_tokens_decoder"] = added_tokens.settings_of(tokenizer.model)
+    if longest:
+        settings["model_max_length"] = longest
+    if tokenizer.chat_template is not None:
+        settings["chat_template"] = tokenizer.chat_template
+    settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
+    files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
+    if kind != "bpe":
+        tokens = added_tokens.pieces_of(tokenizer.model) if tokenizer.has_added_tokens else tokenizer.vocabulary.tokens
+        files[VOCAB] = "".join(f"{token}\n" for token in tokens).encode()
+    if tokenizer.model is not None:
+        files[MODEL_FILES[kind]] = tokenizer.model
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return sorted(files)
+
+
+def read(folder: Path) -> Tokenizer | None:
+    """Reads the tokenizer of a folder; None if there is no vocabulary in it.
+
+    Where no file says whether text is lower-cased, the vocabulary does: a cased one has upper-case letters.
+
+    Raises:
+        FormatError: a file is damaged or a link that leads out, or this project does not have such a tokenizer.
+    """
+    try:
+        names.check_links(folder)
+        for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
+            names.inside(folder, f"{CHAT_TEMPLATES}/{file.name}")
+    except ValueError as error:
+        raise FormatError(str(error)) from error
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    kind = settings.get("tokenizer_type") or _kind(folder)
+    if kind is None:
+        return None
+    try:
+        if kind == "bpe":
+            from tftrain.tokenizer.byte_pairs import read_byte_pairs
+
+            file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
+            vocabulary, model = read_byte_pairs(str(file))
+            own = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
+            return own if vocabulary.is_for_encoders else _of_decoder(own, settings, file)
+        if (folder / VOCAB).is_file():
+            vocabulary = read_vocabulary(str(folder / VOCAB), kind)
+        else:
+            vocabulary = _from_tokenizer_json(folder / "tokenizer.json")
+    except DataError as error:
+        raise FormatError(str(error)) from error
+    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
+    settings = _bert_normalizer(content) | settings
+    if kind == "wordpiece":
+        _check_words(folder, content, settings)
+    lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
+    if lower_case is None:
+        # The special tokens have upper-case letters in every vocabulary.
+        lower_case = all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
+    strip_accents = settings.get("strip_accents")
+    if strip_accents not in (None, True, False):
+        shown = strict_json.shown(strip_accents)
+        raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
+    model = _bytes(folder / MODEL_FILES[kind]) if kind == "sentencepiece" else None
+    normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
+    if kind == "wordpiece" and normalization == "bert":
+        accents = bool(lower_case) if strip_accents is None else strip_accents
+        try:
+            vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)
+        except DataError as error:
+            raise FormatError(str(error)) from error
+    template = _chat_template(folder, settings)
+    return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> ChatTemplate | None:
+    """Returns the default one of the templates, or the only one."""
+    templates = _chat_templates(folder, settings)
+    return templates.get("default") or (next(iter(templates.values())) if len(templates) == 1 else None)
+
+
+def other_templates(folder: Path) -> list[str]:
+    """Returns the names of a folder's chat templates that its tokenizer does not have."""
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    return sorted(set(templates) - {"default"}) if len(templates := _chat_templates(folder, settings)) > 1 else []
+
+
+def _chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, ChatTemplate]:
+    """Returns the chat templates of a folder by name: of the settings, or of files, as later versions have them."""
+    given, path = settings.get("chat_template"), str(folder / SETTINGS)
+    if isinstance(given, list):
+        given = {str(each.get("name")): each.get("template") for each in given if isinstance(each, dict)}
+    named = given if isinstance(given, dict) else {"default": given}
+    templates = {name: ChatTemplate.of(text, path) for name, text in named.items() if isinstance(text, str)}
+    files = sorted((folder / CHAT_TEMPLATES).glob("*.jinja"))
+    for file in [*files, *([folder / CHAT_TEMPLATE] if (folder / CHAT_TEMPLATE).is_file() else [])]:
+        name = "default" if file.parent == folder else file.stem
+        templates[name] = ChatTemplate.of(_bytes(file).decode("utf-8", "replace"), str(file))
+    return templates
+
+
+def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> Tokenizer:
+    """Returns a decoder's tokenizer with its special tokens, which puts bos_token before a text as transformers does.
+
+    add_bos_token of the settings decides, or else the file; settings that tftrain wrote without it mean no token.
+    """
+    from tftrain.tokenizer.byte_pairs import beginning, with_beginning
+
+    ids, begins = beginning(tokenizer.model), settings.get("add_bos_token")
+    if begins is None and ids and "tokenizer_type" not in settings:
+        if len(ids) > 1 or ids[0] >= len(tokenizer.vocabulary):
+            raise FormatError(f"{file}: it puts the tokens {ids} before a text; expected one of the vocabulary at most")
+        settings, begins = settings | {"bos_token": tokenizer.vocabulary.tokens[ids[0]]}, True
+    own = tokenizer._replace(special=_special(tokenizer, settings), begins_with_bos=begins is True)
+    if ids == own.begin_ids.tolist():
+        return own
+    return own._replace(model=with_beginning(own.model, own.named_tokens["bos_token"] if own.begins_with_bos else None))
+
+
+def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the special tokens that the settings name, other than the defaults."""
+    defaults, tokens = tokenizer.named_tokens, []
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str) and token in tokenizer.vocabulary.tokens and token != defaults.get(name):
+            tokens.append((name, token))
+    return tuple(tokens)
+
+
+def _kind(folder: Path) -> str | None:
+    if (folder / VOCAB).is_file():
+        return "wordpiece"
+    if (folder / "vocab.json").is_file():
+        return "bpe"
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    kind = _model_of(folder / "tokenizer.json").get("type")
+    return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
+
+
+def _check_words(folder: Path, content: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab.
+
+    `content` is that of tokenizer.json, empty without one.
+    """
+    given = {name: settings.get(name) for name in _WORDS_OF_BERT}
+    different = {name: value for name, value in given.items() if value not in (_WORDS_OF_BERT[name], None)}
+    for name, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
+        step = content.get(name, {"type": kind})
+        if not isinstance(step, dict) or step.get("type") != kind:
+            different[name] = step.get("type") if isinstance(step, dict) else step
+    if different:
+        name, value = next(iter(different.items()))
+        expected = "expected words as BERT has them; name the folder of another tokenizer"
+        raise FormatError(f"{folder}: the tokenizer has {name} {strict_json.shown(value)}; {expected}")
+
+
+def _bert_normalizer(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the BertNormalizer in the content of tokenizer.json, if there is one."""
+    normalizer = content.get("normalizer")
+    return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
+
+
+def _model_of(path: Path) -> dict[str, Any]:
+    model = read_json(path).get("model")
+    return model if isinstance(model, dict) else {}
+
+
+def _from_tokenizer_json(path: Path) -> Vocabulary:
+    """Returns the WordPiece vocabulary in a file of the library `tokenizers`."""
+    ids = _model_of(path).get("vocab")
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise FormatError(f"{path}: model.vocab is not a vocabulary with the ids 0 to its number of tokens")
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    check_tokens(tokens, str(path), "wordpiece")
+    return Vocabulary(tokens, "wordpiece")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+        FormatError: it can't be read, or is not an object.
+    """
+    return _json(path, dict, "a JSON object")
+
+
+def read_list(path: Path) -> list[Any]:
+    """Returns the list in a JSON file; see `read_json`."""
+    return _json(path, list, "a JSON list")
+
+
+def _json(path: Path, kind: type, expected: str) -> Any:
+    try:
+        content = strict_json.parse(_bytes(path))
+    except ValueError as error:
+        raise FormatError(f"{path}: not JSON: {error}") from error
+    if not isinstance(content, kind):
+        raise FormatError(f"{path}: expected {expected}")
+    return content
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_small(str(path), MAX_BYTES)
+    except FileNotFoundError as error:
+        raise MissingModelError(f"{path}: {reason(error)}") from error
+    except OSError as error:
+        raise FormatError(f"{path}: {reason(error)}") from error

@@ -1,0 +1,94 @@
+"""A tokenizer with its normalization: in files, as other processes can be sent it, and as what turns texts into ids.
+
+Each library is loaded when it is needed: byte pairs need no TensorFlow, which takes a worker seconds to load.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.tokenizer.normalization import cut_spaceless
+from tftrain.tokenizer.vocabulary import Vocabulary
+
+# The file of a tokenizer's settings beside its vocabulary, as `tokenizer_files` and transformers write it.
+SETTINGS = "tokenizer_config.json"
+# Names of the serialized models beside a vocabulary.
+MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json", "wordpiece": "tokenizer.json"}
+
+# Returns one int32 array of token ids for each text.
+Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
+
+
+class ChatTemplate(str):
+    """A Jinja template, with the file that it was read from, for messages."""
+
+    path = ""
+
+    @classmethod
+    def of(cls, text: str, path: str) -> "ChatTemplate":
+        """Returns the template in a file."""
+        template = cls(text)
+        template.path = path
+        return template
+
+
+class Tokenizer(NamedTuple):
+    """A vocabulary, whose kind is that of the tokenizer, and how text is normalized."""
+
+    vocabulary: Vocabulary
+    lower_case: bool
+    normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
+    # The file of a sentencepiece model or of byte-level BPE, or of a WordPiece with added tokens; None for another one.
+    model: bytes | None = None
+    strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
+    chat_template: str | None = None  # a Jinja template that makes a text of messages
+    special: tuple[tuple[str, str], ...] = ()  # "bos_token", "eos_token" ... of a decoder, if not the end token
+    begins_with_bos: bool = False  # whether a decoder reads bos_token before a text; a chat template writes its own
+
+    @property
+    def has_added_tokens(self) -> bool:
+        """Whether a WordPiece has tokens that are found before a text is divided into words."""
+        return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
+
+    @property
+    def added_tokens(self) -> str:
+        """A regular expression of the added tokens of a WordPiece other than its special tokens; "" without them."""
+        if not self.has_added_tokens:
+            return ""
+        from tftrain.tokenizer.added_tokens import expression
+
+        return expression(self.model)
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        """The special tokens of a decoder by the names that transformers and chat templates have for them."""
+        end = self.vocabulary.tokens[self.vocabulary.end_id]
+        return dict.fromkeys(("bos_token", "eos_token", "unk_token"), end) | dict(self.special)
+
+    @property
+    def begin_ids(self) -> np.ndarray:
+        """Ids of the tokens before a text for a decoder, int32: one, or none."""
+        tokens = [self.named_tokens["bos_token"]] if self.begins_with_bos else []
+        return np.array([self.vocabulary.id(token) for token in tokens], np.int32)
+
+    @property
+    def end_ids(self) -> tuple[int, int]:
+        """Ids of both tokens that end a decoder's text: the one after a document or a completion, and the eos_token."""
+        return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])
+
+    def build(self, with_special_tokens: bool = False) -> Tokenize:
+        """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
+
+        Args:
+            with_special_tokens: whether a special token of byte-level BPE that a text spells is that token.
+        """
+        if self.vocabulary.tokenizer_type == "bpe" or self.has_added_tokens:
+            from tftrain.tokenizer.byte_pairs import BytePairTokenizer
+
+            library = BytePairTokenizer(self.model, with_special_tokens)
+            return library if not self.has_added_tokens else lambda texts: library(list(map(cut_spaceless, texts)))
+        from tftrain.tokenizer.tokenization import TextTokenizer
+
+        tokenize = TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)
+        return lambda texts: tokenize(list(map(cut_spaceless, texts)))

@@ -1,0 +1,101 @@
+"""Splits text into words, and counts them.
+
+`word_splitter` is the one place that defines the words of a text. Both the tokenizer and the word counts that a
+vocabulary is learned from use it. TensorFlow, which takes a process seconds to load, is loaded only for "nfkc".
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tftrain.tokenizer.normalization import BertNormalizer
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
+
+_SENTENCES_AT_ONCE = 4096
+
+WordSplitter = Callable[[Sequence[str]], list[list[str]]]
+
+
+def word_splitter(
+    tokenizer_type: str, normalization: str, lower_case: bool, strip_accents: bool | None = None
+) -> WordSplitter:
+    """Returns the function that splits sentences into words.
+
+    Args:
+        tokenizer_type: "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a
+            space, and the sentencepiece model includes its own normalization.
+        normalization: of "wordpiece": "bert", or "nfkc" for tensorflow-text's basic tokenizer. Its lower case is
+            Unicode's NFKC case folding, and without lower case it does not normalize.
+        lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
+        strip_accents: whether words lose their accents with "bert"; None: if they are lower-cased.
+    """
+    if tokenizer_type == "sentencepiece":
+        return lambda sentences: [sentence.split() for sentence in sentences]
+    if normalization == "bert":
+        normalizer = BertNormalizer(lower_case, strip_accents)
+        return lambda sentences: [normalizer.words(sentence) for sentence in sentences]
+    import tensorflow as tf
+    from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
+
+    basic = BasicTokenizer(lower_case=lower_case)
+
+    def split(sentences):
+        words = basic.tokenize(tf.constant(sentences, tf.string)).to_list()
+        return [[word.decode("utf-8") for word in sentence] for sentence in words]
+
+    return split
+
+
+def count_words(
+    sentences: Sequence[str],
+    tokenizer_type: str,
+    lower_case: bool,
+    normalization: str = "bert",
+    strip_accents: bool | None = None,
+) -> Counter:
+    """Counts the words of a text. `word_splitter` describes the arguments."""
+    split, counts = word_splitter(tokenizer_type, normalization, lower_case, strip_accents), Counter()
+    for part in parts(sentences):
+        counts.update(itertools.chain.from_iterable(split(part)))
+    return counts
+
+
+def strip_accents(counts: Counter) -> Counter:
+    """Returns the counts that `count_words` gives with accents stripped, given those without; both with "bert"."""
+    split, stripped = BertNormalizer(False, True).words, Counter()
+    for word, count in counts.items():
+        for part in [word] if word.isascii() else split(word):
+            stripped[part] += count
+    return stripped
+
+
+def unreachable_words(
+    vocabulary: Vocabulary, lower_case: bool, normalization: str, strip_accents: bool | None = None
+) -> list[str]:
+    """Returns the whole words of a WordPiece vocabulary that no text can give, as normalization changes or splits them.
+
+    Special tokens, unused ones and pieces that begin with "##" are not among them.
+    """
+    pieces = ("##", UNUSED_PREFIX)
+    whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in SPECIAL_TOKENS]
+    split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
+    return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
+
+
+def by_characters(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Yields texts in lists of about so many characters."""
+    part, size = [], 0
+    for text in texts:
+        part.append(text)
+        size += len(text)
+        if size >= characters:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def parts(sentences: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yields a text in parts, which limits the memory for their words."""
+    for begin in range(0, len(sentences), _SENTENCES_AT_ONCE):
+        yield sentences[begin : begin + _SENTENCES_AT_ONCE]
