@@ -14,7 +14,7 @@ from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.added_tokens import with_added as with_added_tokens
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
-BERT = Path(__file__).parent / "data/hf_bert"
+BERT = Path(__file__).parents[1] / "formats/data/hf_bert"
 
 
 @pytest.mark.parametrize(
