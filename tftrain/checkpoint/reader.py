@@ -22,7 +22,7 @@ from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
 BLOCK_BYTES = memory.LARGE_PAGE_BYTES
-DIGEST = "xxh3_128"  # of `shard.DIGESTS`: detects damage faster than disks read
+DIGEST = "xxh3_128"  # a key of `shard.DIGESTS`: detects damage faster than disks read
 
 
 class Reader:
