@@ -16,7 +16,7 @@ from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.data import preflight
 from tftrain.host.exit_codes import ExitCode

@@ -6,7 +6,7 @@ from tests.checkpoint import simulation
 from tests.checkpoint.simulation import Simulation, requests
 from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 

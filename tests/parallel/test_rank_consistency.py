@@ -7,7 +7,7 @@ import pytest
 
 from tests.distributed import run_ranks
 from tests.test_run import SMALL
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import rank_consistency

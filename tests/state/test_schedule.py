@@ -5,7 +5,7 @@ import pytest
 from tests.distributed import started_ranks
 from tests.test_run import SMALL, configured, losses
 from tftrain.checkpoint import folder
-from tftrain.config.train import CheckpointConfig
+from tftrain.config.run import CheckpointConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.schedule import SaveSchedule

@@ -11,7 +11,7 @@ from tests.bad_inputs import programs
 from tests.finetune.files import write_completions
 from tests.formats.models import DATA
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import TrainConfig

@@ -15,7 +15,7 @@ from tests.tf_models import tf_models
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline

@@ -23,7 +23,7 @@ from tests.distributed import run_ranks
 from tests.finetune import files
 from tests.formats.models import DATA
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import TASKS
 from tftrain.config.train import TrainConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.data.example import encode
 from tftrain.data.order import example_ids

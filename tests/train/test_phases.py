@@ -15,7 +15,8 @@ from tests.test_run import losses, rows
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import flags, phases
+from tftrain.cli import flags
+from tftrain.config import phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
