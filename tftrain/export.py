@@ -45,7 +45,7 @@ def export(config: ExportConfig) -> None:
     from tftrain.formats import registry
     from tftrain.inference.serving import onnx_file, report
     from tftrain.inference.serving.quantized import VARIANTS
-    from tftrain.inference.serving.signatures import Source, signatures
+    from tftrain.inference.serving.signatures import ServedModel, signatures
     from tftrain.inference.serving.text_graph import TextGraph, has_ops
     from tftrain.tokenizer import tokenizer_files
 
@@ -65,7 +65,7 @@ def export(config: ExportConfig) -> None:
     for note in [*model.notes, *left_out(model, settings.format)]:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
-    source = Source(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
+    source = ServedModel(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
     built = signatures(source)
     if settings.format == "onnx":
         built = {name: signature for name, signature in built.items() if signature.is_of_ids}

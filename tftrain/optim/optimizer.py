@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import AVERAGE, Piece
+from tftrain.checkpoint.tensor_slice import AVERAGE, TensorSlice
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.param_groups import ParamGroup
 from tftrain.host import devices
@@ -57,7 +57,7 @@ class Optimizer(tf.Module):
         variables: Mapping[str, tf.Variable],
         mesh: Mesh | None = None,
         split_strategy: str | None = None,
-        pieces: Mapping[str, Piece] | None = None,
+        pieces: Mapping[str, TensorSlice] | None = None,
         initial: Callable[[str], tf.Tensor] | None = None,
         names_of_model: Sequence[str] | None = None,
         summed: Collection[str] = (),
