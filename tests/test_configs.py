@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.config import phases

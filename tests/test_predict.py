@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import ROOT
 from tests.formats.models import DATA
+from tests.kit.ranks import ROOT
 from tftrain import predict
 from tftrain.config.convert import Place
 from tftrain.config.fields import implementations
@@ -228,7 +228,7 @@ class Drawn(Weights):
 def sentencepiece():
     from collections import Counter
 
-    from tests.corpora import WORDS
+    from tests.kit.corpora import WORDS
     from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece
 
     vocabulary, model = learn_sentencepiece(Counter(dict.fromkeys(WORDS, 3)), 60, True)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.bad_inputs import programs
+from tests.kit import programs
 from tftrain import run
 from tftrain.checkpoint import manifest, shard
 from tftrain.cli import flags

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain.bench.pipeline import table
 from tftrain.bench.pipeline.waiting import most_held
 from tftrain.schedules import activations, orders, simulation

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.cluster.mpijob_schema import MPI_JOB
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.config.data import DataConfig
 from tftrain.data.preflight import identity
 

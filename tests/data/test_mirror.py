@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.servers import proxy, quick, s3, s3_server
-from tests.test_run import configured
+from tests.kit.runs import configured
+from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline, preflight
 from tftrain.data.manifest import read_manifest, write_manifest

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from tests import corpora
 from tests.data.test_pipeline import joined
+from tests.kit import corpora
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from tests.bad_inputs import programs
 from tests.checkpoint import states
 from tests.formats.models import DATA, outputs
-from tests.tf_models import tf_models
+from tests.kit import programs
+from tests.kit.tf_models import tf_models
 from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.cli.flags import parse
 from tftrain.config.families import FAMILIES

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import started_ranks
-from tests.test_run import SMALL, rows
+from tests.kit.ranks import started_ranks
+from tests.kit.runs import SMALL, rows
 from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.observe.health import Health

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
 from tftrain.config.data import DataConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tests.distributed import run_ranks
-from tests.test_run import SMALL
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import SMALL
 from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig

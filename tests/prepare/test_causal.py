@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from tests import corpora
 from tests.data.test_pipeline import failure, joined
+from tests.kit import corpora
 from tests.prepare.test_prepare import contents, examples
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.data import DataConfig

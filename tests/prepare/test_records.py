@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
 from tests.data.test_pipeline import same
+from tests.kit import corpora
 from tests.prepare.test_prepare import contents
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig

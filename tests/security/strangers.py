@@ -5,7 +5,7 @@ import dataclasses
 import http.server
 import json
 
-from tests.servers import serving
+from tests.kit.servers import serving
 from tests.state.test_checkpoint_flags import FIRST, write_checkpoint
 from tftrain.checkpoint import folder
 from tftrain.cli import flags

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.bad_inputs import programs
+from tests.kit import programs
+from tests.kit.servers import quick
 from tests.security.strangers import links, run_folder, site
-from tests.servers import quick
 from tftrain import run
 from tftrain.checkpoint import folder, remote
 from tftrain.checkpoint import manifest as of_checkpoint

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.distributed import run_ranks
 from tests.formats.models import DATA, outputs
+from tests.kit.ranks import run_ranks
 from tftrain import convert, run
 from tftrain.cli import flags
 from tftrain.config.convert import Place
