@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.export import ExportConfig
 from tftrain.files.complete_folder import complete_folder
 from tftrain.host import log
@@ -28,14 +28,8 @@ LABELS = "labels.txt"
 
 def main(argv: Sequence[str]) -> int:
     """Exports what the command line says; returns the exit code."""
-    return program.main(
-        "export",
-        ExportConfig,
-        export,
-        argv,
-        target=lambda config: f"--to={config.export.to}",
-        left="; nothing was written",
-    )
+    program = Program("export", ExportConfig, lambda config: f"--to={config.export.to}", left="; nothing was written")
+    return program.main(export, argv)
 
 
 def export(config: ExportConfig) -> None:

@@ -14,7 +14,8 @@ from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.tensor_slice import held_slice, overlap
-from tftrain.config import data_sizes, flags
+from tftrain.cli import flags
+from tftrain.config import data_sizes
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads, layout

@@ -6,8 +6,8 @@ import http.server
 import fsspec
 import pytest
 
+from tests.kit.servers import proxy, quick, s3, s3_server, serving
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
-from tests.servers import proxy, quick, s3, s3_server, serving
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files import addresses
 from tftrain.files.errors import DataError, MissingFileError

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError

@@ -9,7 +9,7 @@ from tftrain import run
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.state.checkpoint_flags import with_flags_of_checkpoint

@@ -15,9 +15,10 @@ from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorSlice
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import field_problems, without_secrets
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.train import DataConfig, ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.mirror import DEFAULT, local_folder
 from tftrain.files import durable, names

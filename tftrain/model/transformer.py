@@ -17,7 +17,7 @@ import tf_keras
 
 from tftrain.architecture.describe import describe
 from tftrain.checkpoint.tensor_slice import TensorSlice
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing

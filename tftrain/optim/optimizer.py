@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.checkpoint.tensor_slice import AVERAGE, TensorSlice
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.param_groups import ParamGroup
-from tftrain.config.train import OptimizerConfig
 from tftrain.host import devices
 from tftrain.ops.library import is_available, require_gpu_kernels
 from tftrain.optim import rules

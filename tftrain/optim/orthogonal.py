@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tftrain.checkpoint.tensor_slice import TensorSlice
-from tftrain.config.train import ORTHOGONAL_ITERATIONS
+from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
