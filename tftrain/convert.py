@@ -8,10 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tftrain.cli.program import Program
 from tftrain.config.convert import ConvertConfig, Place, parse_place
 from tftrain.files.complete_folder import complete_folder
+
+if TYPE_CHECKING:
+    from tftrain.formats.weights import Weights
 
 logger = logging.getLogger("tftrain.convert")
 
@@ -66,7 +70,7 @@ def convert(config: ConvertConfig) -> None:
     logger.info(f"{config.to}: {len(weights.shapes) - len(left_out)} tensors written")
 
 
-def described(weights) -> str:
+def described(weights: "Weights") -> str:
     """Returns a model in words."""
     model, tokenizer = weights.model, weights.tokenizer
     words = "no tokenizer"
