@@ -23,7 +23,8 @@ from tftrain.parallel import collectives, neighbour
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import memory_checkpoints, resume
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
-from tftrain.train import loop
+from tftrain.train import loop, phases
+from tftrain.train.step import TrainStep
 
 SECONDS = 60
 CUTS = (0, 2), (2, 5)  # of a tensor between two ranks
@@ -312,7 +313,7 @@ class Killed(BaseException):
 def killed_in_step(number, monkeypatch, *args):
     """Trains until a step, where the process ends without a word."""
 
-    class Ending(loop.TrainStep):
+    class Ending(TrainStep):
         def __call__(self, batch, requests):
             if int(self._run.progress.step) + 1 == number:
                 raise Killed
@@ -324,7 +325,7 @@ def killed_in_step(number, monkeypatch, *args):
 
     config, copy = configured(*SETTINGS, *args), MemoryCheckpoints.save
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "TrainStep", Ending)
+        patch.setattr(phases, "TrainStep", Ending)
         patch.setattr(MemoryCheckpoints, "save", patient)
         with pytest.raises(Killed):
             loop.train(config, Mesh())

@@ -20,7 +20,8 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import saves
 from tftrain.state.saves import Saves
-from tftrain.train import evaluate, loop
+from tftrain.train import evaluate, loop, phases
+from tftrain.train.step import TrainStep
 
 SECONDS = 20
 ALONE = Mesh()
@@ -262,7 +263,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
     loop.train(configured(*settings, f"--output_dir={tmp_path / 'expected'}"), Mesh())
     updated, move, moved = threading.Event(), memory.move, []
 
-    class Going(loop.TrainStep):
+    class Going(TrainStep):
         def __call__(self, batch, requests):
             info = super().__call__(batch, requests)
             if int(self._run.progress.step) == 3:
@@ -273,7 +274,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
         moved.append(updated.wait(SECONDS))
         move(*args)
 
-    monkeypatch.setattr(loop, "TrainStep", Going)
+    monkeypatch.setattr(phases, "TrainStep", Going)
     monkeypatch.setattr(memory, "move", late)
     loop.train(configured(*settings, f"--output_dir={tmp_path / 'late'}"), Mesh())
     assert moved == [True]

@@ -32,10 +32,9 @@ class StepPlan(NamedTuple):
     seconds: float | None
     unknown: str = ""
 
-    def row(self, step: int, seconds: float, products: float | None = None) -> PlannedRow:
-        """Returns the plan as a row, with the measured seconds of the step, and of its products alone if known."""
-        share = products / seconds if products and seconds > 0 else None
-        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds, products, share)
+    def row(self, step: int, seconds: float) -> PlannedRow:
+        """Returns the plan as a row, with the measured seconds of the step."""
+        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds)
 
 
 def of_run(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> StepPlan:
@@ -84,16 +83,10 @@ def workload(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) 
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:
-    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not.
-
-    If the products were measured, a line has their seconds and their share of the step.
-    """
+    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not."""
     seconds = "-" if math.isnan(row.measured_step_time_s) else f"{row.measured_step_time_s:.3f}"
     lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{seconds:>10}"]
     if row.planned_step_time_s is not None:
         lines[0] += f"{'planned':>10}"
         lines[1] += f"{row.planned_step_time_s:10.3f}"
-    if row.products_time_s is not None:
-        share = f", {row.share_of_products:.1%} of the step" if row.share_of_products else ""
-        lines.append(f"  {'its matrix products alone':30}{row.products_time_s:10.3f}{share}")
     return "\n".join([*lines, f"  {unknown}"] if unknown else lines)

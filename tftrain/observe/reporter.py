@@ -19,7 +19,7 @@ from tftrain.finetune.scorers import Scorer
 from tftrain.host import devices
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
-from tftrain.observe import goodput, memory, planned, predictions, product_time, run_page
+from tftrain.observe import goodput, memory, planned, predictions, run_page
 from tftrain.observe.goodput import Goodput
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.ledger import Ledger
@@ -91,10 +91,10 @@ class Clock:
 
     @contextlib.contextmanager
     def pause(self):
-        """Leaves out the time inside a `with` statement."""
+        """Leaves out the time inside a `with` statement, where the counts may start anew."""
         begin = time.perf_counter()
         yield
-        self._paused += time.perf_counter() - begin
+        self._paused += time.perf_counter() - max(begin, self._start)
 
     def seconds_per_step(self) -> float:
         """Returns the mean since the start; NaN before the first step."""
@@ -161,11 +161,8 @@ class Reporter:
         with self.clock.pause():
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size, run.task.sequences)
             row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
-            alone = None
-            if run.config.log.measure_products and not run.config.model.reads_examples:
-                alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))
             if self._writer:
-                planned_row = plan.row(number, seconds, alone)
+                planned_row = plan.row(number, seconds)
                 table = memory.table(row, planned_row, run.mesh.size)
                 self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 

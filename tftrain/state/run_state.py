@@ -55,7 +55,7 @@ class StepInfo(NamedTuple):
     is_nan: tf.Tensor  # bool; skipped, and not because of the loss scale alone
     culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
     bad_ranks: tf.Tensor  # fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite
-    requests: tf.Tensor  # fp32 as given to the step, the largest of all ranks
+    requests: tf.Tensor  # fp32 [requests], see `tftrain.train.step.Requests`; the largest of all ranks
     before: tf.Tensor | None = None  # `packed` of the step before, on the host: reading it waits for nothing
     packed: tf.Tensor | None = None  # all but requests and before in one vector, fp32
 

@@ -3,12 +3,15 @@
 import logging
 import statistics
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.schedules import picture, simulation, trace
 from tftrain.schedules.simulation import Durations, Event
 from tftrain.schedules.table import Kind, Table
 from tftrain.state.run_state import Run
+from tftrain.train.observers import Decision, Observer, TakenStep
+from tftrain.train.phases import Phases
 from tftrain.train.pipeline import schedule_of
 from tftrain.train.stage_clock import StageClock
 
@@ -17,6 +20,21 @@ logger = logging.getLogger(__name__)
 STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
 SECONDS_US = 1e6
 MEASURED, PLANNED = "pipeline", "pipeline_planned"
+
+
+@dataclass
+class PipelineTrace(Observer):
+    """Draws one step."""
+
+    run: Run
+    phases: Phases
+    number: int  # of the step
+
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Draws the step, if it is the one."""
+        if step.number == self.number:
+            write(self.run, self.phases.clock)
+        return Decision()
 
 
 def write(run: Run, clock: StageClock) -> None:
