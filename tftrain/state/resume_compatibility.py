@@ -3,33 +3,34 @@
 Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import phases
 from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections, without_secrets
+from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
 
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
-def kinds(config: TrainConfig) -> dict[str, str]:
-    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
-    every = {name: kind for section in sections(config) for name, kind in on_resume(section).items()}
-    if config.model.compares_samples:
+def kinds(model: ModelConfig) -> dict[str, str]:
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind, in a run of this model."""
+    every = {name: kind for section in sections(TrainConfig()) for name, kind in on_resume(section).items()}
+    if model.compares_samples:
         every["micro_batch_size"] = "named"
     return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
 
-def flag_problems(config: TrainConfig) -> list[Problem]:
-    """Returns why `--change_on_resume` can't be followed; any configuration may be given."""
-    of_kind, names = kinds(config), config.checkpoint.change_on_resume.split(",")
+def flag_problems(model: ModelConfig, change_on_resume: str) -> list[Problem]:
+    """Returns why `--change_on_resume` can't be followed; any model may be given."""
+    of_kind, names = kinds(model), change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         expected = f"it permits no change of {', '.join(unknown)}; expected some of {named}"
-        return [Problem("change_on_resume", config.checkpoint.change_on_resume, expected)]
+        return [Problem("change_on_resume", change_on_resume, expected)]
     return []
 
 
@@ -49,10 +50,20 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     """
     saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
     # Refused differences and what to give instead; differences of flags to name; lines for the log.
-    of_kind, refused, named, logged = kinds(config), {}, {}, []
+    of_kind, refused, named, logged = kinds(config.model), {}, {}, []
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
-        words, is_consumed = _phase_changes(config, saved, run, path)
+        other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
+        compared = [name for name, kind in of_kind.items() if kind == "named" and name in phases.FLAGS]
+        try:
+            consumed = int(run["progress"]["consumed_samples"])
+            now, before = (phases.ranges(each, consumed, compared) for each in (config, other))
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
+        is_consumed, words = now != before, _phase_changes(now, before, compared)
+        texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
+        if not is_consumed and len(texts) > 1:
+            words = f"other --phases after its {consumed} samples than it was saved with"
         if is_consumed and "phases" not in permitted:
             named["phases"] = words
         elif words:
@@ -89,39 +100,27 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     return logged
 
 
-def _phase_changes(
-    config: TrainConfig, saved: Mapping[str, Any], run: Mapping[str, Any], path: Path
-) -> tuple[str, bool]:
-    """Returns how phases differ from those of a checkpoint, "" if they do not; and whether in what it has consumed.
+def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:
+    """Returns how the phases of a run differ from those of a checkpoint in what it has consumed; "" if they do not.
 
-    A run without phases is one phase.
+    A run without phases is one phase. For `now` and `before`, see `phases.ranges`; `named` are the flags in them.
     """
-    named = [name for name, kind in kinds(config).items() if kind == "named" and name in phases.FLAGS]
-    other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
-    try:
-        consumed = int(run["progress"]["consumed_samples"])
-        now, before = (phases.ranges(each, consumed, named) for each in (config, other))
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
-    if now == before:
-        texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
-        return f"other --phases after its {consumed} samples than it was saved with" if len(texts) > 1 else "", False
     differing = [name for name in named if len({values[name] for _, values in (*now, *before)}) > 1]
 
     def words(ranges: list) -> str:
         flags = [(" ".join(f"{name}={values[name]}" for name in differing), end) for end, values in ranges]
         return "; ".join(f"{text} until sample {end}" for text, end in flags)
 
-    return f"--phases: {words(now)}, saved with {words(before)}", True
+    return "" if now == before else f"--phases: {words(now)}, saved with {words(before)}"
 
 
-def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
+def check_model(model: ModelConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
     """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
 
     Raises:
         CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
-    saved, of_kind, now = _flags(run, path), kinds(config), _plain(config.model)
+    saved, of_kind, now = _flags(run, path), kinds(model), _plain(model)
     differing = [
         f"--{name}={value}, saved with {saved.get(name)}"
         for name, value in now.items()

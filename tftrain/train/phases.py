@@ -27,11 +27,11 @@ class Phases:
     """
 
     def __init__(self, run: Run):
-        self._number, self._run, configs = -1, run, [phase.config for phase in run.timeline.phases]
-        self._sources = [run.task.open_source(config.data, "train", config.run.seed) for config in configs]
+        self._number, self._run, phases = -1, run, run.timeline.phases
+        self._sources = [run.task.open_source(phase.config.data, "train", phase.config.run.seed) for phase in phases]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)
-        self._held_out = [held_out.of_run(run, config) for config in configs]
+        self._held_out = [held_out.of_run(run, number) for number in range(len(phases))]
         self._step: TrainStep | None = None  # made when the phase takes its first step
 
     def begin(self) -> bool:
@@ -44,7 +44,7 @@ class Phases:
         if consumed == run.timeline.begins[self._number]:
             run.spikes.statistics = SpikeStatistics()
         self.source, self.held_out = self._sources[self._number], self._held_out[self._number]
-        run.begin_phase(run.timeline.phases[self._number].config)
+        run.begin_phase(self._number)
         done, max_steps = int(run.progress.step), run.config.run.max_steps
         steps = min(updates, max_steps - done)
         self._last, self._batches = done + steps, self._share_of_batches(consumed, steps)

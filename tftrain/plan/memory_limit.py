@@ -8,7 +8,6 @@ from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
 from tftrain.host.units import GB
-from tftrain.parallel.launcher import Launch
 from tftrain.plan import forecast, memory
 from tftrain.plan.system import of_trainer
 from tftrain.plan.workload import from_config
@@ -20,20 +19,23 @@ MARGIN = 1.2
 FORKED_RESERVE_GB = 0.25
 
 
-def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[Problem]:
+def problems(config: TrainConfig, ranks: int, local_ranks: int, forked: bool = False) -> list[Problem]:
     """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes that the data gives.
 
-    `forked` says whether the ranks of this host were forked from one process, whose pages they share.
+    `forked` says whether the `local_ranks` of this host were forked from one process, whose pages they share.
     """
     if not config.limits.check_memory or config.run.mode != "train":
         return []
-    return phases.problems(config, lambda phase: _of_phase(phase, launch, forked))
+    gpu = hardware.has_driver()
+
+    def of_phase(phase: TrainConfig) -> list[Problem]:
+        work = from_config(phase, phase.parallel.data_parallel_size(ranks), gpu=gpu, per_node=local_ranks)
+        return _problems(memory.estimate(work, of_trainer(gpu)), local_ranks, gpu, forked)
+
+    return phases.problems(config, of_phase)
 
 
-def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem]:
-    gpu, ranks = hardware.has_driver(), launch.local_size
-    work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu, per_node=ranks)
-    planned = memory.estimate(work, of_trainer(gpu))
+def _problems(planned: memory.Memory, ranks: int, gpu: bool, forked: bool) -> list[Problem]:
     shared, beside, advice = 0.0, "", ""
     if gpu:
         available, holder = min(hardware.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"
