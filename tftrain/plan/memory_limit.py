@@ -3,6 +3,8 @@
 TensorFlow itself would run out of memory after minutes, on a CPU often by a kill that gives no reason.
 """
 
+import functools
+
 from tftrain.config import phases
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
@@ -10,7 +12,7 @@ from tftrain.host import hardware
 from tftrain.host.units import GB
 from tftrain.plan import forecast, memory
 from tftrain.plan.system import of_trainer
-from tftrain.plan.workload import from_config
+from tftrain.plan.workload import Workload, from_config
 
 # The planner is wrong by up to 15%, so a run that it plans slightly too large may fit.
 MARGIN = 1.2
@@ -27,15 +29,15 @@ def problems(config: TrainConfig, ranks: int, local_ranks: int, forked: bool = F
     if not config.limits.check_memory or config.run.mode != "train":
         return []
     gpu = hardware.has_driver()
+    workload = functools.partial(from_config, gpu=gpu, per_node=local_ranks)
+    return phases.problems(
+        config,
+        lambda phase: _problems(workload(phase, phase.parallel.data_parallel_size(ranks)), local_ranks, gpu, forked),
+    )
 
-    def of_phase(phase: TrainConfig) -> list[Problem]:
-        work = from_config(phase, phase.parallel.data_parallel_size(ranks), gpu=gpu, per_node=local_ranks)
-        return _problems(memory.estimate(work, of_trainer(gpu)), local_ranks, gpu, forked)
 
-    return phases.problems(config, of_phase)
-
-
-def _problems(planned: memory.Memory, ranks: int, gpu: bool, forked: bool) -> list[Problem]:
+def _problems(work: Workload, ranks: int, gpu: bool, forked: bool) -> list[Problem]:
+    planned = memory.estimate(work, of_trainer(gpu))
     shared, beside, advice = 0.0, "", ""
     if gpu:
         available, holder = min(hardware.gpu_memory_gb("total"), default=0.0), "the smallest GPU has"

@@ -3,7 +3,7 @@
 Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,8 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
-    saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
-    # Refused differences and what to give instead; differences of flags to name; lines for the log.
-    of_kind, refused, named, logged = kinds(config.model), {}, {}, []
+    saved, of_kind = _flags(run, path), kinds(config.model)
+    found = _Differences(set(config.checkpoint.change_on_resume.split(",")))
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
         other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
@@ -60,48 +59,61 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             now, before = (phases.ranges(each, consumed, compared) for each in (config, other))
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
-        is_consumed, words = now != before, _phase_changes(now, before, compared)
         texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
-        if not is_consumed and len(texts) > 1:
-            words = f"other --phases after its {consumed} samples than it was saved with"
-        if is_consumed and "phases" not in permitted:
-            named["phases"] = words
-        elif words:
-            logged.append(f"resuming with {words}")
-    for name, now in _plain(config).items():
-        if has_phases and name in ("phases", *phases.FLAGS):
-            continue
+        if now != before:
+            found.add("phases", _phase_changes(now, before, compared), "named")
+        elif len(texts) > 1:
+            found.add("phases", f"other --phases after its {consumed} samples than it was saved with", "logged")
+    for name, value in _plain(config).items():
         kind, before = of_kind.get(name), saved.get(name)
-        if kind is None or _same(name, before, now):
-            continue
-        words = f"--{name}={now}, saved with {before}"
-        if kind == "fixed":
-            refused[words] = f"--{name}={before}"
-        elif kind == "named" and name not in permitted:
-            named[name] = words
-        else:
-            logged.append(f"resuming with {words}")
-    for what, now in data.items():
-        before = _data(run).get(what)
-        words = f"{what}: {now}, saved with {before}"
-        if before != now and what in (VOCABULARY, CHAT_TEMPLATE) and before is not None:
-            refused[words] = f"the data with that {what.removeprefix('the ')}"
-        elif before != now:
-            logged.append(f"resuming with {words}")
-    advice = [f"give {' '.join(refused.values())} or choose another checkpoint with --resume"] if refused else []
-    if named:
-        names = ",".join(named)
-        follows = set(named) == {"micro_batch_size"} and config.batch.fit_micro_batch
-        way = "resume on as many ranks" if follows else f"leave out {names}"
-        advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
-    if advice:
-        reasons = "; ".join([*refused, *named.values(), *advice])
+        if not (kind is None or _same(name, before, value) or (has_phases and name in ("phases", *phases.FLAGS))):
+            found.add(name, f"--{name}={value}, saved with {before}", kind, instead=f"--{name}={before}")
+    for what, value in data.items():
+        if (before := _data(run).get(what)) != value:
+            kind = "fixed" if what in (VOCABULARY, CHAT_TEMPLATE) and before is not None else "logged"
+            instead = f"the data with that {what.removeprefix('the ')}"
+            found.add(what, f"{what}: {value}, saved with {before}", kind, instead)
+    if advice := found.advice(config.batch.fit_micro_batch):
+        reasons = "; ".join([*found.refused, *found.named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
-    return logged
+    return found.logged
+
+
+class _Differences:
+    """What differs between a run and its checkpoint, in words.
+
+    Attributes:
+        refused: differences that can't be, and what to give instead.
+        named: differences that must be meant, by the flag that --change_on_resume must name.
+        logged: lines for the log.
+    """
+
+    def __init__(self, permitted: Collection[str]):
+        self._permitted, self.refused, self.named, self.logged = permitted, {}, {}, []
+
+    def add(self, name: str, words: str, kind: str, instead: str = "") -> None:
+        """Adds a difference of a flag, or of data, of a kind."""
+        if kind == "fixed":
+            self.refused[words] = instead
+        elif kind == "named" and name not in self._permitted:
+            self.named[name] = words
+        else:
+            self.logged.append(f"resuming with {words}")
+
+    def advice(self, fits_micro_batch: bool) -> list[str]:
+        """Returns what to do about differences that are refused or not named."""
+        instead = " ".join(self.refused.values())
+        advice = [f"give {instead} or choose another checkpoint with --resume"] if self.refused else []
+        if self.named:
+            names = ",".join(self.named)
+            follows = set(self.named) == {"micro_batch_size"} and fits_micro_batch
+            way = "resume on as many ranks" if follows else f"leave out {names}"
+            advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
+        return advice
 
 
 def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:
-    """Returns how the phases of a run differ from those of a checkpoint in what it has consumed; "" if they do not.
+    """Returns how the phases of a run differ from the phases of a checkpoint in what it has consumed.
 
     A run without phases is one phase. For `now` and `before`, see `phases.ranges`; `named` are the flags in them.
     """
@@ -111,7 +123,7 @@ def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:
         flags = [(" ".join(f"{name}={values[name]}" for name in differing), end) for end, values in ranges]
         return "; ".join(f"{text} until sample {end}" for text, end in flags)
 
-    return "" if now == before else f"--phases: {words(now)}, saved with {words(before)}"
+    return f"--phases: {words(now)}, saved with {words(before)}"
 
 
 def check_model(model: ModelConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:

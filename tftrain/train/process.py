@@ -42,7 +42,17 @@ def run(config: TrainConfig, launch: Launch) -> int:
             ranks = start.start(launch, compute.cpu_threads, config.parallel)
             end.watch_peers(ranks)
             rank_checks.before_start(config, ranks)
-        code = _work(config, ranks, end.watchdog)
+        length, longest = phases.longest(config).data.max_seq_length, config.model.max_position_embeddings
+        if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
+            logger.warning(note)
+        if ranks.is_chief and length > longest:
+            logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
+        if config.run.mode == "train":
+            code = seeds.train(config, ranks, end.watchdog)
+        else:
+            evaluate.evaluate(config, ranks, end.watchdog)
+            # The lines are all that an evaluation leaves.
+            code = ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         cause = cause_of(error, compute.deterministic)
         if cause is None and collectives.is_peer_failure(error):
@@ -53,19 +63,6 @@ def run(config: TrainConfig, launch: Launch) -> int:
     finally:
         end.begin(int(code))
     return code
-
-
-def _work(config: TrainConfig, ranks: Mesh, watchdog: Watchdog) -> ExitCode:
-    if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
-        logger.warning(note)
-    length = phases.longest(config).data.max_seq_length
-    longest = config.model.max_position_embeddings
-    if ranks.is_chief and length > longest:
-        logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
-    if config.run.mode == "train":
-        return seeds.train(config, ranks, watchdog)
-    evaluate.evaluate(config, ranks, watchdog)
-    return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE  # The lines are all that an evaluation leaves.
 
 
 class ProcessEnd:
