@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tftrain.architecture.describe import describe
-from tftrain.config.families import FAMILIES
 from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.families import FAMILIES
 from tftrain.plan.workload import from_config
 
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults}

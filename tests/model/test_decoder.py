@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tests.distributed import ROOT
 from tests.model.samples import PLAIN, dropout_key
-from tftrain.config.families import FAMILIES
 from tftrain.config.flags import parse
 from tftrain.config.train import ModelConfig, TrainConfig
 from tftrain.data.causal_source import documents
+from tftrain.families import FAMILIES
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
 from tftrain.ops.library import is_available

@@ -73,9 +73,9 @@ def train(config, mesh):
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
     infos = []
-    for batch in (token_batches if config.model.is_decoder else batches)(STEPS, samples=SAMPLES):
+    for batch in (token_batches if config.model.is_causal else batches)(STEPS, samples=SAMPLES):
         if config.data.data_dir:
-            is_decoder = config.model.is_decoder
+            is_decoder = config.model.is_causal
             batch = batch | documents(batch["input_ids"], END) if is_decoder else two_in_a_row(batch)
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.skipped), float(info.grad_norm)))

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.model.samples import PLAIN, LossSums, loss_sums
-from tftrain.config.families import FAMILIES
 from tftrain.config.train import (
     BatchConfig,
     ComputeConfig,
@@ -20,6 +19,7 @@ from tftrain.config.train import (
     RunConfig,
     TrainConfig,
 )
+from tftrain.families import FAMILIES
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
 from tftrain.train.step import TrainStep

@@ -30,7 +30,7 @@ def describe(model: ModelConfig) -> Architecture:
         heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
-        causal=model.is_decoder,
+        causal=model.is_causal,
         config=model,
     )
 
@@ -77,7 +77,7 @@ def _feed_forward(model: ModelConfig) -> FeedForward:
 def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
     """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
     width, heads = model.hidden_size, []
-    if model.is_decoder:
+    if model.is_causal:
         return heads
     # A model without a pooler has the layer and the norm of the masked words before its classifier.
     transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)

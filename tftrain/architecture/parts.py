@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from tftrain.config.rope import RopeScaling
+from tftrain.families.rope import RopeScaling
 
 
 class Variable(NamedTuple):

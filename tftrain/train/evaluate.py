@@ -10,7 +10,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.piece import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
 from tftrain.finetune.preflight import identity
-from tftrain.formats.own import NO_AVERAGE
+from tftrain.formats.run_folder import NO_AVERAGE
 from tftrain.host import devices, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.units import shown
