@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from tftrain.architecture.describe import describe
-from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config.data import DataConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.run import RunConfig
+from tftrain.config.train import TrainConfig
 from tftrain.families import FAMILIES
 from tftrain.plan.workload import from_config
 

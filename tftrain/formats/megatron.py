@@ -14,7 +14,7 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.families.bert import PRE_NORM
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError

@@ -11,7 +11,7 @@ from typing import Any
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.families.bert import POST_NORM
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_config
