@@ -19,7 +19,7 @@ def build(weights: Weights, dtype: str = "float32"):
     """The model with these weights, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
     family = Decoder if config.is_causal else BertClassifier if config.is_fine_tuned else BertPretrainer
-    return family(config, config.vocab_size, dtype, 1, initial=weights)
+    return family(config, dtype, 1, initial=weights.shard)
 
 
 def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:

@@ -37,8 +37,8 @@ CASES = {
 
 def digests(run):
     """Returns a checksum of the bits of everything that tensor parallel ranks hold whole."""
-    state, pieces = run.optimizer.state, run.task.model.pieces
-    held = {name: value for name, value in run.task.model.named_variables().items() if not pieces[name].is_divided}
+    state, shards = run.optimizer.state, run.task.model.shards
+    held = {name: value for name, value in run.task.model.named_variables().items() if not shards[name].is_divided}
     for kind, stores in {"master": state.masters, **state.slots}.items():
         held |= {f"{kind} {n}": stores[n] for n, is_whole in enumerate(state.replicated) if is_whole}
     return {name: zlib.crc32(np.asarray(value).tobytes()) for name, value in held.items()}
@@ -47,12 +47,12 @@ def digests(run):
 def check(name, mesh):
     """Trains one of `CASES` and compares the ranks of each tensor parallel group."""
     run = Run(CASES[name].resolve(mesh.size), mesh)
-    pieces, micro_batch = run.task.model.pieces, Accumulation._micro_batch
+    shards, micro_batch = run.task.model.shards, Accumulation._micro_batch
 
     def noisy(self, *args):
         found, noise = micro_batch(self, *args), 1 + 2**-9 * (1 + mesh.rank)
         pairs = zip(run.task.model.named_variables(), found.dense, strict=True)
-        return found._replace(dense=[g if pieces[name].is_divided else g * noise for name, g in pairs])
+        return found._replace(dense=[g if shards[name].is_divided else g * noise for name, g in pairs])
 
     Accumulation._micro_batch = noisy
     step = TrainStep(run)
@@ -69,7 +69,7 @@ def check(name, mesh):
     differing = [what for what, values in zip(found, every, strict=True) if len(set(values)) > 1]
     assert not differing, f"{name}: {len(differing)} of {len(found)} differ, such as {differing[:3]}"
     assert sum(before[what] != found[what] for what in found) > len(found) // 2, "nothing was trained"
-    whole = {what: found[what] for what in found if what in pieces}
+    whole = {what: found[what] for what in found if what in shards}
     every = [collectives.gather_numbers(mesh.world, value, "weight") for value in whole.values()]
     assert all(len(set(values)) == 1 for values in every), f"{name}: the data parallel ranks differ"
     if mesh.is_chief:

@@ -69,7 +69,7 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
     if config.is_fine_tuned and weights.missing:
         fault = f"no {' and no '.join(weights.missing)}, which a model for {config.task} has"
         raise FormatError(f"{weights.path}: {fault}; expected weights that were fine-tuned for it")
-    network = model_class(config)(config, config.vocab_size, dtype, seed=1, initial=weights)
+    network = model_class(config)(config, dtype, seed=1, initial=weights.shard)
     longest = min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
     length = weights.max_seq_length or int(longest)
     return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)

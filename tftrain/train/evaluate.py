@@ -94,7 +94,7 @@ def load_task(
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
         task, forward = make_task(config, mesh, joined(parts), initial), None
-        held = weights_of(task.model.held_variables(), task.model.pieces, kind)
+        held = weights_of(task.model.held_variables(), task.model.shards, kind)
     if initial:
         return task, forward, Path(initial.path), 0
     reader = resume.choose(config, mesh, functools.partial(RestoreBuffers, held))
