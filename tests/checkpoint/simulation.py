@@ -15,17 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.architecture.describe import describe
+from tftrain.architecture.shard import shard_of
 from tftrain.checkpoint import announcement, manifest, save, shard, tensor_slice
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement, SlicedBlock, SlicedTensor, series_of
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
-from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice, held_slice, renamed
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice, renamed
 from tftrain.config import data_sizes
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
-from tftrain.optim.state_layout import Bucket, StateLayout, bucket_kinds, bucket_loads, layout
+from tftrain.optim.state_layout import Bucket, StateLayout, bucket_kinds, bucket_loads, layout, slice_of
 from tftrain.parallel import rendezvous
 from tftrain.parallel.buckets import pack
 from tftrain.parallel.launcher import Launch
@@ -100,7 +101,7 @@ class Simulation:
         self.pieces: list[dict[str, TensorSlice]] = []
         self.buckets: list[list[Bucket] | None] = []
         for rank in range(self.tensor_ranks):
-            held = [held_slice(*weight[:4], rank, self.tensor_ranks) for weight in weights]
+            held = [slice_of(shard_of(*weight[:4], rank, self.tensor_ranks)) for weight in weights]
             self.pieces.append({piece.name: piece for piece in held})
             splits = parallel.splits_state and self.data_ranks > 1
             self.buckets.append(self._divide(parallel.state_split_strategy, held) if splits else None)

@@ -135,12 +135,12 @@ def wipe(run):
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, pieces, state = run.task.model.named_variables(), run.task.model.pieces, run.optimizer.state
+    named, shards, state = run.task.model.named_variables(), run.task.model.shards, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
-        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(pieces[name].whole, np.float32)) for name in named}
-        parts = {name: pieces[name].take_block(tensor) for name, tensor in tensors.items()}
+        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(shards[name].whole, np.float32)) for name in named}
+        parts = {name: shards[name].take(tensor) for name, tensor in tensors.items()}
         expected = list(parts.values())
         if state.split:
             expected = state.split.take(list(map(tf.constant, expected)).__getitem__)
@@ -231,9 +231,9 @@ def test_the_simulation_of_many_ranks_divides_the_state_as_a_run_does(runs, layo
         assert [each.piece for each in saved] == list(state.pieces_to_save())
         assert {each.piece for each in held} == set(state.restore_buffers())
         assert simulated.buckets[rank % simulated.tensor_ranks] == (state.split and state.split.buckets)
-        pieces = run.task.model.pieces
+        shards = run.task.model.shards
         assert [(name, each.replica_id) for name, each in simulated.pieces[rank % simulated.tensor_ranks].items()] == [
-            (name, pieces[name].replica_id) for name in run.task.model.named_variables()
+            (name, shards[name].replica) for name in run.task.model.named_variables()
         ]
 
 

@@ -146,7 +146,7 @@ def run_problems(train: TrainConfig, ranks: int) -> list[Problem]:
 
 def _of_trainer(config: PlanConfig) -> list[Problem]:
     """Returns why the other trainer does not run the model."""
-    if config.plan.trainer == "tftrain" or config.model.is_decoder:
+    if config.plan.trainer == "tftrain" or config.model.is_causal:
         return []
     return [Problem("trainer", config.plan.trainer, "expected tftrain, or a decoder, such as --model_family=gpt")]
 
