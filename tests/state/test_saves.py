@@ -22,6 +22,8 @@ from tftrain.state import saves
 from tftrain.state.saves import Saves
 from tftrain.train import evaluate, loop
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 20
 ALONE = Mesh()
 
