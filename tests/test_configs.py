@@ -6,7 +6,8 @@ import pytest
 
 from tests.kit.ranks import ROOT
 from tftrain.architecture.describe import describe
-from tftrain.config import flags, phases
+from tftrain.cli import flags
+from tftrain.config import phases
 from tftrain.config.fields import field_problems, sections
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig

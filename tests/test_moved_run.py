@@ -7,7 +7,7 @@ import pytest
 from tests.finetune import files
 from tests.kit.programs import done
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.formats.own import of_data
 from tftrain.parallel.mesh import Mesh

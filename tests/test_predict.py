@@ -19,8 +19,8 @@ from tests.kit.ranks import ROOT
 from tftrain import predict
 from tftrain.config.convert import Place
 from tftrain.config.fields import implementations
+from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
-from tftrain.config.train import ModelConfig
 from tftrain.formats import registry
 from tftrain.formats.weights import Weights
 from tftrain.host.text import printable

@@ -7,16 +7,32 @@ first one.
 """
 
 import itertools
+import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.bench.collectives import divide, parse
-
 FIRST_OF_A_STEP, GRADIENTS = "data.loss_weights", ("data.gradients.", "data.rows")
 WAITS, HIDDEN, EXPOSED = "#d9d9d9", "#6f9fd8", "#e3a857"
+# Ranks write to one file: a line may begin with digits of another.
+LINE = re.compile(r"\[\d*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
+KINDS = {
+    "enqueued": "Enqueued (?:tensors for \\w+: )?",
+    "performing": "Performing ",
+    "finished": "Finished performing ",
+}
+
+
+class LogLine(NamedTuple):
+    """When Horovod's thread of a rank was given tensors, began to sum them, or had summed them."""
+
+    seconds: float  # since the epoch
+    rank: int
+    kind: str  # one of KINDS
+    names: Sequence[str]
 
 
 class Sum(NamedTuple):
@@ -41,12 +57,31 @@ class Step(NamedTuple):
 
     def travelling(self, since: float = 0.0) -> float:
         """Returns the seconds, later than `since`, in which gradients travel."""
-        return divide((since, self.seconds), (), ((each.begins, each.ends) for each in self.sums))[2]
+        return covered((max(each.begins, since), min(each.ends, self.seconds)) for each in self.sums)
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Returns the seconds that are in at least one of the intervals."""
+    seconds, last = 0.0, 0.0
+    for begin, end in sorted(intervals):
+        seconds += max(0.0, end - max(begin, last))
+        last = max(last, end)
+    return seconds
+
+
+def parse(line: str) -> LogLine | None:
+    """Returns what a line of a log says; None if it is about something else."""
+    if match := LINE.search(line):
+        seconds = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").timestamp() + int(match[2]) / 1e6
+        for kind, beginning in KINDS.items():
+            if begun := re.match(beginning, match[4]):
+                return LogLine(seconds, int(match[3]), kind, re.findall(r"[^\s;,]+", match[4][begun.end() :]))
+    return None
 
 
 def steps_of(lines: Iterator[str], rank: int = 0) -> list[Step]:
     """Returns the whole steps of a rank in the lines of a log."""
-    events = [event for event in map(parse, lines) if event and event.rank == rank and event.kind != "negotiated"]
+    events = [event for event in map(parse, lines) if event and event.rank == rank]
     begins = [e.seconds for e in events if e.kind == "enqueued" and FIRST_OF_A_STEP in e.names]
     return [_step([e for e in events if a <= e.seconds < b], a, b) for a, b in itertools.pairwise(begins)]
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 from tests.finetune import files
 from tests.kit import corpora
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.data import records
 from tftrain.data.example import encode

@@ -8,7 +8,7 @@ import pytest
 from tests.kit import programs
 from tftrain import run
 from tftrain.checkpoint import manifest, shard
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop

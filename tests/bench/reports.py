@@ -73,19 +73,7 @@ TEXT = {
     },
     "profile": {f"{dtype}/{kind}": {"task": "synthetic_128", "dtype": dtype, "kind": kind}
                 for dtype in ("bf16", "fp32") for kind in ("matrix products", "elementwise and transposes", "rest")},
-    "accumulation": {f"{dtype}/{count}": {"dtype": dtype, "micro_batches": count}
-                     for dtype in ("fp32", "bf16", "fp16") for count in (1, 16, 256)},
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
-    "prepare": {row.name: row.settings for row in TABLES["prepare"].rows},
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
-    "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
-    "transports": {row.name: row.settings for row in TABLES["transports"].rows},
     "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},
-    "packing": {
-        row.name: {"packing": row.settings["packing"], "max_sequences_per_pack": row.settings["most"],
-                   "losses": [9.0, 8.0, None], "real_samples_per_step": 16.0}
-        for row in TABLES["packing"].rows
-    },
-    "pipeline": {row.name: {**row.settings, "planned_held": "16 16 16 16", "held": "16 16 16 16"}
-                 for row in TABLES["pipeline"].rows},
 }  # fmt: skip

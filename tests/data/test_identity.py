@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 
 from tests.kit import corpora
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data.preflight import identity
 
 

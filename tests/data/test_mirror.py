@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.runs import configured
 from tests.kit.servers import proxy, quick, s3, s3_server
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline, preflight
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.mirror import local_folder

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tests.kit.tf_models import tf_models
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
 
 layers, losses, models, networks = (

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.kit.ranks import started_ranks
 from tests.kit.runs import SMALL, rows
-from tftrain.config.train import LimitsConfig
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.observe.health import Health
 from tftrain.parallel.mesh import Mesh

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import rank_consistency

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from tests.kit.ranks import run_ranks
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.plan import levers

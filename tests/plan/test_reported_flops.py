@@ -6,7 +6,7 @@ from tests.plan.workloads import GPT as LARGE
 from tests.plan.workloads import resized
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.plan.published import rows
 from tftrain.plan.reported_flops import reported
 

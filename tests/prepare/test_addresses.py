@@ -130,7 +130,7 @@ def test_s3_faults_are_retried(s3, fault):
 def test_s3_that_does_not_recover_is_named(s3):
     handler, system = s3
     system.pipe("bucket/one/a.jsonl", json_lines(DOCUMENTS))
-    part = sources.Part("s3://bucket/one/a.jsonl")
+    part = sources.FilePart("s3://bucket/one/a.jsonl")
     handler.faults[:] = ["reset"] * 10000
     with pytest.raises(DataError, match=r"^s3://bucket/one/a.jsonl: .*\(tried 4 times\)"):
         list(sources.read([part], PrepareConfig()))

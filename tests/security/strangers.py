@@ -8,7 +8,7 @@ import json
 from tests.kit.servers import serving
 from tests.state.test_checkpoint_flags import FIRST, write_checkpoint
 from tftrain.checkpoint import folder
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.formats.models import DATA, outputs
 from tests.kit.ranks import run_ranks
 from tftrain import convert, run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.convert import Place
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError

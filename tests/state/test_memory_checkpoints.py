@@ -15,8 +15,8 @@ from tests.checkpoint import states
 from tests.kit.ranks import started_ranks
 from tests.kit.runs import SMALL, configured, losses, train_alone
 from tftrain.checkpoint import folder, memory_slot
-from tftrain.checkpoint.memory_slot import Part, newest_whole
-from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.memory_slot import RankCopy, newest_whole
+from tftrain.checkpoint.tensor_slice import TensorData
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import collectives, neighbour
@@ -294,7 +294,7 @@ def test_files_are_served_to_those_who_know_the_key(tmp_path):
 
 def test_the_newest_whole_copy_is_chosen_from_what_hosts_hold():
     def held(holder, count, *ranks):
-        return [Part("s", 10 * count, count, 3, rank, f"{holder}/{count}/{rank}", holder) for rank in ranks]
+        return [RankCopy("s", 10 * count, count, 3, rank, f"{holder}/{count}/{rank}", holder) for rank in ranks]
 
     def chosen(parts):
         return [part.path for part in newest_whole(parts)]

@@ -5,7 +5,7 @@ import pytest
 from tests.kit.ranks import started_ranks
 from tests.kit.runs import SMALL, losses, train_alone
 from tftrain.checkpoint import folder
-from tftrain.config.train import CheckpointConfig
+from tftrain.config.run import CheckpointConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.state.schedule import SaveSchedule
 

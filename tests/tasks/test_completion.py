@@ -12,7 +12,7 @@ from tests.formats.models import DATA
 from tests.kit import programs
 from tests.kit.programs import done
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import TrainConfig

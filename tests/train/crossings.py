@@ -23,7 +23,7 @@ from tests.formats.models import DATA
 from tests.kit.data_sets import config_of, write_corpus
 from tests.kit.ranks import run_ranks
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import TASKS
 from tftrain.config.train import TrainConfig

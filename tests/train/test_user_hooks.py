@@ -11,7 +11,7 @@ import pytest
 from tests.kit.ranks import ROOT, run_ranks
 from tests.kit.runs import SMALL, read_rows, train_alone
 from tftrain import hooks
-from tftrain.config.train import LimitsConfig
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.user_code import UserCodeError
 from tftrain.observe.watchdog import Watchdog

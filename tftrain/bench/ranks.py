@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -81,38 +81,23 @@ def measure(
     Raises:
         MeasureError: it failed, took longer, or did not print a line.
     """
-    begin, seconds = time.monotonic(), []
+    begin, seconds, sampled, ended = time.monotonic(), [], [], threading.Event()
 
     def hear(line: str) -> None:
         if len(seconds) < len(awaited) and awaited[len(seconds)] in line:
             seconds.append(time.monotonic() - begin)
 
-    _, _, memory = watched(command, environ, limit, hear)
-    if len(seconds) < len(awaited):
-        raise MeasureError(f"it did not print {awaited[len(seconds)]!r}")
-    return seconds, memory
-
-
-def watched(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    limit: float,
-    on_line: Callable[[str], object] = lambda line: None,
-    whole_tree: bool = False,
-) -> tuple[list[str], float, Memory]:
-    """Runs a command, see `execute`; returns its lines, its seconds, and its memory, see `highest_memory`."""
-    begin, sampled, ended = time.monotonic(), [], threading.Event()
-
     def watch(pid: int) -> None:
-        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended, whole_tree))
+        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended))
 
     with ThreadPoolExecutor() as pool:
         try:
-            lines = execute(command, limit, environ, watch, on_line)
+            execute(command, limit, environ, watch, hear)
         finally:
             ended.set()
-        seconds = time.monotonic() - begin
-    return lines, seconds, sampled[0].result()
+    if len(seconds) < len(awaited):
+        raise MeasureError(f"it did not print {awaited[len(seconds)]!r}")
+    return seconds, sampled[0].result()
 
 
 def memory_of(pids: Iterable[int]) -> Memory:
@@ -127,14 +112,14 @@ def memory_of(pids: Iterable[int]) -> Memory:
     return Memory(sum(sizes), max(sizes), max(threads))
 
 
-def highest_memory(root: psutil.Process, ended: threading.Event, whole_tree: bool = False) -> Memory:
-    """Measures the leaves of a tree of processes, or all, until `ended` is set; returns the highest of each figure."""
+def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
+    """Measures the leaves of a tree of processes until `ended` is set; returns the highest of each figure."""
     highest, pause = Memory(0, 0, 0), FIRST_PAUSE
     while not ended.wait(pause):
         begin = time.monotonic()
         with contextlib.suppress(psutil.Error):
             below = root.children(recursive=True)
-            parents = set() if whole_tree else {root.pid, *(process.ppid() for process in below)}
+            parents = {root.pid, *(process.ppid() for process in below)}
             current = memory_of(process.pid for process in (root, *below) if process.pid not in parents)
             highest = Memory(*map(max, highest, current))
         least = min(2 * pause, SHORTEST_PAUSE)  # A command may take less than a second.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
@@ -28,15 +28,14 @@ from tftrain.plan.workload import Workload
 
 def main(argv: Sequence[str]) -> int:
     """Plans what the command line says; returns the exit code."""
-    return program.main(
+    program = Program(
         "plan",
         PlanConfig,
-        _job,
-        argv,
         target=lambda config: f"--machine_file={config.run.machine_file}",
-        problems_of=lambda config: config.plan.problems(),
+        problems=lambda config: config.plan.problems(),
         piped=ExitCode.DONE,
     )
+    return program.main(_job, argv)
 
 
 def _job(config: PlanConfig) -> int:

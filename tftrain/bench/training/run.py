@@ -79,11 +79,6 @@ def train(
         return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()], output
 
 
-def step_seconds(metrics: Sequence[Mapping[str, Any]], warm_up: int) -> list[float]:
-    """Returns the seconds of each step after the first `warm_up`, from the rows of metrics.jsonl."""
-    return [row["step_time_s"] for row in metrics if "step_time_s" in row and row["step"] > warm_up]
-
-
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
     """Returns the figures of a run from what `train` returns; the first `warm_up` steps do not count.
 
@@ -123,15 +118,13 @@ def launch(
     seconds: float,
     module: str = "tftrain.run",
     environ: Mapping[str, str] | None = None,
-    forked_from: int = FORKED_FROM,
 ) -> str:
     """Runs a module on so many ranks of this host, without a launcher on one; returns the printed text of all ranks.
 
-    From `forked_from` ranks on, `tftrain.launch` forks them, but only those of tftrain.run. For time limit, variables
-    and errors see `execute`.
+    From `FORKED_FROM` ranks on, `tftrain.launch` forks them. For time limit, variables and errors see `execute`.
     """
     command = [sys.executable, "-m", module, *flags]
-    if ranks >= forked_from and module == "tftrain.run":
+    if ranks >= FORKED_FROM:
         command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
     elif ranks > 1:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

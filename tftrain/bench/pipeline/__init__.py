@@ -1,1 +1,0 @@
-"""Table `pipeline`: the bubble of every schedule over real ranks, beside that of its table."""
