@@ -53,17 +53,17 @@ CHIEF_PRINT_SECONDS = 1.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
-def main(argv: list[str], forked: bool = False) -> int:
-    """Runs what the command line says and returns the exit code; `tftrain.rank_server` may have forked this process."""
-    if (__name__ == "__main__" or forked) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # It ends the process at once, without a traceback.
+def main(argv: list[str]) -> int:
+    """Runs what the command line says and returns the exit code."""
     launch = launch_from_environment()
+    if (__name__ == "__main__" or launch.is_forked) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # It ends the process at once, without a traceback.
     log.configure(launch.rank, host=launch.host())
     try:
         completed, problems = read(elastic.arguments(argv, os.environ))
         if __name__ == "__main__" and not problems and elastic.supervises(completed.config, os.environ):
             return elastic.supervise(completed.config, os.environ)
-        config = checked(completed, problems, launch, forked)
+        config = checked(completed, problems, launch)
         log.configure(launch.rank, config.log.log_level, host=launch.host())
         prepare_process(config, may_restart=__name__ == "__main__")
         if completed.line:
@@ -97,9 +97,7 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     return completed._replace(config=config), problems
 
 
-def checked(
-    completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch, forked: bool = False
-) -> TrainConfig:
+def checked(completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch) -> TrainConfig:
     """Returns the configuration that a run takes, given what `read` returned: resolved, with the sizes of the data.
 
     Raises:
@@ -117,7 +115,7 @@ def checked(
             config = with_class(config)
         except ConfigError as error:
             raise ConfigError(completed.explain(error.problems)) from error
-    if problems := memory_limit.problems(config, launch, forked):
+    if problems := memory_limit.problems(config, launch):
         raise ConfigError(problems)
     if groups := config.optimizer.param_groups:
         names = [each.name for each in describe(config.model).variables()]

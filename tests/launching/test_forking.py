@@ -16,6 +16,7 @@ note("agent", os.getppid())
 assert os.getsid(0) == os.getpgid(0) == os.getpid()
 assert sys.stdin.read() == ""
 assert os.environ["WORD"] == "given" and "OPENBLAS_NUM_THREADS" not in os.environ
+assert os.environ["TFTRAIN_FORKED"] == "1"
 files = sorted(map(int, os.listdir("/proc/self/fd")))
 say(f"{os.getpid()} {len(files)}")
 say("to stderr", sys.stderr)

@@ -89,7 +89,7 @@ def test_masks_do_not_depend_on_how_the_batch_is_split():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("add", [bias_dropout_add, reference_bias_dropout_add])
-@pytest.mark.parametrize("shape", [[5, 6, 13], [5, 6, 2, 3]])  # of no multiple of the eight draws of a count
+@pytest.mark.parametrize("shape", [[5, 6, 13], [5, 6, 2, 3]])  # no multiple of the eight draws of a count
 def test_masks_do_not_depend_on_which_ranks_have_which_tokens(add, shape, ranks):
     x, bias, residual = arguments(shape, "float32")
     dy, tokens = normal(4, shape, "float32"), shape[1] // ranks

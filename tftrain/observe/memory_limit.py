@@ -20,17 +20,14 @@ MARGIN = 1.2
 FORKED_RESERVE_GB = 0.25
 
 
-def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[Problem]:
-    """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes that the data gives.
-
-    `forked` says whether the ranks of this host were forked from one process, whose pages they share.
-    """
+def problems(config: TrainConfig, launch: Launch) -> list[Problem]:
+    """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes of the data."""
     if not config.limits.check_memory or config.run.mode != "train":
         return []
-    return phases.problems(config, lambda phase: _of_phase(phase, launch, forked))
+    return phases.problems(config, lambda phase: _of_phase(phase, launch))
 
 
-def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem]:
+def _of_phase(config: TrainConfig, launch: Launch) -> list[Problem]:
     gpu, ranks = hardware.has_driver(), launch.local_size
     work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu, per_node=ranks)
     planned = memory.estimate(work, of_trainer(gpu))
@@ -41,7 +38,7 @@ def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem
         pages = planned.reserve / GB - FORKED_RESERVE_GB
         available, holder = hardware.host_memory_gb() / ranks, "this machine has"
         holder += f", for each of {ranks} ranks," if ranks > 1 else ""
-        if forked:
+        if launch.is_forked:
             planned, shared = planned._replace(reserve=FORKED_RESERVE_GB * GB), pages / ranks
             beside = f" beside {_gb(pages)} that forked ranks share"
         elif ranks > 1 and planned.minimum / GB - pages + pages / ranks <= MARGIN * available:
