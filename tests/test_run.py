@@ -22,6 +22,8 @@ from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, process
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

@@ -22,6 +22,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Run
 
+pytestmark = pytest.mark.slow
+
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 ZERO_3 = {**ZERO_2, "split_weights": True}
 # By name: ranks, precision, and how they divide the work. The vocabulary of 67 divides by nothing.

@@ -21,6 +21,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
 from tftrain.train.step import Requests, TrainStep
 
+pytestmark = pytest.mark.slow
+
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
 BASE = TrainConfig(
     model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=1, hidden_size=16, num_attention_heads=2, **PLAIN),
