@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.data_fixtures import corpus, prepare_config, prepared, prepared_packed, prepared_static
+from tests.kit.data_sets import corpus, prepare_config, prepared, prepared_packed, prepared_static
 from tftrain.host import log
 
 __all__ = ["corpus", "prepare_config", "prepared", "prepared_packed", "prepared_static"]
@@ -85,7 +85,7 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     if "tftrain.observe.plot" in sys.modules:
-        from tests import pictures
+        from tests.kit import pictures
 
         pictures.leave_out()
 
@@ -93,7 +93,7 @@ def pytest_collection_finish():
 @pytest.fixture
 def drawn_pictures():
     """Draws the curves of a run, as `pictures` says."""
-    from tests import pictures
+    from tests.kit import pictures
 
     with pictures.drawn():
         yield
@@ -146,20 +146,18 @@ RAMP = (
 @pytest.fixture(scope="session")
 def ramped(tmp_path_factory):
     """A run past the end of the ramp, with a checkpoint after the second update, in the middle of the ramp."""
-    from tests.test_run import configured
-    from tftrain.parallel.mesh import Mesh
-    from tftrain.train import loop
+    from tests.kit.runs import train_alone
 
     folder = tmp_path_factory.mktemp("ramped")
-    loop.train(configured(*RAMP, f"--output_dir={folder}", "--checkpoint_every=2"), Mesh())
+    train_alone(*RAMP, f"--output_dir={folder}", "--checkpoint_every=2")
     return folder
 
 
 @pytest.fixture(scope="session")
 def ramped_on_two(tmp_path_factory):
     """The same run on two ranks; rank 1 holds 300 MB of unused memory. Returns the folder and the output."""
-    from tests.distributed import run_ranks
-    from tests.test_run import SMALL
+    from tests.kit.ranks import run_ranks
+    from tests.kit.runs import SMALL
     from tftrain.plan.cluster import CLUSTERS
 
     folder = tmp_path_factory.mktemp("ramped_on_two")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks
-from tests.servers import proxy, quick, s3, s3_server
-from tests.test_run import losses
-from tftrain import convert, launch, predict, run
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import checked, losses
+from tests.kit.servers import proxy, quick, s3, s3_server
+from tftrain import convert, launch, predict
 from tftrain.checkpoint import folder, remote, scores
 from tftrain.checkpoint.scores import Score, Scores
 from tftrain.config.fields import ConfigError
@@ -18,7 +18,6 @@ from tftrain.data.mirror import local_folder
 from tftrain.files import addresses
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching import job
-from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, loop
 
@@ -46,7 +45,7 @@ def server(s3, prepared, tmp_path, monkeypatch):
 
 
 def configured(*flags):
-    return run.checked(*run.read(["tftrain.run", *flags]), Launch())
+    return checked(*flags, base=())
 
 
 def train(*flags):

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tftrain.architecture.describe import describe
-from tftrain.config import flags, phases
+from tftrain.cli import flags
+from tftrain.config import phases
 from tftrain.config.fields import field_problems, sections
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig

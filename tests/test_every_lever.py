@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.bad_inputs import programs
-from tests.distributed import run_ranks
+from tests.kit.programs import done
+from tests.kit.ranks import run_ranks
 from tftrain.config.convert import Place
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
@@ -80,11 +80,6 @@ def trained(request, prepare_config, tmp_path_factory):
     given = (*SMALL, *LEVERS, *LAYOUTS[request.param], f"--data_dir={data}", f"--output_dir={folder}")
     run_ranks(2, ["-m", "tftrain.run", *given])
     return folder, data
-
-
-def done(program, arguments):
-    code, lines = programs.outcome(program, arguments, 0, {})
-    assert code == 0, lines
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
 from tftrain.inference import candidates, trained_model
 from tftrain.inference.serving import report, saved_model, signatures
-from tftrain.inference.serving.signatures import Signature, Source
+from tftrain.inference.serving.signatures import ServedModel, Signature
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
@@ -140,9 +140,9 @@ def test_the_output_layer_of_a_decoder_is_in_8_bits_too(name, tables):
     from tftrain.inference.serving.quantized import quantize
 
     model = load(f"hf:{DATA / name}")
-    expected = signatures.next_token(Source(model, None, 5)).function(tf.constant([[5, 6, 7]]))["logits"]
+    expected = signatures.next_token(ServedModel(model, None, 5)).function(tf.constant([[5, 6, 7]]))["logits"]
     quantize(model.network)
-    traced = signatures.next_token(Source(model, None, 5)).traced
+    traced = signatures.next_token(ServedModel(model, None, 5)).traced
     of_words = [
         each.dtype for each in traced.variables if each.shape[0] == model.config.vocab_size and each.shape[1] > 1
     ]
@@ -177,7 +177,7 @@ def test_a_decoder_is_exported_without_text_where_its_tokenizer_has_no_ops(capsy
 
 
 def write(tmp_path, model):
-    source = Source(model, TextGraph(model), 4)
+    source = ServedModel(model, TextGraph(model), 4)
     export.write_saved_models(tmp_path, source, signatures.signatures(source))
 
 

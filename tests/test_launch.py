@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from tests.distributed import ROOT, run_ranks, started_ranks
+from tests.kit.ranks import ROOT, run_ranks, started_ranks
+from tests.kit.runs import SMALL
 from tests.plan.test_choice import MACHINE
-from tests.test_run import SMALL
 from tftrain import launch
 from tftrain.checkpoint import folder
 from tftrain.config.fields import sections

@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from tests.bad_inputs import programs
-from tests.distributed import ROOT
 from tests.formats.models import DATA
+from tests.kit.programs import done
+from tests.kit.ranks import ROOT
+from tests.kit.runs import read_rows
 from tftrain import predict
 from tftrain.config.model_source import ModelSource
 from tftrain.inference import trained_model
@@ -22,11 +23,6 @@ from tftrain.prepare.preparation import prepare
 SIZES = "--flagfile={} --num_hidden_layers=2 --hidden_size=32 --intermediate_size=48".format(
     ROOT / "configs/llama_tiny.flags"
 )
-
-
-def done(program, arguments):
-    code, lines = programs.outcome(program, arguments, 0, {})
-    assert code == 0, lines
 
 
 def printed(program, *arguments):
@@ -52,7 +48,7 @@ def run(prepare_config, tmp_path_factory):
 
 @pytest.mark.slow
 def test_it_is_resumed_with_the_flags_of_its_family(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     assert [row["step"] for row in rows if "lm_loss" in row][-1] == 4
     model = json.loads((run / "config.json").read_text())["config"]["model"]
     assert (model["activation"], model["bias"], model["tie_output"], model["num_key_value_heads"]) == (

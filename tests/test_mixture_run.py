@@ -5,9 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
-from tests import corpora
-from tests.distributed import run_ranks
-from tests.test_run import losses, rows
+from tests.kit import corpora
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import losses, rows
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.prepare.preparation import prepare
 

@@ -1,15 +1,14 @@
 """A model of ModernBERT's kind goes through every program."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from tests.bad_inputs import programs
-from tests.distributed import ROOT
 from tests.finetune import files
+from tests.kit.programs import done
+from tests.kit.ranks import ROOT
+from tests.kit.runs import read_rows
 from tftrain.config.model_source import ModelSource
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
@@ -20,11 +19,6 @@ from tftrain.prepare.preparation import prepare
 SIZES = "--flagfile={} --num_hidden_layers=3 --hidden_size=32 --intermediate_size=48 --local_attention=8".format(
     ROOT / "configs/modernbert_tiny.flags"
 )
-
-
-def done(program, arguments):
-    code, lines = programs.outcome(program, arguments, 0, {})
-    assert code == 0, lines
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,7 @@ def test_examples_have_one_text_and_every_token_of_the_documents(data):
 
 @pytest.mark.slow
 def test_the_loss_is_that_of_masked_words_alone(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     last = [row for row in rows if "mlm_loss" in row][-1]
     assert last["step"] == 4
     assert last["loss"] == last["mlm_loss"]

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from tests.bad_inputs import programs
 from tests.finetune import files
+from tests.kit.programs import done
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.formats.own import of_data
 from tftrain.parallel.mesh import Mesh
@@ -37,11 +37,6 @@ def moved(trained, tmp_path, monkeypatch):
     shutil.move(tmp_path / "first/run", tmp_path / "second/run")
     monkeypatch.chdir(tmp_path / "second")
     return tmp_path
-
-
-def done(program, arguments):
-    code, lines = programs.outcome(program, arguments, 0, {})
-    assert code == 0, lines
 
 
 def test_it_is_resumed_with_an_evaluation_from_any_folder(moved):

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.formats.models import DATA
-from tests.test_run import SMALL
+from tests.kit.runs import SMALL, read_rows
 from tftrain import notebook, predict, run
 from tftrain.config.fields import ConfigError
 
@@ -38,7 +38,7 @@ def test_the_documented_code_runs(tmp_path):
         assert f"{given}," in code
         code = code.replace(f"{given},", f"{shorter},")
     *_, loss, masks = in_fresh_process(code, tmp_path).splitlines()
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(tmp_path / "run")
     assert float(loss) == pytest.approx(next(row["eval_mlm_loss"] for row in rows if "eval_mlm_loss" in row), rel=1e-5)
     assert masks.startswith("[{'position': 3, 'candidates': [{'token': ")
 

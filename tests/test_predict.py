@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import ROOT
 from tests.formats.models import DATA
+from tests.kit.ranks import ROOT
 from tftrain import predict
 from tftrain.config.convert import Place
 from tftrain.config.fields import implementations
+from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
-from tftrain.config.train import ModelConfig
 from tftrain.formats import registry
 from tftrain.formats.weights import Weights
 from tftrain.host.text import printable
@@ -228,7 +228,7 @@ class Drawn(Weights):
 def sentencepiece():
     from collections import Counter
 
-    from tests.corpora import WORDS
+    from tests.kit.corpora import WORDS
     from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece
 
     vocabulary, model = learn_sentencepiece(Counter(dict.fromkeys(WORDS, 3)), 60, True)

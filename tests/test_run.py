@@ -9,45 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import pictures
 from tests.checkpoint import states
-from tests.distributed import run_ranks
+from tests.kit import pictures
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import SMALL, configured, losses, rows, train_alone
 from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import flags
-from tftrain.config.train import TrainConfig
 from tftrain.data import preflight
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import evaluate, loop
-
-SMALL = (
-    "--num_hidden_layers=1",
-    "--hidden_size=32",
-    "--num_attention_heads=2",
-    "--synthetic_data",
-    "--vocab_size=101",
-    "--max_seq_length=16",
-    "--learning_rate=0.01",
-    "--log_every=1",
-    "--eval_examples=128",
-)
-
-
-def configured(*args):
-    config = flags.parse(TrainConfig, ["tftrain.run", *SMALL, *args]).resolve(1)
-    return run.with_sizes(config)
-
-
-def rows(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in lines if "loss" in row], [row for row in lines if "eval_mlm_loss" in row]
-
-
-def losses(folder):
-    return [row["loss"] for row in rows(folder)[0]]
+from tftrain.train import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +35,7 @@ def whole(tmp_path_factory):
         "--eval_every=4",
     )
     with pictures.drawn():
-        loop.train(configured(*settings), Mesh())
+        train_alone(*settings)
     return folder
 
 
@@ -97,9 +70,7 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
     target = checkpoints.checkpoint_folder(tmp_path) / "step_00000004"
     shutil.copytree(checkpoints.find(whole)[0], target)
     shutil.copy(whole / "metrics.jsonl", tmp_path)
-    loop.train(
-        configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4"), Mesh()
-    )
+    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4")
     assert losses(tmp_path) == losses(whole)
     expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (whole, tmp_path))
     assert expected.keys() == found.keys()
@@ -115,7 +86,7 @@ def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(
     for path in left:
         path.mkdir()
     before = (whole / "metrics.jsonl").read_text()
-    loop.train(configured(f"--output_dir={whole}", "--global_batch_size=8", "--max_steps=8"), Mesh())
+    train_alone(f"--output_dir={whole}", "--global_batch_size=8", "--max_steps=8")
     assert "nothing to do" in capsys.readouterr().out
     assert (whole / "metrics.jsonl").read_text() == before
     assert not any(path.exists() for path in left)
@@ -142,7 +113,7 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
         "--resume=none",
         "--eval_every=-1",
     )
-    loop.train(configured(*settings), Mesh())
+    train_alone(*settings)
     assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
     aside = checkpoints.checkpoint_folder(tmp_path) / "set_aside_1"
     reports = {"metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.html"}
@@ -167,7 +138,7 @@ def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_s
         "--eval_every=-1",
         f"--resume={path}",
     )
-    loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
+    train_alone(f"--output_dir={tmp_path}", *settings)
     assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
     assert [each.name for each in checkpoints.find(tmp_path)] == ["step_00000006"]
     assert {path.name for path in (older.parent / "set_aside_1").iterdir()} == {older.name, *others}
@@ -178,7 +149,7 @@ def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
     path = checkpoints.find(whole)[0]
     changes = ("--seed=2", "--optimizer=adamw", "--gelu_form=erf", "--ln_impl=fused")
     with pytest.raises(CheckpointError) as caught:
-        loop.train(configured(f"--output_dir={tmp_path}", f"--resume={path}", *changes), Mesh())
+        train_alone(f"--output_dir={tmp_path}", f"--resume={path}", *changes)
     for expected in (
         "--seed=2, saved with 1",
         "--optimizer=adamw, saved with lamb",
@@ -198,7 +169,7 @@ def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
     with pytest.raises(
         CheckpointError, match=r"not a checkpoint of this configuration: --hidden_size=64, saved with 32"
     ):
-        loop.train(configured(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}"), Mesh())
+        train_alone(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +188,7 @@ def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
     ],
 )
 def test_levers_train(tmp_path, lever):
-    loop.train(configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", *lever), Mesh())
+    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", *lever)
     assert np.isfinite(losses(tmp_path)).all()
     assert rows(tmp_path)[0][-1]["skipped_steps"] == 0
 

@@ -5,10 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from tests.distributed import run_ranks
-from tests.test_run import SMALL, configured, losses
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import SMALL, losses, train_alone
 
 # With a constant learning rate, it does not matter how long a run means to be.
 BATCH = (
@@ -37,6 +35,6 @@ def test_many_ranks_train_as_one_and_one_goes_on_from_their_checkpoint(tmp_path,
     assert f"x {ranks // 2} ranks" in output
     assert abs(float(re.search(rf"at most (\S+)% from its total / {ranks // 2} ranks", output)[1])) < 2
     for folder in (one, many):
-        loop.train(configured(*BATCH, f"--output_dir={folder}", "--max_steps=5"), Mesh())
+        train_alone(*BATCH, f"--output_dir={folder}", "--max_steps=5")
     assert len(losses(one)) == 5
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)

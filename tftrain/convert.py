@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.convert import ConvertConfig, Place, parse_place
 from tftrain.files.complete_folder import complete_folder
 
@@ -18,9 +18,8 @@ logger = logging.getLogger("tftrain.convert")
 
 def main(argv: Sequence[str]) -> int:
     """Converts what the command line says; returns the exit code."""
-    return program.main(
-        "convert", ConvertConfig, convert, argv, target=lambda config: f"--to={config.to}", left="; nothing was written"
-    )
+    program = Program("convert", ConvertConfig, lambda config: f"--to={config.to}", left="; nothing was written")
+    return program.main(convert, argv)
 
 
 def convert(config: ConvertConfig) -> None:

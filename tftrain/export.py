@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.export import ExportConfig
 from tftrain.files.complete_folder import complete_folder
 from tftrain.host import log
@@ -28,14 +28,8 @@ LABELS = "labels.txt"
 
 def main(argv: Sequence[str]) -> int:
     """Exports what the command line says; returns the exit code."""
-    return program.main(
-        "export",
-        ExportConfig,
-        export,
-        argv,
-        target=lambda config: f"--to={config.export.to}",
-        left="; nothing was written",
-    )
+    program = Program("export", ExportConfig, lambda config: f"--to={config.export.to}", left="; nothing was written")
+    return program.main(export, argv)
 
 
 def export(config: ExportConfig) -> None:
@@ -51,7 +45,7 @@ def export(config: ExportConfig) -> None:
     from tftrain.formats import registry
     from tftrain.inference.serving import onnx_file, report
     from tftrain.inference.serving.quantized import VARIANTS
-    from tftrain.inference.serving.signatures import Source, signatures
+    from tftrain.inference.serving.signatures import ServedModel, signatures
     from tftrain.inference.serving.text_graph import TextGraph, has_ops
     from tftrain.tokenizer import tokenizer_files
 
@@ -71,7 +65,7 @@ def export(config: ExportConfig) -> None:
     for note in [*model.notes, *left_out(model, settings.format)]:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
-    source = Source(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
+    source = ServedModel(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
     built = signatures(source)
     if settings.format == "onnx":
         built = {name: signature for name, signature in built.items() if signature.is_of_ids}

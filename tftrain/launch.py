@@ -13,7 +13,9 @@ import sys
 from collections.abc import Sequence
 
 from tftrain import run
-from tftrain.config import flagfile, flags, phases
+from tftrain.cli import flagfile, flags
+from tftrain.cli.program import guarded
+from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
@@ -41,17 +43,12 @@ def main(argv: Sequence[str]) -> int:
     log.configure(program=PROGRAM)
     if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in argv):
         flags.print_help(help_text())
+    options, args, problems = split(argv[1:])
+    config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
+    wrong = {problem.flag for problem in misread + problems}
+    problems += [*misread, *(problem for problem in config.problems() if problem.flag not in wrong)]
     try:
-        options, args, problems = split(argv[1:])
-        config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
-        wrong = {problem.flag for problem in misread + problems}
-        problems += [*misread, *(problem for problem in config.problems() if problem.flag not in wrong)]
-        return launch(config, args, problems)
-    except ConfigError as error:
-        flags.refuse(PROGRAM, error)
-    except RunError as error:
-        logger.error(error)
-        return error.exit_code
+        return guarded(PROGRAM, lambda: launch(config, args, problems))
     except KeyboardInterrupt:
         return ExitCode.SIGNALLED + signal.SIGINT
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tftrain import program, run
+from tftrain import run
 from tftrain.config.fields import ConfigError, Problem, flag_name, sections
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
@@ -35,8 +35,9 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 def prepare(**flags: Any) -> None:
     """Prepares text, as `tftrain.prepare` does."""
-    config = program.checked(PrepareConfig, _command_line("prepare", PrepareConfig, flags))
     from tftrain.prepare import __main__ as prepare_program
+
+    config = prepare_program.PROGRAM.checked(_command_line("prepare", PrepareConfig, flags)[1:])
 
     with _one_rank():
         import tensorflow as tf
@@ -85,8 +86,9 @@ def evaluate(**flags: Any) -> dict[str, float]:
 def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
     """Predicts, as `tftrain.predict --format=jsonl` does; returns an object for each text."""
     argv = _command_line("predict", PredictConfig, {**flags, "format": "jsonl"})
-    config = program.checked(PredictConfig, argv, lambda config: config.problems(len(texts)))
     from tftrain import predict as predict_program
+
+    config = predict_program.program(texts).checked(argv[1:])
 
     with _one_rank():
         return [json.loads(line) for line in predict_program.predictions(config, texts)]

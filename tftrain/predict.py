@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.files.errors import DataError
 from tftrain.host import log
@@ -28,14 +28,16 @@ MAX_WARNINGS = 20
 def main(argv: Sequence[str]) -> int:
     """Predicts what the command line says; returns the exit code."""
     texts: list[str] = []
-    return program.main(
+    return program(texts).main(lambda config: predict(config, texts), argv, texts)
+
+
+def program(texts: Sequence[str]) -> Program:
+    """Returns the frame of the program, which checks its flags when it has its texts."""
+    return Program(
         "predict",
         PredictConfig,
-        lambda config: predict(config, texts),
-        argv,
         target=lambda _: "standard output",
-        problems_of=lambda config: config.problems(len(texts)),
-        arguments=texts,
+        problems=lambda config: config.problems(len(texts)),
         stream="stderr",
     )
 

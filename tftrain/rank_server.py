@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.host import log

@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 
 from tftrain.architecture.describe import describe
-from tftrain.config import flags, param_groups, phases
+from tftrain.cli import flags
+from tftrain.config import param_groups, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig

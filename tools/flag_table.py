@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.bench.config import BenchConfig
+from tftrain.cli.flags import described
 from tftrain.config.convert import ConvertConfig
 from tftrain.config.export import ExportConfig
 from tftrain.config.fields import ON_RESUME, on_resume, sections
-from tftrain.config.flags import described
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig

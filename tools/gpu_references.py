@@ -240,7 +240,7 @@ def _swiglu(random, name, dtype, rows, columns, biased):
     yield Call("TftrainSwigluGrad", [dy, gate, up, *biases], {}, outputs, what + " backward")
 
 
-FIRST_ROW = 3  # of those that a rank has of each sample, under sequence parallelism
+FIRST_ROW = 3  # the first row of each sample on a rank, under sequence parallelism
 
 
 def _dropout_add(random, name, dtype, shape, drop_below):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tftrain.bench.training import run
 from tftrain.bench.worker import MeasureError
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.host import hardware
 from tftrain.host.units import GB
 from tftrain.plan import choice, machine, memory

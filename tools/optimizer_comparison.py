@@ -48,8 +48,8 @@ MODEL = {
 MODEL |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "adam_beta2": 0.98}
 RUN = {"global_batch_size": BATCH, "max_steps": STEPS, "eval_every": EVAL_EVERY, "eval_examples": 64, "log_every": 10}
 Curve = list[tuple[int, float]]  # tokens and held-out loss
-Curves = dict[str, list[Curve]]  # of the seeds of each optimizer
-Losses = dict[str, dict[float, float]]  # of each optimizer, the final held-out loss of each value that was tried
+Curves = dict[str, list[Curve]]  # by optimizer, one for each seed
+Losses = dict[str, dict[float, float]]  # by optimizer and value that was tried, the final held-out loss
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-# Of the rows, by their kind: what must be the same, what rounding may change, and shares of right predictions, where
+# Columns by kind: what must be the same, what rounding may change, and shares of right predictions, where
 # rounding may change which token is the most probable.
 EXACT = {
     "train": (

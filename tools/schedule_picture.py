@@ -11,8 +11,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import flags
-from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.cli import flags
+from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.train import TrainConfig
 from tftrain.observe.plot import axes_of
 from tftrain.optim.schedule import learning_rate, run_length
 

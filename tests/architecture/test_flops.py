@@ -4,7 +4,7 @@ import pytest
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import forward, step
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 
 
 def products(model, v, s, p):

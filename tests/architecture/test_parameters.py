@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from tftrain.architecture.describe import describe
+from tftrain.config.data import DataConfig
 from tftrain.config.families import FAMILIES
-from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.run import RunConfig
+from tftrain.config.train import TrainConfig
 from tftrain.plan.workload import from_config
 
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults}

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from tests import corpora
 from tests.finetune import files
+from tests.kit import corpora
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.data import records
 from tftrain.data.example import encode

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs import places, programs
+from tests.bad_inputs import places
+from tests.kit import programs
 from tftrain.host import hardware
 
 TABLE = Path(__file__).with_name("table.txt")

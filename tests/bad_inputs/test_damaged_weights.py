@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from tests.bad_inputs import programs
+from tests.kit import programs
 from tftrain import run
 from tftrain.checkpoint import manifest, shard
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop

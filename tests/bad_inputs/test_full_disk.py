@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs import programs
 from tests.bad_inputs.places import MODELS, TINY
-from tests.distributed import run_ranks
+from tests.kit import programs
+from tests.kit.ranks import run_ranks
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tftrain.bench.levers import BASE, BERT_BASE, MODELS, ROWS, model_name
 from tftrain.bench.training import run
 from tftrain.bench.training.run import Figures
 from tftrain.bench.worker import ROOT, MeasureError
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 
 # Kinds of memory of a run, in bytes.

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import table, task, text, torch_worker, training

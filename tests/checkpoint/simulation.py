@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.checkpoint import announcement, manifest, piece, save, shard
-from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import DTYPES, Piece, held_piece, renamed
-from tftrain.checkpoint.placement import Block, Placement, Tensor, series_of
+from tftrain.checkpoint import announcement, manifest, save, shard, tensor_slice
+from tftrain.checkpoint.manifest import CheckpointManifest
+from tftrain.checkpoint.placement import Placement, SlicedBlock, SlicedTensor, series_of
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice, held_slice, renamed
 from tftrain.config import data_sizes
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
@@ -97,15 +97,15 @@ class Simulation:
         weights = describe(dataclasses.replace(model, vocab_size=vocab_size)).variables()
         wide = "fp32" if model.ln_dtype == "fp32" else config.compute.precision
         self._dtypes = [wide if weight.is_norm else config.compute.precision for weight in weights]
-        self.pieces: list[dict[str, Piece]] = []
+        self.pieces: list[dict[str, TensorSlice]] = []
         self.buckets: list[list[Bucket] | None] = []
         for rank in range(self.tensor_ranks):
-            held = [held_piece(*weight[:4], rank, self.tensor_ranks) for weight in weights]
+            held = [held_slice(*weight[:4], rank, self.tensor_ranks) for weight in weights]
             self.pieces.append({piece.name: piece for piece in held})
             splits = parallel.splits_state and self.data_ranks > 1
             self.buckets.append(self._divide(parallel.state_split_strategy, held) if splits else None)
 
-    def _divide(self, strategy: str, held: Sequence[Piece]) -> list[Bucket]:
+    def _divide(self, strategy: str, held: Sequence[TensorSlice]) -> list[Bucket]:
         return layout(
             strategy,
             [each.name for each in held],
@@ -133,7 +133,7 @@ class Simulation:
         """Returns the files of all ranks, with the size of their tensors as their size."""
         free, files = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)
         sizes: list[np.ndarray] = []  # of the first, the second ... file of each rank
-        rows: dict[str, dict[Piece, list[tuple[np.ndarray, ...]]]] = {}
+        rows: dict[str, dict[TensorSlice, list[tuple[np.ndarray, ...]]]] = {}
         # As `shard.pack`, one piece of all ranks after the other.
         for whole, first_piece in sorted(self._saved().items(), key=lambda each: shard_key(each[1][0][0])):
             for held, ranks, starts, stops in first_piece:
@@ -158,11 +158,11 @@ class Simulation:
             for held, parts in blocks.items():
                 ranks, numbers, starts, stops = map(np.concatenate, zip(*parts, strict=True))
                 series = series_of(np.stack([first[ranks] + numbers, starts, stops], axis=1))
-                found.append(Block(held.offset, held.shape, tuple(series)))
-            tensors[name] = Tensor("F32", next(iter(blocks)).whole, tuple(found))
+                found.append(SlicedBlock(held.offset, held.shape, tuple(series)))
+            tensors[name] = SlicedTensor("F32", next(iter(blocks)).whole, tuple(found))
         return Placement(written, tensors)
 
-    def _saved(self) -> Mapping[str, list[tuple[Piece, np.ndarray, np.ndarray, np.ndarray]]]:
+    def _saved(self) -> Mapping[str, list[tuple[TensorSlice, np.ndarray, np.ndarray, np.ndarray]]]:
         """Returns, by tensor, the blocks that ranks save: the block, the ranks, and starts and stops of ranges."""
         found: dict[str, list] = {}
         for tensor_rank, (pieces, buckets) in enumerate(zip(self.pieces, self.buckets, strict=True)):
@@ -171,7 +171,7 @@ class Simulation:
                 for data_rank in range(self.data_ranks):
                     rank = tensor_rank + self.tensor_ranks * data_rank
                     for held in self.layout_of(rank).saved():
-                        block = Piece.block(
+                        block = TensorSlice.block(
                             held.piece.name, held.piece.whole, "F32", held.piece.offset, held.piece.shape
                         )
                         cut = (np.array([number]) for number in (rank, held.piece.start, held.piece.stop))
@@ -202,7 +202,7 @@ class Simulation:
         last = self.ranks - 1
         sampled = sampled or sorted({0, min(1, last), last // 3, last // 2, max(last - 1, 0), last})
         saved = self.checkpoint()
-        text = manifest.encode(Manifest(1, saved, {}))
+        text = manifest.encode(CheckpointManifest(1, saved, {}))
         begin = time.process_time()
         placement = manifest.decode(text, manifest.NAME).files
         seconds = time.process_time() - begin
@@ -243,7 +243,9 @@ class Simulation:
             read[name] = placement.files[name].bytes
             if name not in checked:
                 stored = placement[name].pieces
-                read[name] = sum(s.nbytes for s in stored if s.name in by_name and piece.overlap(s, by_name[s.name]))
+                read[name] = sum(
+                    s.nbytes for s in stored if s.name in by_name and tensor_slice.overlap(s, by_name[s.name])
+                )
         return read
 
     def reductions(self) -> list[list[int]]:
@@ -274,7 +276,7 @@ class Simulation:
         return reduced, max(gathered)
 
 
-def shard_key(held: Piece) -> tuple[int, str]:
+def shard_key(held: TensorSlice) -> tuple[int, str]:
     """Returns what `shard.in_file_order` sorts by; all pieces of the state are fp32."""
     return -DTYPES[held.dtype].itemsize, held.name
 

@@ -9,9 +9,9 @@ import numpy as np
 import safetensors.numpy
 
 from tftrain.checkpoint import save
-from tftrain.checkpoint.piece import DTYPES, Piece, TensorData, coverage_error
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice, coverage_error
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -32,7 +32,7 @@ def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, numb
 def whole_pieces(tensors):
     """Returns tensors as what a lone rank owns."""
     return [
-        TensorData(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1))
+        TensorData(TensorSlice.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1))
         for name, value in tensors.items()
     ]
 

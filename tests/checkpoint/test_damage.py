@@ -10,10 +10,10 @@ import safetensors.numpy
 from tests.checkpoint import states
 from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt, complete, write
-from tftrain.checkpoint.source import Source
+from tftrain.checkpoint.source import ShardFile
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 
 SHARD = "shard_00000_000.safetensors"
 RANDOM = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def saved(tmp_path):
         for name, value in TENSORS.items():
             cut = (0, value.size // 2) if rank == 0 else (value.size // 2, value.size)
             if cut[0] < cut[1]:
-                piece = Piece.block(name, value.shape, states.NAMES[value.dtype], elements=cut)
+                piece = TensorSlice.block(name, value.shape, states.NAMES[value.dtype], elements=cut)
                 owned.append(TensorData(piece, value.reshape(-1)[slice(*cut)]))
         write(attempt, owned)
     return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False)
@@ -47,7 +47,7 @@ def read_all(path):
     reader.verify()
     for name, (dtype, shape) in reader.tensors.items():
         if name in TENSORS:
-            found = reader.read(Piece.block(name, shape, dtype))
+            found = reader.read(TensorSlice.block(name, shape, dtype))
             np.testing.assert_array_equal(found, TENSORS[name])
 
 
@@ -70,7 +70,7 @@ def test_the_safetensors_library_reads_the_same(saved):
 
 def test_a_tensor_that_is_not_there_or_another_one_is_named(saved):
     reader = Reader(saved)
-    for wanted in (Piece.block("master/c", (2,), "F32"), Piece.block("master/a", (3, 5), "F32")):
+    for wanted in (TensorSlice.block("master/c", (2,), "F32"), TensorSlice.block("master/a", (3, 5), "F32")):
         with pytest.raises(CheckpointError, match=wanted.name):
             reader.read(wanted)
 
@@ -245,7 +245,7 @@ def load(saved, size):
 
 
 def load_file(path, expected):
-    with Source(path, expected.bytes, np.empty(100, np.uint8), alone=False) as source:
+    with ShardFile(path, expected.bytes, np.empty(100, np.uint8), alone=False) as source:
         return list(shard.load(source, expected))
 
 
@@ -284,7 +284,7 @@ def test_what_the_safetensors_library_has_written_is_read(tmp_path):
     path = tmp_path / "x.safetensors"
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     path.write_bytes(safetensors.numpy.save({"a": value}))
-    written = shard.Written(path.stat().st_size, {}, (Piece.block("a", (2, 3), "F32"),))
+    written = shard.Written(path.stat().st_size, {}, (TensorSlice.block("a", (2, 3), "F32"),))
     ((_, found),) = load_file(path, written)
     np.testing.assert_array_equal(found, value.reshape(-1))
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.checkpoint import states
 from tftrain.checkpoint import folder, save
-from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 
 SIZE = 640
 WHOLE = np.arange(SIZE, dtype=np.float32)
@@ -58,7 +58,7 @@ OPERATIONS = Operations()
 
 
 def piece_of(rank, ranks):
-    return Piece.block("master/x", (SIZE,), "F32", elements=(SIZE * rank // ranks, SIZE * (rank + 1) // ranks))
+    return TensorSlice.block("master/x", (SIZE,), "F32", elements=(SIZE * rank // ranks, SIZE * (rank + 1) // ranks))
 
 
 def tensors_of(rank, ranks):

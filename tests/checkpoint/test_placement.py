@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.checkpoint.states import coverage
-from tftrain.checkpoint import announcement, manifest, piece, placement
-from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint import announcement, manifest, placement, tensor_slice
+from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.shard import Written, in_file_order
+from tftrain.checkpoint.tensor_slice import TensorSlice
 
 DIGESTS = {"xxh3_128": "0" * 32, "sha256": "0" * 64}
 
@@ -32,7 +32,7 @@ def files(draw):
             cuts = [0, *sorted(draw(some.sampled_from([inner, even]))), size]
             for rank, cut in enumerate(itertools.pairwise(cuts)):
                 if cut[0] < cut[1]:
-                    one = Piece.block(f"t{number}", whole, "F32", (low, 0), (high - low, whole[1]), cut)
+                    one = TensorSlice.block(f"t{number}", whole, "F32", (low, 0), (high - low, whole[1]), cut)
                     held.setdefault(f"shard_{rank * blocks + block:05d}_000.safetensors", []).append(one)
     return {
         name: Written(sum(each.nbytes for each in held[name]), DIGESTS, tuple(in_file_order(held[name])))
@@ -51,7 +51,7 @@ def announced(files):
 def test_a_manifest_holds_the_pieces_of_every_file(files):
     made = announced(files)
     assert dict(made) == files == dict(Placement.of(files))
-    read = manifest.decode(manifest.encode(Manifest(1, made, {})), "x")
+    read = manifest.decode(manifest.encode(CheckpointManifest(1, made, {})), "x")
     assert dict(read.files) == files
     assert placement.nbytes(made) == {name: sum(each.nbytes for each in file.pieces) for name, file in files.items()}
 
@@ -66,12 +66,12 @@ def test_the_files_with_elements_of_a_piece_are_found(files, data):
     start = data.draw(some.integers(0, int(np.prod(shape)) - 1))
     stop = data.draw(some.integers(start + 1, int(np.prod(shape))))
     held = [each for file in files.values() for each in file.pieces if each.name == name]
-    wanted = [Piece.block(name, whole, "F32", lows, shape, (start, stop)), *held]
+    wanted = [TensorSlice.block(name, whole, "F32", lows, shape, (start, stop)), *held]
     for one in wanted:
         expected = {
             file
             for file, about in files.items()
-            if any(each.name == name and piece.overlap(each, one) for each in about.pieces)
+            if any(each.name == name and tensor_slice.overlap(each, one) for each in about.pieces)
         }
         assert made.holders(one) == expected
     assert coverage(held) is None
@@ -95,7 +95,7 @@ def test_what_is_no_announcement_is_refused(content):
 def test_ranks_that_contradict_each_other_are_refused():
     ranks = announcement.Announced()
     for number, whole in enumerate(((4,), (5,))):
-        piece = Piece.block("x", whole, "F32", elements=(2 * number, 2 * number + 2))
+        piece = TensorSlice.block("x", whole, "F32", elements=(2 * number, 2 * number + 2))
         ranks.add(announcement.encode({f"shard_{number:05d}_000.safetensors": Written(99, DIGESTS, (piece,))}))
     with pytest.raises(ValueError, match=r"x is F32 \[4\] on one rank, and F32 \[5\] on another"):
         ranks.placement()
@@ -106,19 +106,19 @@ def test_ranks_with_equal_parts_are_one_series():
     part = size // ranks
     files = {
         f"shard_{rank:05d}_000.safetensors": Written(
-            999, DIGESTS, (Piece.block("x", (size,), "F32", elements=(rank * part, (rank + 1) * part)),)
+            999, DIGESTS, (TensorSlice.block("x", (size,), "F32", elements=(rank * part, (rank + 1) * part)),)
         )
         for rank in range(ranks)
     }
     (block,) = announced(files).tensors["x"].blocks
-    assert block.series == (placement.Series(0, 0, part, ranks, 1, part),)
+    assert block.series == (placement.SliceSeries(0, 0, part, ranks, 1, part),)
 
 
 def test_files_are_numbered_by_their_names_whatever_the_order_of_the_ranks():
     """The name of a thousandth file sorts before that of the second one."""
     names = [f"shard_00000_{number:03d}.safetensors" for number in (1, 1000, 0)]
     files = {
-        name: Written(99, DIGESTS, (Piece.block("x", (3,), "F32", elements=(start, start + 1)),))
+        name: Written(99, DIGESTS, (TensorSlice.block("x", (3,), "F32", elements=(start, start + 1)),))
         for start, name in enumerate(names)
     }
     assert dict(announced(files)) == files

@@ -11,8 +11,8 @@ from tests.checkpoint import states
 from tftrain.checkpoint import memory, shard
 from tftrain.checkpoint import reader as reading
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece
-from tftrain.checkpoint.source import Source
+from tftrain.checkpoint.source import ShardFile
+from tftrain.checkpoint.tensor_slice import TensorSlice
 
 RANDOM = np.random.default_rng(0)
 TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) for size in (1, 7, 50, 3000)} | {
@@ -28,7 +28,7 @@ def reader(request, tmp_path, monkeypatch):
     """
     monkeypatch.setattr(shard, "SHARD_BYTES", 100)
     monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
-    monkeypatch.setattr(Source, "_cached", lambda *_: request.param < memory.PAGE_BYTES)
+    monkeypatch.setattr(ShardFile, "_cached", lambda *_: request.param < memory.PAGE_BYTES)
     return states.saved(tmp_path, TENSORS)
 
 
@@ -36,11 +36,12 @@ def whole_and_parts():
     """Returns a whole tensor, random ranges and blocks, and a scalar, and what each of them is."""
     found = {}
     for name, value in TENSORS.items():
-        found[Piece.block(name, value.shape, states.NAMES[value.dtype])] = value
+        found[TensorSlice.block(name, value.shape, states.NAMES[value.dtype])] = value
     for name, value in list(TENSORS.items())[:4]:
         start, stop = sorted(RANDOM.choice(value.size + 1, 2, replace=False))
-        found[Piece.block(name, value.shape, "F32", elements=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
-        found[Piece.block(name, value.shape, "F32", (0, 1), (len(value), 2))] = value[:, 1:]
+        cut = slice(int(start), int(stop))
+        found[TensorSlice.block(name, value.shape, "F32", elements=(cut.start, cut.stop))] = value.reshape(-1)[cut]
+        found[TensorSlice.block(name, value.shape, "F32", (0, 1), (len(value), 2))] = value[:, 1:]
     return found
 
 
@@ -94,7 +95,7 @@ def test_digests_are_those_of_the_files(reader):
 
 
 def test_what_the_checkpoint_lacks_is_left_out_until_it_is_asked_for(reader):
-    piece = Piece.block("master/nothing", (3,), "F32")
+    piece = TensorSlice.block("master/nothing", (3,), "F32")
     reader.verify(wanted=memory.arrays([piece]))
     with pytest.raises(CheckpointError, match="master/nothing is missing"):
         reader.read(piece)

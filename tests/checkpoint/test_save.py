@@ -14,9 +14,9 @@ import pytest
 from tests.checkpoint import states
 from tftrain.checkpoint import folder, save, shard
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.files import durable
 
 
@@ -176,7 +176,7 @@ def two_ranks(output_dir, number=1):
     folder.checkpoint_folder(output_dir).mkdir(exist_ok=True)
     value = np.arange(6, dtype=np.float32)
     cuts = ((0, 2), (2, 6))
-    tensors = [[TensorData(Piece.block("x", (6,), "F32", elements=cut), value[slice(*cut)])] for cut in cuts]
+    tensors = [[TensorData(TensorSlice.block("x", (6,), "F32", elements=cut), value[slice(*cut)])] for cut in cuts]
     return [Attempt(output_dir, 1, number, rank, 2) for rank in range(2)], tensors
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from tests.checkpoint import simulation
 from tests.checkpoint.simulation import Simulation, requests
-from tftrain.checkpoint import manifest, shard
-from tftrain.checkpoint.manifest import Manifest
-from tftrain.config import flags
+from tftrain.checkpoint import manifest, shard, tensor_slice
+from tftrain.checkpoint.manifest import CheckpointManifest
+from tftrain.cli import flags
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 
@@ -39,7 +39,7 @@ def test_the_checkpoint_of_all_ranks_is_what_each_rank_writes(args, monkeypatch)
     assert saved.files.keys() == written.keys()
     for name, file in written.items():
         assert saved.files[name].bytes == sum(each.nbytes for each in file.pieces)
-    read = manifest.decode(manifest.encode(Manifest(1, saved, {})), "x").files
+    read = manifest.decode(manifest.encode(CheckpointManifest(1, saved, {})), "x").files
     for rank in range(12):
         found, wanted = simulated.read_by(rank, read), [held.piece for held in simulated.layout_of(rank).held()]
         expected = {name for name, file in written.items() if any(shard_has(file, each) for each in wanted)}
@@ -48,7 +48,7 @@ def test_the_checkpoint_of_all_ranks_is_what_each_rank_writes(args, monkeypatch)
 
 
 def shard_has(file, wanted):
-    return any(simulation.piece.overlap(each, wanted) for each in file.pieces if each.name == wanted.name)
+    return any(tensor_slice.overlap(each, wanted) for each in file.pieces if each.name == wanted.name)
 
 
 # Without tensor parallel ranks, the same functions do the same in a third of the time.

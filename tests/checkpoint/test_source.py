@@ -11,7 +11,7 @@ import pytest
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory import PAGE_BYTES
-from tftrain.checkpoint.source import Source
+from tftrain.checkpoint.source import ShardFile
 
 RANDOM = np.random.default_rng(0)
 SIZES = (0, 1, PAGE_BYTES - 1, PAGE_BYTES, 3 * PAGE_BYTES, 9 * PAGE_BYTES + 5)
@@ -29,7 +29,7 @@ def written(tmp_path, size):
 
 
 def opened(path, size, alone=True, pages=2):
-    return Source(path, size, memory.blocks(1, pages * PAGE_BYTES)[0], alone)
+    return ShardFile(path, size, memory.blocks(1, pages * PAGE_BYTES)[0], alone)
 
 
 def bytes_of(source, begin, end):

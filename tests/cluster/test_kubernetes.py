@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.cluster.mpijob_schema import MPI_JOB
-from tests.distributed import ROOT
-from tftrain.config import flags
+from tests.kit.ranks import ROOT
+from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.launching import config as launching

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.distributed import ROOT
 from tests.hosts.test_mpirun_and_slurm import losses
+from tests.kit.ranks import ROOT
 
 SMALL = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=101"),

@@ -3,7 +3,7 @@
 import pytest
 
 from tftrain import run
-from tftrain.config.flags import read
+from tftrain.cli.flags import read
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.launcher import Launch

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tftrain.config import phases, ramp
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.run import RunConfig
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 
 PLAIN = TrainConfig(run=RunConfig(output_dir="x"), data=DataConfig(synthetic_data=True, masked_lm_prob=0.2))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data import pipeline
 from tftrain.data.causal_source import documents
 from tftrain.data.manifest import read_manifest

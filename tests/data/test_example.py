@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.corpora import standard_example
+from tests.kit.corpora import standard_example
 from tftrain.data.example import canonical, decode, encode
 from tftrain.files.errors import DataError
 

@@ -5,8 +5,8 @@ import shutil
 
 import numpy as np
 
-from tests import corpora
-from tftrain.config.train import DataConfig
+from tests.kit import corpora
+from tftrain.config.data import DataConfig
 from tftrain.data.preflight import identity
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies
 
 from tests.data.test_length_buckets import LENGTHS, Lengths
 from tests.data.test_mixture import SEED, mixed, source_of
+from tftrain.config.data import DataConfig
 from tftrain.config.ramp import Ramp
-from tftrain.config.train import DataConfig
 from tftrain.data import pipeline
 from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets

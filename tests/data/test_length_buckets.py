@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import SEED, joined, same, text_of
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data.example_source import ExampleSource
 from tftrain.data.length_buckets import WINDOW, LengthBuckets
 from tftrain.data.pipeline import open_source, train_batches

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.servers import proxy, quick, s3, s3_server
-from tests.test_run import configured
-from tftrain.config.train import DataConfig
+from tests.kit.runs import configured
+from tests.kit.servers import proxy, quick, s3, s3_server
+from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline, preflight
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.mirror import local_folder

@@ -6,11 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from tests import corpora
 from tests.data.test_pipeline import joined
+from tests.kit import corpora
 from tftrain.config import mixture
+from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.data import preflight
 from tftrain.data.mixture import Mixture, read_prepared
 from tftrain.data.pipeline import eval_batches, open_source, train_batches

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
-from tftrain.config.train import DataConfig
+from tests.kit import corpora
+from tftrain.config.data import DataConfig
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches, open_source, train_batches

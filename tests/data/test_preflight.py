@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.config.data_sizes import predictions
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.corpora import write_tfrecords
+from tests.kit.corpora import write_tfrecords
 from tftrain.data import record_index, records
 from tftrain.data.records import RecordSet, load_offsets, match_files, write_records
 from tftrain.files.errors import DataError

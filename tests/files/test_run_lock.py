@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from tests.distributed import ROOT, run_ranks, started_ranks
-from tests.test_run import SMALL
+from tests.kit.ranks import ROOT, run_ranks, started_ranks
+from tests.kit.runs import SMALL
 from tftrain.checkpoint import folder
 from tftrain.files.run_lock import NAME, RunLock
 from tftrain.host.exit_codes import ExitCode

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.finetune.files import squad, tokenizer, write_squad
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import squad_answers

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from tftrain.config.data import DataConfig
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll, examples, tables
 from tftrain.finetune.preflight import read_split, with_model_labels

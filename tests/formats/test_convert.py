@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from tests.bad_inputs import programs
 from tests.checkpoint import states
 from tests.formats.models import DATA, outputs
-from tests.tf_models import tf_models
+from tests.kit import programs
+from tests.kit.tf_models import tf_models
 from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_config, hugging_face_tables, registry, tf1, tf_checkpoint
 from tftrain.formats.object_based import VALUE

@@ -9,9 +9,9 @@ import numpy as np
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.shard import DIGESTS
+from tftrain.checkpoint.tensor_slice import TensorSlice
 
 MANIFEST = "manifest.json"
 
@@ -54,7 +54,7 @@ class CheckpointManifest(Target):
 
     def _check(self, reader):
         for name, value in self._tensors.items():
-            found = reader.read(Piece.block(name, value.shape, {"f": "F32", "i": "I64"}[value.dtype.kind]))
+            found = reader.read(TensorSlice.block(name, value.shape, {"f": "F32", "i": "I64"}[value.dtype.kind]))
             assert found.tobytes() == value.tobytes(), name
 
 
@@ -86,4 +86,4 @@ class Safetensors(CheckpointManifest):
             return
         # Whoever seals a file may put other numbers into it.
         for name, (dtype, shape) in reader.tensors.items():
-            reader.read(Piece.block(name, shape, dtype))
+            reader.read(TensorSlice.block(name, shape, dtype))

@@ -10,8 +10,9 @@ import numpy as np
 
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
+from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import Sizes
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.data import manifest, preflight
 from tftrain.data.example import encode
 from tftrain.data.manifest import Manifest, Shard

@@ -2,7 +2,7 @@
 
 from tests.fuzz.harness import LONGEST_MESSAGE, Target
 from tests.fuzz.mutations import mutate
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 

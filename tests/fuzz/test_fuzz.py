@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from tests.distributed import run_ranks
 from tests.fuzz import harness
 from tests.fuzz.targets import TARGETS
+from tests.kit.ranks import run_ranks
 
 
 @pytest.mark.parametrize("cases", [8, pytest.param(40, marks=pytest.mark.nightly)])

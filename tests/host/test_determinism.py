@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain.host import determinism
 from tftrain.host.exit_codes import ExitCode
 

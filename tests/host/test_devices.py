@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.bad_inputs.places import TINY
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain.host import devices
 
 

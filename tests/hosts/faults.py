@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.distributed import run_ranks
 from tests.hosts import training
 from tests.hosts.network import ROOT, Host, network
 from tests.hosts.training import FLAGS, RANKS, Final, Job, Outcome, final
+from tests.kit.ranks import run_ranks
 from tftrain.host.exit_codes import ExitCode
 
 Hosts = Mapping[str, Host]

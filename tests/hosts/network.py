@@ -14,11 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
+
+from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount")
@@ -151,11 +152,8 @@ class Host(Namespaces):
         with log.open("wb") as file:
             program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
             self._sshd = subprocess.Popen(self.command(program, "-D", "-e"), stdin=subprocess.DEVNULL, stderr=file)
-        end = time.monotonic() + SECONDS
-        while "listening on 0.0.0.0" not in (text := log.read_text()):
-            assert self._sshd.poll() is None, text
-            assert time.monotonic() < end, text
-            time.sleep(0.02)
+        is_running = lambda: self._sshd.poll() is None  # noqa: E731
+        wait_until(lambda: "listening on 0.0.0.0" in log.read_text(), SECONDS, log.read_text, is_running)
 
     def stop_sshd(self) -> None:
         """Ends the sshd that listens; connections that it has accepted stay."""

@@ -13,11 +13,12 @@ import time
 import pytest
 
 from tests.crash_matrix.matrix import TRAINING
-from tests.distributed import run_ranks
 from tests.hosts import training
 from tests.hosts.faults import FAULTS, differences, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
 from tests.hosts.training import FLAGS, Job, final
+from tests.kit.ranks import run_ranks
+from tests.kit.waiting import wait_until
 from tests.launching.fakes import command_of
 from tests.supervise.test_elastic_job import RUN, Hosts, losses
 from tftrain.host.exit_codes import ExitCode
@@ -53,9 +54,7 @@ def test_two_hosts_have_the_losses_of_one(tmp_path, launcher, ranks):
     with network(tmp_path / "network", "node1", "node2") as hosts:
         command = launcher(*SHORT, f"--output_dir={tmp_path / 'run'}", places=f"node1:{ranks},node2:{ranks}")
         job = Job(hosts, "node1", command, tmp_path / "log")
-        while not len(job.ranks("node1")) == len(job.ranks("node2")) == ranks:
-            assert job.is_running, job.output
-            time.sleep(0.05)
+        job.wait_until(lambda: len(job.ranks("node1")) == len(job.ranks("node2")) == ranks, SECONDS)
         outcome = job.outcome(SECONDS)
     assert outcome.code == 0, outcome.output
     assert outcome.left == []
@@ -173,14 +172,10 @@ def test_ranks_end_when_the_host_of_the_launcher_no_longer_answers(tmp_path):
     with network(tmp_path / "network", "login", "node1") as hosts:
         command = command_of(script, 2, limits, {"hosts": "node1:2"})
         job = Job(hosts, "login", ["env", f"NOTES={tmp_path}", *command], tmp_path / "log")
-        while job.output.count("runs") < 2:
-            assert job.is_running, job.output
-            time.sleep(0.05)
+        job.wait_until(lambda: job.output.count("runs") == 2, SECONDS)
         begin = time.monotonic()
         job.fault(hosts["login"].disconnect)
-        while programs := [p for p in hosts["node1"].processes() if "sshd" not in p.name()]:
-            assert time.monotonic() < begin + 90, programs
-            time.sleep(0.5)
+        wait_until(lambda: all("sshd" in process.name() for process in hosts["node1"].processes()), 90)
         seconds = time.monotonic() - begin
         outcome = job.outcome(30)
     assert seconds > 45

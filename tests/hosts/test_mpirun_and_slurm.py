@@ -4,7 +4,6 @@ The hosts are network namespaces, see with_hosts.sh. Nightly: `tests/parallel/te
 `tests/parallel/test_launcher.py` test how the ranks of a launcher find their places, without hosts.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -13,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kit.runs import losses
 
 ROOT = Path(__file__).parents[2]
 WITH_HOSTS = ROOT / "tests" / "hosts" / "with_hosts.sh"
@@ -63,11 +64,6 @@ def run(folder, command, code=0, **environ):
     )
     assert done.returncode == code, done.stdout
     return done.stdout
-
-
-def losses(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row["loss"] for row in lines if "loss" in row]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import psutil
 from tests.crash_matrix.matrix import TRAINING, rows, shards
 from tests.crash_matrix.training import QUIET
 from tests.hosts.network import ROOT, Host
+from tests.kit.waiting import wait_until
 
 RANKS, PLACES = 4, "node1:2,node2:2"
 FLAGS = (*TRAINING, "--tensor_parallel_size=2", "--split_opt_state")
@@ -93,11 +94,11 @@ class Job:
 
     def wait_for(self, text: str, seconds: float) -> None:
         """Waits until the launcher has printed a text."""
-        end = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.is_running, f"the job ended before {text!r}:\n{self.output}"
-            assert time.monotonic() < end, f"{text!r} was not printed in {seconds} s:\n{self.output}"
-            time.sleep(0.05)
+        self.wait_until(lambda: text in self.output, seconds)
+
+    def wait_until(self, is_true: Callable[[], bool], seconds: float) -> None:
+        """Waits until a condition holds while the launcher runs."""
+        wait_until(is_true, seconds, lambda: self.output, lambda: self.is_running)
 
     def fault(self, act: Callable[[], None]) -> None:
         """Does something to the job and counts the seconds from now on."""

@@ -15,7 +15,7 @@ from tftrain.formats.hugging_face_config import special_ids
 from tftrain.inference import generation, trained_model
 from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
 from tftrain.inference.serving import saved_model, signatures
-from tftrain.inference.serving.signatures import Source
+from tftrain.inference.serving.signatures import ServedModel
 from tftrain.model.key_value_cache import CachedDecoder
 from tftrain.model.registry import model_class
 
@@ -127,7 +127,7 @@ def test_a_piece_waits_for_what_may_be_a_stop_string():
 def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
     """With a temperature, tokens depend on the seed alone, and those after the end token are end tokens."""
     model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}"))
-    source = Source(model, None, 5)
+    source = ServedModel(model, None, 5)
     saved_model.write(tmp_path / "1", source, {"generate": signatures.generate(source)})
     generate = tf.saved_model.load(str(tmp_path / "1")).signatures["generate"]
     texts, most = [np.array(ids, np.int32) for ids in ([5, 9, 100], [7], [3, 250, 60, 8])], 12
@@ -161,7 +161,7 @@ def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
     def generated(tokenizer):
         ends = model._replace(tokenizer=tokenizer)
         _, (found,) = Generator(ends, 6, GREEDY)(text)
-        function = signatures.generate(Source(ends, None, 5)).function
+        function = signatures.generate(ServedModel(ends, None, 5)).function
         tokens = function(tf.constant(text), tf.constant([3]), 6, tf.constant(0.0), tf.constant(1.0), tf.constant(0))
         ids, length = tokens["output_ids"].numpy()[0], int(tokens["lengths"][0])
         assert vocabulary.decode(ids[:length]) == found
@@ -181,7 +181,7 @@ def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
 
 def test_an_export_names_the_inputs_that_ask_for_more_positions_than_the_model_has():
     model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_gpt2'}"))
-    function = tf.function(signatures.generate(Source(model, None, 5)).function)
+    function = tf.function(signatures.generate(ServedModel(model, None, 5)).function)
     settings = tf.constant(0.0), tf.constant(1.0), tf.constant(0)
     text = tf.constant([[5, 9, 100]]), tf.constant([3])
     assert function(*text, tf.constant(17), *settings)["output_ids"].shape == [1, 17]

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.kit.fork_server import ROOT
+from tests.kit.waiting import wait_until
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.job import Limits
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 20
 LIMITS = Limits(save=10, connected=1.5, starting=1.5, terminate=0.7, kill=3)
 
@@ -50,6 +50,8 @@ import json, sys
 from tftrain.host import log
 from tftrain.host.exit_codes import RunError
 from tftrain.launching import hosts, job
+from tests.kit.fork_server import ROOT
+from tests.kit.waiting import wait_until
 from tftrain.launching.config import LaunchConfig
 options, limits, command, fork_server = json.loads(sys.argv[1])
 config = LaunchConfig(**options)
@@ -87,11 +89,12 @@ class FakeJob:
 
     def wait_for(self, text: str, count: int = 1, stream: str = "stdout") -> None:
         """Waits until a text has been printed `count` times."""
-        end = time.monotonic() + SECONDS
-        while self.output(stream).count(text) < count:
-            assert self.process.poll() is None, f"ended before {text!r}:\n{self.everything()}"
-            assert time.monotonic() < end, f"{text!r} was not printed:\n{self.everything()}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: self.output(stream).count(text) >= count,
+            SECONDS,
+            lambda: f"{text!r} was not printed:\n{self.everything()}",
+            lambda: self.process.poll() is None,
+        )
 
     def code(self) -> int:
         """Waits for the end of the launcher and returns its exit code."""
@@ -174,22 +177,7 @@ def started(
         process.wait()
 
 
-def is_running(pid: int) -> bool:
-    """Returns whether a process runs; one that has ended and is not reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def default_signals() -> None:
     """Undoes what the tests themselves were started with: nohup ignores SIGHUP, and a background job SIGINT."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def wait_for_end(pid: int, seconds: float = SECONDS) -> None:
-    end = time.monotonic() + seconds
-    while is_running(pid):
-        assert time.monotonic() < end, f"process {pid} still runs"
-        time.sleep(0.02)

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.launching.fakes import LIMITS, is_running, started, wait_for_end
+from tests.kit.waiting import is_alive, wait_for_end, wait_until
+from tests.launching.fakes import LIMITS, started
 from tftrain.launching import forking
 
 
@@ -94,12 +95,9 @@ def test_a_server_with_a_second_thread_forks_no_rank(tmp_path):
 def test_a_killed_launcher_leaves_no_server(tmp_path):
     preparation = f"import os, time; open('{tmp_path}/server', 'w').write(str(os.getpid())); time.sleep(30)"
     with started(tmp_path, "say('runs')", forked=True, preparation=preparation) as job:
-        end = time.monotonic() + 10
-        while not ((tmp_path / "server").exists() and (tmp_path / "server").read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: (tmp_path / "server").exists() and (tmp_path / "server").read_text(), 10)
         server = int((tmp_path / "server").read_text())
-        assert is_running(server)
+        assert is_alive(server)
         job.process.terminate()
         time.sleep(0.2)
         job.process.kill()

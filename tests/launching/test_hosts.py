@@ -4,7 +4,7 @@ import getpass
 
 import pytest
 
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tftrain.config.fields import ConfigError
 from tftrain.launching import host_list, hosts
 from tftrain.launching.config import LaunchConfig

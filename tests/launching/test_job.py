@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.launching.fakes import LIMITS, command_of, environment, is_running, started, wait_for_end
+from tests.kit.waiting import is_alive, wait_for_end, wait_until
+from tests.launching.fakes import LIMITS, command_of, environment, started
 from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise.signals import SAME_SIGNAL_SECONDS
 
@@ -60,7 +61,7 @@ def test_a_rank_that_ignores_signals_is_killed_after_the_time_to_save(tmp_path):
         job.process.terminate()
         assert job.code() == 79, job.everything()
         assert "ranks 0, 1 on localhost still running: sending SIGKILL" in job.output("stderr")
-        assert not is_running(job.pid("rank", 0))
+        assert not is_alive(job.pid("rank", 0))
 
 
 def test_the_code_of_a_rank_that_saved_counts_even_if_another_was_killed(tmp_path):
@@ -164,9 +165,7 @@ def test_a_signal_before_the_ranks_ends_the_launcher(tmp_path):
     ssh.chmod(0o755)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with started(tmp_path, "say('runs')", 1, options={"hosts": "192.0.2.7:1"}, environ=environ) as job:
-        end = time.monotonic() + 10
-        while not (tmp_path / "called").exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until((tmp_path / "called").exists, 10)
         job.process.terminate()
         assert job.code() == 143, job.everything()
         assert job.output() == ""

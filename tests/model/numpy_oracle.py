@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 
 _erf = np.vectorize(math.erf)
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer, LossTerms
 from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey

@@ -12,8 +12,8 @@ from tensorflow.python.eager import context
 
 from tests.model.samples import PLAIN, VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
+from tftrain.config.compute import ComputeConfig
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.train import ComputeConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.implementations import FLAGS

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import ROOT
+from tests.kit.ranks import ROOT
 from tests.model.samples import PLAIN, dropout_key
+from tftrain.cli.flags import parse
 from tftrain.config.families import FAMILIES
-from tftrain.config.flags import parse
-from tftrain.config.train import ModelConfig, TrainConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.train import TrainConfig
 from tftrain.data.causal_source import documents
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart

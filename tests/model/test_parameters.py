@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import PLAIN, VOCAB, small_config
-from tftrain.config.flags import parse
-from tftrain.config.train import ModelConfig
+from tftrain.cli.flags import parse
+from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.parameters import Parameters, truncated_normal
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tests.tf_models import tf_models
-from tftrain.config.train import ModelConfig
+from tests.kit.tf_models import tf_models
+from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
 
 layers, losses, models, networks = (

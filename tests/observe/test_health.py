@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import started_ranks
-from tests.test_run import SMALL, rows
-from tftrain.config.train import LimitsConfig
+from tests.kit.ranks import started_ranks
+from tests.kit.runs import SMALL, rows
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.observe.health import Health
 from tftrain.parallel.mesh import Mesh

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.test_run import configured
+from tests.kit.runs import configured
 from tftrain.config.parallel import ParallelConfig
 from tftrain.observe import memory, planned
 from tftrain.parallel.mesh import Mesh

@@ -3,7 +3,7 @@
 import pytest
 
 from tftrain import rank_server, run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
 from tftrain.observe import memory_limit

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.observe.plot import TRAIN, confusion_matrix, loss_curve, schedule_curve, smoothed
 from tftrain.tasks.bert_pretraining import BertPretraining

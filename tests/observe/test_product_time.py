@@ -5,7 +5,11 @@ from tensorflow.python.eager import context
 
 from tests.plan.workloads import resized
 from tftrain.architecture.flops import step
-from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config.data import DataConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.run import RunConfig
+from tftrain.config.train import TrainConfig
 from tftrain.observe import product_time
 from tftrain.plan import forecast
 from tftrain.plan.workload import from_config

@@ -8,13 +8,11 @@ import time
 
 import pytest
 
-from tests.test_run import configured
+from tests.kit.runs import configured, train_alone
 from tftrain.config.fields import ConfigError
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe import trackers
 from tftrain.observe.metrics import read_rows
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def train(tmp_path, monkeypatch):
 
     def run(names, steps=4):
         given = (f"--report_to={names}", f"--output_dir={tmp_path}/run", f"--max_steps={steps}", "--eval_every=2")
-        assert loop.train(configured(*given), Mesh()) == ExitCode.DONE
+        assert train_alone(*given) == ExitCode.DONE
         return [row for row in read_rows(tmp_path / "run/metrics.jsonl") if "loss" in row]
 
     return run

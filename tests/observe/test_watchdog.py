@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.distributed import started_ranks
-from tests.test_run import SMALL
-from tftrain.config.train import LimitsConfig
+from tests.kit.ranks import started_ranks
+from tests.kit.runs import SMALL
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe import watchdog
 from tftrain.observe.watchdog import Watchdog

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.train.test_step import BASE, trained
-from tftrain.config.parallel import ParallelConfig
-from tftrain.config.train import BatchConfig
+from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.optim import state_split
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh

@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
+from tftrain.config.compute import ComputeConfig
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.train import ComputeConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
 
 

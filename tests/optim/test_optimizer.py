@@ -9,9 +9,9 @@ import tensorflow as tf
 import tf_keras
 
 from tests.checkpoint import states
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
 from tftrain.config import param_groups
-from tftrain.config.train import OPTIMIZERS, OptimizerConfig
+from tftrain.config.optimizer import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules, state_split
 from tftrain.optim.optimizer import Optimizer

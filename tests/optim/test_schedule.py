@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tf_models import tf_models
+from tests.kit.tf_models import tf_models
+from tftrain.config.data import DataConfig
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.phases import timeline
 from tftrain.config.run import RunConfig
-from tftrain.config.train import DataConfig, OptimizerConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.model.samples import half_unit, loss_sums, small_batch, small_config, small_model
+from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
-from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.implementations import FLAGS

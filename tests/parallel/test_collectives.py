@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel.mesh import Mesh

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 
 
 @pytest.mark.multirank

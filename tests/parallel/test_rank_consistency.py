@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tests.distributed import run_ranks
-from tests.test_run import SMALL
-from tftrain.config import flags
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import SMALL
+from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import rank_consistency

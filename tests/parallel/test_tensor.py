@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.states import coverage
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
-from tftrain.checkpoint.piece import even_bounds
+from tftrain.checkpoint.tensor_slice import even_bounds
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters

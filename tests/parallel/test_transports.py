@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.crash_matrix.matrix import shards
-from tests.distributed import run_ranks, started_ranks
+from tests.kit.ranks import run_ranks, started_ranks
 from tests.observe.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
 from tftrain.host.exit_codes import ExitCode

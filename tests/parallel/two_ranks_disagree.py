@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import graph_collectives
 from tftrain.parallel.gradient_reduction import all_reduce_sum

@@ -10,7 +10,7 @@ from collections import Counter
 import tensorflow as tf
 
 from tests.train.test_step import batches
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.model.embedding import Embedding
 from tftrain.optim import state_split

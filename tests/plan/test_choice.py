@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.plan.test_commands import drawn
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.plan import choice, machine

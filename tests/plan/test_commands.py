@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from tests.distributed import run_ranks
-from tftrain.config import flags
+from tests.kit.ranks import run_ranks
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.plan import levers

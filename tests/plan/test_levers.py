@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tftrain.bench.published.software import Megatron
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.plan import levers
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, TFTRAIN, resized, workloads
 from tftrain.bench.published.software import Encoder
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.plan import inventory, timing, traffic
 from tftrain.plan.cluster import A100

@@ -5,8 +5,7 @@ import pytest
 from tests.plan.workloads import TFTRAIN, bytes_of, resized
 from tftrain.architecture.describe import describe
 from tftrain.config.families import FAMILIES
-from tftrain.config.model import FUSED_OPS
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.plan import inventory
 from tools import gpu_memory
 

@@ -8,7 +8,7 @@ Memory does not depend on what else the machine does. Time does, and so it is co
 import pytest
 
 from tftrain.bench.training import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.plan import forecast, machine
 from tftrain.plan.cluster import CLUSTERS

@@ -7,11 +7,13 @@ import pytest
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.config import flags
+from tftrain.cli import flags
+from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import changed
-from tftrain.config.model import FUSED_OPS
+from tftrain.config.model import FUSED_OPS, ModelConfig
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
-from tftrain.config.train import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.observe import planned
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import forecast, memory, timing

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tests.prepare.test_prepare import examples
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError

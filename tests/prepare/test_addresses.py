@@ -6,8 +6,8 @@ import http.server
 import fsspec
 import pytest
 
+from tests.kit.servers import proxy, quick, s3, s3_server, serving
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
-from tests.servers import proxy, quick, s3, s3_server, serving
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files import addresses
 from tftrain.files.errors import DataError, MissingFileError
@@ -130,7 +130,7 @@ def test_s3_faults_are_retried(s3, fault):
 def test_s3_that_does_not_recover_is_named(s3):
     handler, system = s3
     system.pipe("bucket/one/a.jsonl", json_lines(DOCUMENTS))
-    part = sources.Part("s3://bucket/one/a.jsonl")
+    part = sources.FilePart("s3://bucket/one/a.jsonl")
     handler.faults[:] = ["reset"] * 10000
     with pytest.raises(DataError, match=r"^s3://bucket/one/a.jsonl: .*\(tried 4 times\)"):
         list(sources.read([part], PrepareConfig()))

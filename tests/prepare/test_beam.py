@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tests.prepare.test_prepare import contents, refused
 from tests.prepare.test_sources import COMPRESS, json_lines, parquet
 from tftrain.config.fields import ConfigError

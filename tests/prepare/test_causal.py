@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from tests import corpora
 from tests.data.test_pipeline import failure, joined
+from tests.kit import corpora
 from tests.prepare.test_prepare import contents, examples
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
+from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
-from tftrain.config.train import DataConfig
 from tftrain.data.example import decode, encode
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.pipeline import eval_batches, open_source, train_batches

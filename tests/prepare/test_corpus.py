@@ -18,7 +18,7 @@ def write(tmp_path, content):
 
 
 def read_documents(path, separator):
-    for document in sources.read([sources.Part(path)], PrepareConfig(document_separator=separator)):
+    for document in sources.read([sources.FilePart(path)], PrepareConfig(document_separator=separator)):
         yield document.paragraphs
 
 

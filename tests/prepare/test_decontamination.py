@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import corpora
+from tests.kit import corpora
 from tests.prepare.test_prepare import examples, refused
 from tftrain.data.manifest import read_manifest
 from tftrain.prepare.decontamination import among, cut, window_hashes

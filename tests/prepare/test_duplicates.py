@@ -85,7 +85,7 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
     (tmp_path / "index").mkdir()
     (tmp_path / "chunk").mkdir()
     index = ParagraphIndex(str(tmp_path / "index"), 1)
-    rows = duplicates.Rows(index)
+    rows = duplicates.ParagraphRows(index)
     for document, size in enumerate((50, 60, 50, 70, 60)):
         rows.add(0, document, ["x" * size], 0)
     rows.flush()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tests.prepare.test_sources import DOCUMENTS
 from tftrain.prepare import shards
 from tftrain.prepare.preparation import prepare

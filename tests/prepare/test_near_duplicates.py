@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.prepare import corpus_chunks
 from tftrain.prepare.corpus_chunks import Spool

@@ -12,10 +12,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import corpora
 from tests.data.test_pipeline import failure, joined, records_of, source_of
+from tests.kit import corpora
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError
-from tftrain.config.train import DataConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches
 from tftrain.data.records import write_records

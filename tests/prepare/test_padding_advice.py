@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.config.prepare import PrepareConfig
 from tftrain.prepare.accounting_report import padding_advice
 from tftrain.prepare.preparation import prepare

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.records import scan

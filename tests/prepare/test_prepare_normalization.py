@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tests.prepare.test_prepare import examples
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
 from tests.data.test_pipeline import same
+from tests.kit import corpora
 from tests.prepare.test_prepare import contents
+from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
-from tftrain.config.train import DataConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.mixture import read_prepared
 from tftrain.data.pipeline import eval_batches, open_source, train_batches

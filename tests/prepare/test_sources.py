@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
@@ -196,7 +196,7 @@ def test_every_form_gives_the_same_bytes_for_any_number_of_workers(prepare_confi
 
 def test_a_parquet_file_is_divided_into_row_groups(tmp_path):
     write(tmp_path, {"a.parquet": parquet(DOCUMENTS, rows=7)})
-    whole = sources.Part(str(tmp_path / "a.parquet"))
+    whole = sources.FilePart(str(tmp_path / "a.parquet"))
     parts = list(sources.parts([str(tmp_path / "a.parquet")]))
     assert [part.row_group for part in parts] == [0, 1, 2, 3, 4]
     config = PrepareConfig()

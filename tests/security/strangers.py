@@ -5,10 +5,10 @@ import dataclasses
 import http.server
 import json
 
-from tests.servers import serving
+from tests.kit.servers import serving
 from tests.state.test_checkpoint_flags import FIRST, write_checkpoint
 from tftrain.checkpoint import folder
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tests.bad_inputs import programs
+from tests.kit import programs
+from tests.kit.servers import quick
 from tests.security.strangers import links, run_folder, site
-from tests.servers import quick
 from tftrain import run
 from tftrain.checkpoint import folder, remote
 from tftrain.checkpoint import manifest as of_checkpoint
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.train import TrainConfig
 from tftrain.files import addresses

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.bad_inputs import programs
+from tests.kit import programs
+from tests.kit.servers import quick
 from tests.security.strangers import run_folder, site
-from tests.servers import quick
 from tftrain import launch, notebook, run
 from tftrain.checkpoint import folder
 from tftrain.config.fields import ConfigError

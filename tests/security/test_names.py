@@ -9,10 +9,10 @@ import zipfile
 import fsspec
 import pytest
 
-from tests.bad_inputs import programs
 from tests.formats.models import DATA
+from tests.kit import programs
+from tests.kit.servers import quick
 from tests.security.strangers import links, run_folder, site
-from tests.servers import quick
 from tftrain import run
 from tftrain.checkpoint import remote
 from tftrain.config.convert import parse_place

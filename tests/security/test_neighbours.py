@@ -18,7 +18,7 @@ from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.http.http_client import put_data_into_kvstore
 from horovod.runner.http.http_server import RendezvousServer
 
-from tests.distributed import ROOT, started_ranks
+from tests.kit.ranks import ROOT, started_ranks
 from tests.observe.test_watchdog import ENDLESS
 from tests.supervise.test_elastic_job import Hosts, job
 from tftrain.parallel import neighbour, store_server

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tftrain
-from tests import corpora
+from tests.kit import corpora
 from tftrain.prepare import builtin_corpus, sentences
 
 try:

@@ -7,9 +7,9 @@ import pytest
 
 from tftrain import run
 from tftrain.checkpoint import folder, manifest
-from tftrain.checkpoint.manifest import Manifest
+from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.state.checkpoint_flags import with_flags_of_checkpoint
@@ -35,7 +35,7 @@ def write_checkpoint(path, config):
     """Writes a manifest without tensors; `config` in JSON's types."""
     path.mkdir(parents=True)
     (path / manifest.NAME).write_bytes(
-        manifest.encode(Manifest(step=5, files=Placement.of({}), run={"config": config}))
+        manifest.encode(CheckpointManifest(step=5, files=Placement.of({}), run={"config": config}))
     )
 
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.distributed import run_ranks
 from tests.formats.models import DATA, outputs
+from tests.kit.ranks import run_ranks
 from tftrain import convert, run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.convert import Place
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.distributed import started_ranks
-from tests.test_run import SMALL, configured, losses
+from tests.kit.ranks import started_ranks
+from tests.kit.runs import SMALL, configured, losses, train_alone
 from tftrain.checkpoint import folder, memory_slot
-from tftrain.checkpoint.memory_slot import Part, newest_whole
-from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.memory_slot import RankCopy, newest_whole
+from tftrain.checkpoint.tensor_slice import TensorData
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.parallel import collectives, neighbour
@@ -294,7 +294,7 @@ def test_files_are_served_to_those_who_know_the_key(tmp_path):
 
 def test_the_newest_whole_copy_is_chosen_from_what_hosts_hold():
     def held(holder, count, *ranks):
-        return [Part("s", 10 * count, count, 3, rank, f"{holder}/{count}/{rank}", holder) for rank in ranks]
+        return [RankCopy("s", 10 * count, count, 3, rank, f"{holder}/{count}/{rank}", holder) for rank in ranks]
 
     def chosen(parts):
         return [part.path for part in newest_whole(parts)]
@@ -333,13 +333,13 @@ def killed_in_step(number, monkeypatch, *args):
 def test_a_run_that_was_killed_goes_on_from_memory_bit_for_bit_and_leaves_nothing_there(
     tmp_path, home, monkeypatch, capsys
 ):
-    loop.train(configured(*SETTINGS, f"--output_dir={tmp_path / 'alone'}"), Mesh())
+    train_alone(*SETTINGS, f"--output_dir={tmp_path / 'alone'}")
     assert list(home.iterdir()) == []
     args = f"--output_dir={tmp_path / 'killed'}"
     killed_in_step(8, monkeypatch, args)
     assert [path.name for path in folder.find(tmp_path / "killed")] == ["step_00000000"]
     capsys.readouterr()
-    loop.train(configured(*SETTINGS, args), Mesh())
+    train_alone(*SETTINGS, args)
     assert "continuing after step 6 of " in capsys.readouterr().out
     assert losses(tmp_path / "killed") == losses(tmp_path / "alone")
     ours, theirs = (states.stored(folder.newest(tmp_path / name)) for name in ("killed", "alone"))

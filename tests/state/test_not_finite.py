@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks
-from tests.test_run import SMALL, configured, rows
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import SMALL, configured, rows, train_alone
 from tftrain.checkpoint import folder, memory
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
@@ -79,7 +79,7 @@ def test_a_doubtful_checkpoint_stands_beside_the_others_and_can_be_read(tmp_path
 def good(tmp_path_factory):
     """Four good steps with two checkpoints."""
     output_dir = tmp_path_factory.mktemp("good")
-    loop.train(configured(*SETTINGS, f"--output_dir={output_dir}", "--max_steps=4"), Mesh())
+    train_alone(*SETTINGS, f"--output_dir={output_dir}", "--max_steps=4")
     return output_dir
 
 
@@ -122,7 +122,7 @@ def test_weights_that_are_spoiled_end_the_run_at_the_next_save(good, tmp_path, m
     monkeypatch.setattr(loop, "TrainStep", Spoiling)
     settings = (*SETTINGS, f"--output_dir={tmp_path}", "--max_steps=8")
     with pytest.raises(NotFiniteError, match=r"after step 2 the state on rank 0 is not finite \(adam_v/.*not saved"):
-        loop.train(configured(*settings), Mesh())
+        train_alone(*settings)
     assert folder.find(tmp_path) == []
 
 

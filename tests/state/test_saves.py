@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks, started_ranks
-from tests.test_run import SMALL, configured, losses, rows
+from tests.kit.ranks import run_ranks, started_ranks
+from tests.kit.runs import SMALL, configured, losses, rows, train_alone
 from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
@@ -259,7 +259,7 @@ def test_the_shards_of_a_rank_that_is_gone_are_not_waited_for(tmp_path, monkeypa
 )
 def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_path, monkeypatch, flags):
     settings = ("--global_batch_size=4", "--max_steps=4", "--checkpoint_every=2", "--eval_every=-1", *flags)
-    loop.train(configured(*settings, f"--output_dir={tmp_path / 'expected'}"), Mesh())
+    train_alone(*settings, f"--output_dir={tmp_path / 'expected'}")
     updated, move, moved = threading.Event(), memory.move, []
 
     class Going(loop.TrainStep):
@@ -275,7 +275,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
 
     monkeypatch.setattr(loop, "TrainStep", Going)
     monkeypatch.setattr(memory, "move", late)
-    loop.train(configured(*settings, f"--output_dir={tmp_path / 'late'}"), Mesh())
+    train_alone(*settings, f"--output_dir={tmp_path / 'late'}")
     assert moved == [True]
     paths = [folder.checkpoint_folder(tmp_path / name) / "step_00000002" for name in ("late", "expected")]
     ours, theirs = map(states.stored, paths)
@@ -286,9 +286,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
     broken[:] = [False, True, True, False]
-    loop.train(
-        configured(f"--output_dir={tmp_path}", "--global_batch_size=4", "--max_steps=6", "--checkpoint_every=1"), Mesh()
-    )
+    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=4", "--max_steps=6", "--checkpoint_every=1")
     # Of the save after step k one knows at step k + 1, after its row.
     assert [row["failed_saves"] for row in rows(tmp_path)[0]] == [0, 0, 0, 1, 2, 2]
     assert [folder.order(path)[0] for path in folder.find(tmp_path)] == [4, 5, 6]
@@ -298,7 +296,7 @@ def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken
 def trained(tmp_path_factory):
     """Four steps with a checkpoint after each second."""
     output_dir = tmp_path_factory.mktemp("trained")
-    loop.train(configured(*settings(output_dir), "--checkpoint_every=2"), Mesh())
+    train_alone(*settings(output_dir), "--checkpoint_every=2")
     return output_dir
 
 
@@ -320,7 +318,7 @@ def flip(path):
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_it_is_used(trained, tmp_path, capsys):
     damaged = copied(trained, tmp_path)[-1]
     flip(damaged / "shard_00000_000.safetensors")
-    loop.train(configured(*settings(tmp_path)), Mesh())
+    train_alone(*settings(tmp_path))
     output = capsys.readouterr()
     assert f"this checkpoint can't be used: {damaged}/shard_00000_000.safetensors: damaged" in output.err
     assert "continuing after step 2" in output.out
@@ -332,14 +330,14 @@ def test_a_damaged_checkpoint_that_is_named_is_refused(trained, tmp_path):
     damaged = copied(trained, tmp_path)[-1]
     flip(damaged / "shard_00000_000.safetensors")
     with pytest.raises(CheckpointError, match=rf"--resume={damaged}: .*shard_00000_000.*damaged"):
-        loop.train(configured(*settings(tmp_path), f"--resume={damaged}"), Mesh())
+        train_alone(*settings(tmp_path), f"--resume={damaged}")
 
 
 def test_if_all_are_damaged_nobody_starts_over_unasked(trained, tmp_path):
     for path in copied(trained, tmp_path):
         flip(path / "shard_00000_000.safetensors")
     with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*--resume=none") as caught:
-        loop.train(configured(*settings(tmp_path)), Mesh())
+        train_alone(*settings(tmp_path))
     assert "shard_00000" not in str(caught.value), "the warnings have said why"
     with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*expected another --output_dir") as caught:
         evaluate.evaluate(configured(*settings(tmp_path), "--mode=evaluate"), Mesh())
@@ -361,15 +359,15 @@ def test_another_recipe_must_be_asked_for_and_a_longer_run_is_told_of(trained, t
     copied(trained, tmp_path)
     longer = (*settings(tmp_path), "--max_steps=5")
     with pytest.raises(CheckpointError, match=r"--decay_power=2.0, saved with 1.0; .*--change_on_resume=decay_power"):
-        loop.train(configured(*longer, "--decay_power=2"), Mesh())
-    loop.train(configured(*longer), Mesh())
+        train_alone(*longer, "--decay_power=2")
+    train_alone(*longer)
     output = capsys.readouterr().out
     assert "resuming with --max_steps=5, saved with 4" in output
     # Linear decay without warm-up, from 0.01: 3 of 4 updates before the last one, then 4 of 5.
     assert "learning rate 2.5e-03 at step 4 -> 2.0e-03: the schedule is stretched to 5 steps" in output
     assert len(losses(tmp_path)) == 5
     steeper = ("--max_steps=6", "--learning_rate=0.02", "--change_on_resume=learning_rate")
-    loop.train(configured(*settings(tmp_path), *steeper), Mesh())
+    train_alone(*settings(tmp_path), *steeper)
     assert "learning rate 2.0e-03 at step 5 -> 3.3e-03: the schedule is stretched" in capsys.readouterr().out
 
 

@@ -2,14 +2,12 @@
 
 import pytest
 
-from tests.distributed import started_ranks
-from tests.test_run import SMALL, configured, losses
+from tests.kit.ranks import started_ranks
+from tests.kit.runs import SMALL, losses, train_alone
 from tftrain.checkpoint import folder
-from tftrain.config.train import CheckpointConfig
+from tftrain.config.run import CheckpointConfig
 from tftrain.host.exit_codes import ExitCode
-from tftrain.parallel.mesh import Mesh
 from tftrain.state.schedule import SaveSchedule
-from tftrain.train import loop
 
 
 class Clock:
@@ -82,7 +80,7 @@ def test_a_run_knows_whether_it_saves_before_its_end(settings, is_safe):
 @pytest.mark.slow
 def test_a_run_without_checkpoints_says_what_a_kill_would_cost(tmp_path, capsys):
     settings = ("--global_batch_size=4", "--max_steps=1", "--eval_every=-1", "--checkpoint_minutes=0")
-    loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
+    train_alone(f"--output_dir={tmp_path}", *settings)
     expected = "--checkpoint_every=0 and --checkpoint_minutes=0: there is no checkpoint before the end"
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "checkpoint_minutes" in line]
     assert line.startswith(expected)

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import time
 import zipfile
 from pathlib import PurePosixPath
 
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.servers import proxy, quick, s3, s3_server
+from tests.kit.servers import proxy, quick, s3, s3_server
+from tests.kit.waiting import wait_until
 from tests.state import test_memory_checkpoints
 from tftrain.checkpoint import folder, memory_slot, remote, scores
 from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
@@ -66,13 +66,6 @@ def upload(path, step=0, keep_last=3):
         pass
 
 
-def wait_for(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def names_there():
     return [path.name for path in remote.checkpoints(addresses.listing(ADDRESS))]
 
@@ -116,7 +109,7 @@ def test_an_upload_that_fails_is_named_shows_nothing_and_is_done_later(server, t
     handler.faults[:] = [None] * after + [fault] * 10000
     with uploads(path) as made:
         made.request()
-        wait_for(lambda: made.problem)
+        wait_until(lambda: made.problem, SECONDS)
         tried = "Forbidden" if fault == "denied" else "(tried 4 times)"
         assert made.problem.startswith(f"{ADDRESS}/")
         assert made.problem.endswith(tried)
@@ -170,7 +163,7 @@ def test_only_what_has_changed_is_uploaded_again(server, tmp_path):
     path = run(tmp_path / "run", 1)
     with uploads(path) as made:
         made.request()
-        wait_for(names_there)
+        wait_until(names_there, SECONDS)
         handler.requests.clear()
         (path / "metrics.jsonl").write_text("more")
     assert [path.rpartition("/")[2] for command, path in handler.requests if command == "PUT"] == ["metrics.jsonl"]
@@ -227,7 +220,7 @@ def test_a_run_that_goes_back_sets_aside_there_what_it_has_set_aside_here(server
     path = run(tmp_path / "run", 1, 2, 3)
     with uploads(path) as made:
         made.request()
-        wait_for(lambda: names_there() == NAMES)
+        wait_until(lambda: names_there() == NAMES, SECONDS)
         folder.set_aside(path, 1)
         made.go_back(1)
     assert names_there() == NAMES[:1]
@@ -278,11 +271,11 @@ def test_the_run_that_began_last_has_the_address(server, tmp_path, capsys):
     older, newer = run(tmp_path / "older", 1, 2), run(tmp_path / "newer", 1)
     made = uploads(older)
     made.request()
-    wait_for(lambda: len(names_there()) == 2)
+    wait_until(lambda: len(names_there()) == 2, SECONDS)
     upload(newer, step=1)
     assert names_there() == NAMES[:1]
     made.request()
-    wait_for(lambda: made.problem)
+    wait_until(lambda: made.problem, SECONDS)
     assert "the next checkpoint brings another try" in capsys.readouterr().err
     message = f"the last upload has failed: {ADDRESS}: another run has begun there, on {host_name()}; {older} has all"
     with pytest.raises(FailedSavesError, match=message), made:

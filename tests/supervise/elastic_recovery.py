@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.distributed import Ranks, run_ranks
+from tests.kit.ranks import Ranks, run_ranks
+from tests.kit.waiting import wait_until
 from tests.supervise.test_elastic_job import RUN, Hosts, job, losses, supervisor_on
 
 STEPS = 100
@@ -48,11 +49,9 @@ def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
     """
     words, seconds, place = (change, "continuing after step", "samples/s"), [], 0
     for word in words:
-        while (found := launched.output().find(word, place)) < 0:
-            assert time.monotonic() < begin + SECONDS, launched.output()
-            assert launched.processes[0].poll() is None, launched.output()
-            time.sleep(0.05)
-        place = found
+        is_running = lambda: launched.processes[0].poll() is None  # noqa: E731
+        wait_until(lambda: launched.output().find(word, place) >= 0, SECONDS, launched.output, is_running)  # noqa: B023
+        place = launched.output().find(word, place)
         seconds.append(time.monotonic() - begin)
     placed, resumed, stepped = seconds
     after = launched.output()[launched.output().find(change) :]

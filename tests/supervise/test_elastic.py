@@ -15,6 +15,7 @@ from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousServer
 
+from tests.kit.waiting import wait_until
 from tftrain.config.fields import Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.membership import Membership
@@ -98,7 +99,7 @@ class Job:
     def await_starts(self, *expected):
         """Waits for further starts, in any order."""
         self.seen = getattr(self, "seen", 0)
-        until(lambda: len(self.starts()) >= self.seen + len(expected))
+        wait_until(lambda: len(self.starts()) >= self.seen + len(expected))
         assert sorted(self.starts()[self.seen :]) == sorted(expected)
         self.seen += len(expected)
 
@@ -118,13 +119,6 @@ class Job:
         results = self.driver.get_results().worker_results
         self.driver.stop()
         return {name.split("[")[0]: code for name, (code, _) in results.items()}
-
-
-def until(condition, seconds=60):
-    last = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < last, "waited too long"
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -197,8 +191,8 @@ def test_a_new_host_is_taken_in_after_all_have_stopped_by_themselves(tmp_path):
     job = Job(tmp_path, ["a", "b"])
     job.await_starts(("0", "2"), ("1", "2"))
     job.hosts.names = ["a", "b", "c"]
-    until((tmp_path / "end").exists)
-    until(lambda: len(job.driver.host_assignments) == 3)
+    wait_until((tmp_path / "end").exists)
+    wait_until(lambda: len(job.driver.host_assignments) == 3)
     (tmp_path / "end").unlink()
     job.await_starts(("0", "3"), ("1", "3"), ("2", "3"))
     job.end_all()
@@ -211,8 +205,8 @@ def test_a_new_host_resumes_from_what_the_others_have_saved_whatever_its_command
     job = Job(tmp_path, ["a"])
     job.await_starts(("0", "1"))
     job.hosts.names = ["a", "b"]
-    until((tmp_path / "end").exists)
-    until(lambda: len(job.driver.host_assignments) == 2)
+    wait_until((tmp_path / "end").exists)
+    wait_until(lambda: len(job.driver.host_assignments) == 2)
     (tmp_path / "end").unlink()
     job.await_starts(("0", "2", "--resume=auto"), ("1", "2", "--resume=auto"))
     job.end_all()
@@ -235,8 +229,8 @@ def test_a_host_that_is_taken_away_leaves_and_the_others_go_on(tmp_path):
     job = Job(tmp_path, ["a", "b"])
     job.await_starts(("0", "2"), ("1", "2"))
     job.hosts.names = ["a"]
-    until((tmp_path / "end").exists)
-    until(lambda: "b" in job.codes)
+    wait_until((tmp_path / "end").exists)
+    wait_until(lambda: "b" in job.codes)
     (tmp_path / "end").unlink()
     job.await_starts(("0", "1"))
     job.end_all()
@@ -251,7 +245,7 @@ def test_a_supervisor_that_the_driver_has_given_up_disturbs_no_one(tmp_path):
     job.end("a", ExitCode.PEER_ENDED)
     job.await_starts(("0", "1"))
     job.end("b", ExitCode.PEER_ENDED)
-    until(lambda: "b" in job.codes)
+    wait_until(lambda: "b" in job.codes)
     assert job.codes["b"] == ExitCode.DONE
     assert job.notes().get(elastic.RANK_FAILED) is None
     job.end_all()
@@ -276,10 +270,10 @@ def test_a_signal_while_the_ranks_wait_for_other_hosts_ends_all(tmp_path, monkey
         elastic.Supervisor, "__init__", lambda self, *args: (supervisors.append(self), init(self, *args))[1]
     )
     job = Job(tmp_path, ["a", "b"], problems=lambda ranks: [Problem("global_batch_size", 3, "")] if ranks > 1 else [])
-    until(lambda: len(supervisors) == 2)
+    wait_until(lambda: len(supervisors) == 2)
     with pytest.raises(SystemExit, match=str(int(ExitCode.STOPPED))):
         supervisors[1].forward(signal.SIGTERM, None)
-    until(lambda: len(job.codes) == 2, 10)
+    wait_until(lambda: len(job.codes) == 2, 10)
     assert job.starts() == []
     job.finish()
 
@@ -289,7 +283,7 @@ def test_without_a_driver_nothing_goes_on(tmp_path):
     job.await_starts(("0", "1"))
     job.driver.stop()
     job.server._httpd.server_close()  # As when its process has gone.
-    until(lambda: job.codes)
+    wait_until(lambda: job.codes)
     assert job.codes == {"a": ExitCode.FAILED}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.distributed import run_ranks, started_ranks
+from tests.kit.ranks import run_ranks, started_ranks
 from tests.tasks.test_fine_tuning import data
 from tftrain.checkpoint import memory_slot
 from tftrain.host.exit_codes import ExitCode

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.distributed import ROOT, started_ranks
+from tests.kit.ranks import ROOT, started_ranks
 
 THROWER = """
 #include <stdexcept>

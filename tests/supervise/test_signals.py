@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.distributed import ROOT, started_ranks
-from tests.test_run import SMALL
+from tests.kit.ranks import ROOT, started_ranks
+from tests.kit.runs import SMALL
 from tftrain.checkpoint import folder
 from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise import signals

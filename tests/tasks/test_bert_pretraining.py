@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.kit.runs import configured
 from tests.model.samples import (
     LossSums,
     assert_close,
@@ -15,7 +16,6 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
-from tests.test_run import configured
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline

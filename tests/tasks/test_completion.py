@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.bad_inputs import programs
 from tests.finetune.files import write_completions
 from tests.formats.models import DATA
+from tests.kit import programs
+from tests.kit.programs import done
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.config.train import TrainConfig
@@ -245,11 +246,6 @@ def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():
     assert scorers.CompletionScorer(rows.examples).scores(np.array([[[0, 1]] * 5]))["exact_match"] == 0
     with pytest.raises(DataError, match="no completion begins in the first 5 tokens"):
         completions.Rows([example] * 2, encoded[1:], 5)
-
-
-def done(program, text):
-    code, lines = programs.outcome(program, text, 0, {})
-    assert code == 0, lines
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.bad_inputs import programs
-from tests.distributed import ROOT, run_ranks
 from tests.finetune import files
 from tests.formats.models import DATA
+from tests.kit import programs
+from tests.kit.ranks import ROOT, run_ranks
+from tests.kit.runs import checked, read_rows
 from tftrain import run
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError
@@ -207,18 +208,13 @@ def at(folder, monkeypatch):
 
 
 def configured(name, output_dir, *more):
-    flags = [*SMALL, f"--task={name}", f"--output_dir={output_dir}", *more]
-    return run.checked(*run.read(["tftrain.run", *flags]), Launch())
+    return checked(f"--task={name}", f"--output_dir={output_dir}", *more, base=SMALL)
 
 
 def train(name, output_dir, *more):
     """Trains on one rank, and returns the rows of metrics.jsonl."""
     assert loop.train(configured(name, output_dir, *more), Mesh()) == 0
-    return rows(output_dir)
-
-
-def rows(output_dir):
-    return [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
+    return read_rows(output_dir)
 
 
 def values(rows, name):
@@ -240,7 +236,7 @@ def alone(at):
 
 
 def test_the_guides_task_learns_and_is_scored(alone, at, caplog):
-    found = rows(alone)
+    found = read_rows(alone)
     assert len(values(found, "choice_loss")) == 4
     assert values(found, "loss") == values(found, "choice_loss")
     assert values(found, "eval_accuracy") == pytest.approx(values(found, "eval_choice_accuracy"))
@@ -288,14 +284,16 @@ def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
     flags = [*SMALL, "--task=choices:Choices", "--eval_every=2", f"--output_dir={tmp_path}", *layout.split()]
     run_ranks(2, ["-c", program, *flags])
     for name in ("loss", "choice_accuracy", "eval_choice_loss", "eval_mean_reciprocal_rank"):
-        np.testing.assert_allclose(values(rows(tmp_path), name), values(rows(alone), name), rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            values(read_rows(tmp_path), name), values(read_rows(alone), name), rtol=1e-6, err_msg=name
+        )
 
 
 @pytest.fixture
 def whole(at):
     """The rows of a run of own.py's class on one rank."""
     output_dir = at / "whole"
-    return rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir)
+    return read_rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir)
 
 
 @pytest.mark.parametrize(
@@ -452,6 +450,6 @@ def test_the_programs_take_the_model_or_say_why_not(alone, at, tmp_path):
 
 def test_a_run_goes_on_with_the_head_of_another_one(alone, at, tmp_path):
     first = train("choices:Choices", tmp_path, f"--init_checkpoint=tftrain:{alone}", "--max_steps=1")
-    assert values(first, "loss")[0] < values(rows(alone), "loss")[0]
+    assert values(first, "loss")[0] < values(read_rows(alone), "loss")[0]
     other = train("own:Lengths", tmp_path / "other", f"--init_checkpoint=tftrain:{alone}", "--max_steps=1")
     assert len(values(other, "place_loss")) == 1

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import pictures
-from tests.distributed import run_ranks
 from tests.finetune import files
-from tests.tf_models import tf_models
-from tftrain import run
+from tests.kit import pictures, runs
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import read_rows
+from tests.kit.tf_models import tf_models
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
-from tftrain.config import flags
 from tftrain.config.fields import changed
-from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.formats import own
 from tftrain.observe import trackers
@@ -53,8 +51,11 @@ def data(tmp_path_factory):
 
 
 def configured(args, *more):
-    config = flags.parse(TrainConfig, ["tftrain.run", *args, *more])
-    return run.with_sizes(config.resolve(1))
+    return runs.configured(*more, base=args)
+
+
+def train(args, *more):
+    return runs.train_alone(*more, base=args)
 
 
 def batch_of(config, task, count):
@@ -142,7 +143,7 @@ def alone(data, tmp_path_factory):
     @functools.cache
     def trained(name):
         folder = tmp_path_factory.mktemp(name)
-        assert loop.train(configured(data[name], *STEPS, f"--output_dir={folder}"), Mesh()) == 0
+        assert train(data[name], *STEPS, f"--output_dir={folder}") == 0
         return folder
 
     return trained
@@ -161,35 +162,31 @@ def test_scores_of_answers_are_those_of_the_official_script(data, alone):
         )
     best = json.loads((folder / "best.json").read_text())["evaluations"]
     step = max(best, key=lambda each: each["value"])["step"]
-    (row,) = [row for row in rows(folder) if row["step"] == step and "eval_f1" in row]
+    (row,) = [row for row in read_rows(folder) if row["step"] == step and "eval_f1" in row]
     assert row["eval_f1"] == pytest.approx(theirs["f1"])
     assert row["eval_exact_match"] == pytest.approx(theirs["exact"])
 
 
 def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, tmp_path):
     given = (*data["classification"], *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
-    assert loop.train(configured(given), Mesh()) == 0
+    assert train(given) == 0
     evaluations = [{"step": 4, "value": 2.0}, {"step": 8, "value": 3.0}]
     (tmp_path / "best.json").write_text(json.dumps({"metric": "accuracy", "evaluations": evaluations}))
     (early,) = [path for path in checkpoints.find(tmp_path) if checkpoints.order(path)[0] == 4]
     assert (tmp_path / "predictions.jsonl").exists()
     # None of this run's scores is as good as that of step 4, so that nothing is written in their place.
-    assert loop.train(configured((*given, f"--resume={early}")), Mesh()) == 0
+    assert train((*given, f"--resume={early}")) == 0
     assert best_step(tmp_path) == 4
     assert not [name for name in ("predictions.jsonl", "confusion_matrix.png") if (tmp_path / name).exists()]
 
 
-def rows(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def values(folder, name):
-    return [row[name] for row in rows(folder) if name in row]
+    return [row[name] for row in read_rows(folder) if name in row]
 
 
 def test_the_tokens_of_both_texts_of_a_pair_are_consumed(data, tmp_path):
-    loop.train(configured((*data["embedding"], "--max_steps=2", f"--output_dir={tmp_path}")), Mesh())
-    row = next(row for row in reversed(rows(tmp_path)) if "consumed_tokens" in row)
+    train((*data["embedding"], "--max_steps=2", f"--output_dir={tmp_path}"))
+    row = next(row for row in reversed(read_rows(tmp_path)) if "consumed_tokens" in row)
     expected = row["tokens_per_sec"] / row["samples_per_sec"] * row["consumed_samples"]
     assert row["consumed_tokens"] == pytest.approx(expected)
 
@@ -228,7 +225,7 @@ def test_four_ranks_learn_and_score_as_one_does(data, alone, tmp_path, name, lay
 
 def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictures):
     more = ("--max_steps=80", "--eval_every=10", "--keep_last=1", "--log_every=80", f"--output_dir={tmp_path}")
-    assert loop.train(configured(data["classification"], *more), Mesh()) == 0
+    assert train(data["classification"], *more) == 0
     scores = json.loads((tmp_path / "best.json").read_text())
     found = [each["value"] for each in scores["evaluations"]]
     assert scores["metric"] == "accuracy"
@@ -253,7 +250,7 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
     more = ("--max_steps=40", "--eval_every=2", "--early_stopping=3", "--learning_rate=1e-9", "--warmup_steps=0")
     config = configured(data["classification"], *more, f"--output_dir={tmp_path}", "--report_to=csv")
     assert loop.train(config, Mesh()) == 0
-    assert rows(tmp_path)[-1]["step"] == 8
+    assert read_rows(tmp_path)[-1]["step"] == 8
     assert ended == [0]  # for a tracker, too
     before = (tmp_path / "metrics.jsonl").read_bytes()
     assert loop.train(config, Mesh()) == 0
@@ -263,14 +260,14 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
 def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
     more = ("--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
     whole, part = tmp_path / "whole", tmp_path / "part"
-    loop.train(configured(data["classification"], *more, f"--output_dir={whole}"), Mesh())
+    train(data["classification"], *more, f"--output_dir={whole}")
     shutil.copytree(whole, part)
     for path in checkpoints.find(part):
         if checkpoints.order(path)[0] > 4:
             shutil.rmtree(path)
     if not checkpoints.find(part):
         pytest.fail("the checkpoint of step 4 is gone")
-    loop.train(configured(data["classification"], *more, f"--output_dir={part}"), Mesh())
+    train(data["classification"], *more, f"--output_dir={part}")
     assert (part / "best.json").read_bytes() == (whole / "best.json").read_bytes()
     assert values(part, "loss") == values(whole, "loss")
 
@@ -297,11 +294,11 @@ def test_a_seed_without_scores_is_left_out_of_the_mean(data, tmp_path):
     assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 
 
-def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):
+def test_gradients_of_looked_up_rows_may_stay_read_rows(data, tmp_path):
     found = []
     for dense in ("true", "false"):
         folder = tmp_path / dense
         more = ("--max_steps=3", f"--sparse_as_dense={dense}", "--eval_every=-1", f"--output_dir={folder}")
-        loop.train(configured(data["classification"], *more), Mesh())
+        train(data["classification"], *more)
         found.append(values(folder, "loss"))
     np.testing.assert_allclose(*found, rtol=1e-5)

@@ -6,7 +6,7 @@ import logging
 import pytest
 from tokenizers.normalizers import BertNormalizer as Normalizer
 
-from tests import corpora
+from tests.kit import corpora
 from tests.tokenizer.test_normalization import texts
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import NAME, read_manifest

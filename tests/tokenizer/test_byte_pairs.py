@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.byte_pairs import ALPHABET, BytePairTokenizer, learn_byte_pairs, read_byte_pairs
 from tftrain.tokenizer.vocabulary import END_OF_TEXT

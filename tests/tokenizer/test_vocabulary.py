@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from tests import corpora
+from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenization import TextTokenizer
 from tftrain.tokenizer.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import corpora
+from tests.kit import corpora
 from tools import build_wheel
 
 ROOT = Path(__file__).parents[2]

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.data_fixtures import config_of, write_corpus
-from tests.distributed import run_ranks
 from tests.finetune import files
 from tests.formats.models import DATA
+from tests.kit.data_sets import config_of, write_corpus
+from tests.kit.ranks import run_ranks
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import TASKS
 from tftrain.config.train import TrainConfig

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from tftrain import run
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.model.part import joined

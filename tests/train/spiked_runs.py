@@ -6,23 +6,19 @@ Text is a Markov chain in which each token has two possible successors, so that 
 poisoned by their place in the order of the run.
 """
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from tftrain import run
-from tftrain.config import flags
-from tftrain.config.train import TrainConfig
+from tests.kit import runs
+from tests.kit.runs import read_rows
 from tftrain.data.example import encode
 from tftrain.data.order import example_ids
 from tftrain.data.records import write_records
 from tftrain.hooks import Hook
 from tftrain.host import log
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
 
 WORDS, LENGTH, BATCH, EXAMPLES, STEPS = 16, 16, 64, 20_000, 240
 POISONED = range(120, 170)  # batches, from 0
@@ -79,22 +75,17 @@ class Numbers(Hook):
 
 def configured(*given):
     """Returns the configuration of a run."""
-    return run.with_sizes(flags.parse(TrainConfig, ["tftrain.run", *FLAGS, *given]).resolve(1))
+    return runs.configured(*given, base=FLAGS)
 
 
 def trained(folder, *given):
     """Trains into a folder; returns the exit code."""
-    return loop.train(configured(f"--output_dir={folder}", *given), Mesh())
-
-
-def rows(folder):
-    """Returns the rows of metrics.jsonl."""
-    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return runs.train_alone(f"--output_dir={folder}", *given, base=FLAGS)
 
 
 def final_loss(folder):
     """Returns the held-out loss at the end, in nats."""
-    return [row for row in rows(folder) if "eval_lm_loss" in row][-1]["eval_lm_loss"]
+    return [row for row in read_rows(folder) if "eval_lm_loss" in row][-1]["eval_lm_loss"]
 
 
 def table(root):
@@ -114,7 +105,7 @@ def table(root):
     for number, (name, given) in enumerate(runs.items()):
         folder = root / f"run_{number}"
         trained(folder, *given, "--eval_every=60")
-        (between,) = [row["eval_lm_loss"] for row in rows(folder) if "eval_lm_loss" in row and row["step"] == 180]
+        (between,) = [row["eval_lm_loss"] for row in read_rows(folder) if "eval_lm_loss" in row and row["step"] == 180]
         ends.append(final_loss(folder))
         lines.append(f"| {name} | {between:.4f} | {ends[-1]:.4f} | {ends[-1] / ends[0] - 1:+.2%} |")
     logged = (folder / "log.txt").read_text().splitlines()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.distributed import run_ranks
 from tests.finetune import files
+from tests.kit.ranks import run_ranks
 from tests.train.evaluations import LAYOUTS
 from tftrain.state.run_state import Evaluation
 from tftrain.tasks.bert_pretraining import BertPretraining

@@ -6,7 +6,7 @@ import pytest
 from tensorflow.python.eager import context
 
 from tests.train.test_step import BASE, batches, trained
-from tftrain.config.train import ComputeConfig
+from tftrain.config.compute import ComputeConfig
 from tftrain.train import grappler
 
 

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tests.train.layouts import (
     EIGHT,
     FACTORS,

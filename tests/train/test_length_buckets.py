@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
 from tests.checkpoint import states
-from tests.distributed import run_ranks
-from tests.test_run import configured, losses, rows
+from tests.kit import corpora
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import configured, losses, rows, train_alone
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data import pipeline
@@ -17,7 +17,6 @@ from tftrain.data.length_buckets import LengthBuckets
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state.run_state import Run
-from tftrain.train import loop
 from tftrain.train.step import TrainStep
 
 STEPS = 10
@@ -49,7 +48,7 @@ def flags(tmp_path_factory):
 def whole(flags, tmp_path_factory):
     """A run with a checkpoint after every fifth step."""
     folder = tmp_path_factory.mktemp("whole")
-    loop.train(configured(*flags, f"--output_dir={folder}", "--checkpoint_every=5"), Mesh())
+    train_alone(*flags, f"--output_dir={folder}", "--checkpoint_every=5")
     return folder
 
 
@@ -86,7 +85,7 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(flags, whole, tmp_path):
     first = checkpoints.find(whole)[0]
     shutil.copytree(first, checkpoints.checkpoint_folder(tmp_path) / first.name)
     shutil.copy(whole / "metrics.jsonl", tmp_path)
-    loop.train(configured(*flags, f"--output_dir={tmp_path}"), Mesh())
+    train_alone(*flags, f"--output_dir={tmp_path}")
     assert losses(tmp_path) == losses(whole)
     expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (whole, tmp_path))
     for name, tensor in expected.items():

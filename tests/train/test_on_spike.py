@@ -10,9 +10,10 @@ import tensorflow as tf
 from hypothesis import strategies
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import read_rows
 from tests.train import spiked_runs
-from tests.train.spiked_runs import BATCH, FLAGS, POISONED, ROLLBACK, STEPS, configured, final_loss, rows, trained
+from tests.train.spiked_runs import BATCH, FLAGS, POISONED, ROLLBACK, STEPS, configured, final_loss, trained
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint import scores
 from tftrain.data import pipeline
@@ -54,11 +55,11 @@ def rolled_back(poisoned, tmp_path_factory):
 
 
 def rollbacks(folder):
-    return [row for row in rows(folder) if "rollbacks" in row]
+    return [row for row in read_rows(folder) if "rollbacks" in row]
 
 
 def losses(folder):
-    return [(row["step"], row["loss"]) for row in rows(folder) if "loss" in row]
+    return [(row["step"], row["loss"]) for row in read_rows(folder) if "loss" in row]
 
 
 def assert_same(found, expected):
@@ -88,10 +89,10 @@ def test_files_have_every_step_once_and_say_what_was_left_out(rolled_back):
         "rollback_last_position": LAST,
     }
     assert rollbacks(rolled_back) == [expected]
-    train = [row for row in rows(rolled_back) if "loss" in row]
+    train = [row for row in read_rows(rolled_back) if "loss" in row]
     assert [row["step"] for row in train] == list(range(1, STEPS + 1))
     assert train[-1]["consumed_samples"] == STEPS * BATCH
-    assert not [row for row in rows(rolled_back) if "spike_loss" in row], "the spike is not a step of the run"
+    assert not [row for row in read_rows(rolled_back) if "spike_loss" in row], "the spike is not a step of the run"
     assert f"rollback 1 of 10 to step 80 after a spike in step {SPIKE}: " in (rolled_back / "log.txt").read_text()
     newest = checkpoints.find(rolled_back)[-1]
     assert manifest(newest)["progress"]["left_out"] == [[FIRST, LAST + 1]]
@@ -125,7 +126,7 @@ def test_a_resume_where_a_phase_begins_judges_by_the_steps_of_that_phase(poisone
         shutil.rmtree(path)
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     trained(tmp_path / "part", *given)
-    skipped = [row["step"] for row in rows(tmp_path / "whole") if "spike_loss" in row]
+    skipped = [row["step"] for row in read_rows(tmp_path / "whole") if "spike_loss" in row]
     assert skipped[0] == SPIKE
     assert losses(tmp_path / "part") == losses(tmp_path / "whole")
 
@@ -257,17 +258,17 @@ def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_fac
     for name, value in expected.items():
         if not name.startswith("progress/"):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert [row["step"] for row in rows(tmp_path) if row.get("spike_skipped")] == [each + 1 for each in bad]
-    assert [row for row in rows(tmp_path) if "loss" in row][-1]["skipped_steps"] == len(bad)
+    assert [row["step"] for row in read_rows(tmp_path) if row.get("spike_skipped")] == [each + 1 for each in bad]
+    assert [row for row in read_rows(tmp_path) if "loss" in row][-1]["skipped_steps"] == len(bad)
     shutil.rmtree(checkpoints.find(tmp_path)[-1])
     shutil.rmtree(checkpoints.find(tmp_path)[-1])  # of step 90
-    before = losses_of_rows(tmp_path)
+    before = losses_of_read_rows(tmp_path)
     trained(tmp_path, *given, "--on_spike=skip")
-    assert losses_of_rows(tmp_path) == before
+    assert losses_of_read_rows(tmp_path) == before
 
 
-def losses_of_rows(folder):
-    return [(row["step"], row["loss"], row["skipped_steps"]) for row in rows(folder) if "loss" in row]
+def losses_of_read_rows(folder):
+    return [(row["step"], row["loss"], row["skipped_steps"]) for row in read_rows(folder) if "loss" in row]
 
 
 @pytest.mark.nightly

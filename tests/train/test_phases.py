@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks
-from tests.test_run import losses, rows
+from tests.kit import runs
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import losses, read_rows, rows
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import flags, phases
+from tftrain.config import phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
@@ -49,7 +50,11 @@ def folders(prepared, prepare_config, tmp_path_factory):
 
 
 def configured(*args):
-    return run.with_sizes(flags.parse(TrainConfig, ["tftrain.run", *MODEL, *args]).resolve(1))
+    return runs.configured(*args, base=MODEL)
+
+
+def train(*args):
+    return runs.train_alone(*args, base=MODEL)
 
 
 def words(values, form="{}={}"):
@@ -82,7 +87,7 @@ def messages():
 def phased(lines, messages, tmp_path_factory):
     """The folder of a run that saves after step 5, in the second phase."""
     folder = tmp_path_factory.mktemp("phased")
-    loop.train(configured(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5"), Mesh())
+    train(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5")
     return folder
 
 
@@ -115,11 +120,11 @@ def test_batches_are_those_of_the_runs_by_hand(lines, folders):
 def test_losses_are_those_of_two_runs_by_hand(phased, folders, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     settings = f"--data_dir={folders[0]}", *by_hand(FIRST), f"--output_dir={first}", "--checkpoint_every=3"
-    loop.train(configured(*settings), Mesh())
+    train(*settings)
     changes = "--change_on_resume=masked_lm_prob,global_batch_size,max_seq_length,max_predictions_per_seq"
     begin = checkpoints.find(first)[0]
     settings = f"--data_dir={folders[1]}", *by_hand(SECOND), f"--output_dir={second}", f"--resume={begin}", changes
-    loop.train(configured(*settings), Mesh())
+    train(*settings)
     assert losses(phased) == losses(first)[:3] + losses(second)
     held_out = [[row["eval_mlm_loss"] for row in rows(folder)[1]] for folder in (phased, first, second)]
     assert held_out[0] == held_out[1][:1] + held_out[2]
@@ -132,7 +137,7 @@ def test_rows_count_samples_and_tokens_and_the_first_step_of_a_phase_compiles(ph
     assert [row["max_seq_length"] for row in train] == LENGTHS
     assert [row["consumed_samples"] for row in train] == np.cumsum(SIZES).tolist()
     assert [row["consumed_tokens"] for row in train] == np.cumsum(np.multiply(SIZES, LENGTHS)).tolist()
-    every = [json.loads(line) for line in (phased / "metrics.jsonl").read_text().splitlines()]
+    every = read_rows(phased)
     assert [row["step"] for row in every if "memory_peak_bytes" in row] == [2, 5]
 
 
@@ -152,7 +157,7 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
     assert any(name.endswith(" of phase 2") for name in whole)
     shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
     shutil.copy(phased / "metrics.jsonl", tmp_path)
-    loop.train(configured(f"--phases={lines}", f"--output_dir={tmp_path}"), Mesh())
+    train(f"--phases={lines}", f"--output_dir={tmp_path}")
     assert losses(tmp_path) == losses(phased)
     expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (phased, tmp_path))
     for name, tensor in expected.items():

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from tftrain.config.parallel import ParallelConfig
-from tftrain.config.train import RunConfig, TrainConfig
+from tftrain.config.run import RunConfig
+from tftrain.config.train import TrainConfig
 from tftrain.schedules import orders, picture, simulation
 from tftrain.schedules.simulation import even_durations
 from tftrain.train import pipeline_trace

@@ -9,12 +9,11 @@ import pytest
 
 from tests.checkpoint import states
 from tests.conftest import RAMP
-from tests.test_run import configured, losses, rows
+from tests.kit.runs import configured, losses, rows, train_alone
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.data import pipeline
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
-from tftrain.train import loop
 from tftrain.train.step import TrainStep
 
 # One increment, at 12 consumed samples.
@@ -60,7 +59,7 @@ def test_a_run_resumed_within_the_ramp_is_bitwise_the_uninterrupted_one(ramped, 
     assert json.loads((first / "manifest.json").read_text())["step"] == 2
     shutil.copytree(first, checkpoints.checkpoint_folder(tmp_path) / first.name)
     shutil.copy(ramped / "metrics.jsonl", tmp_path)
-    loop.train(configured(*RAMP, f"--output_dir={tmp_path}"), Mesh())
+    train_alone(*RAMP, f"--output_dir={tmp_path}")
     assert losses(tmp_path) == losses(ramped)
     expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (ramped, tmp_path))
     assert expected.keys() == found.keys()

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.test_run import configured
+from tests.kit.runs import configured
 from tftrain.parallel import collectives, rank_consistency
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError

@@ -1,10 +1,9 @@
 """Sharded weights (ZeRO-3) change neither losses nor updates; see `sharded` for what is compared."""
 
-import json
-
 import pytest
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import read_rows
 from tests.train.sharded import CASES
 from tftrain.prepare.preparation import prepare
 
@@ -61,7 +60,7 @@ def test_a_run_goes_on_in_other_layouts_and_back_and_is_evaluated_and_predicted(
         assert ("have no effect" in output) == (ranks == 1)
         assert steps == 1 or f"continuing after step {steps - 1}" in output
         alone = run_ranks(1, ["-m", "tftrain.run", *given[:-1], "--mode=evaluate"])
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(folder)
         loss = next(row["eval_mlm_loss"] for row in reversed(rows) if "eval_mlm_loss" in row)
         assert f"{loss:.4f} nats" in alone
     for flags in ((), ("--weights=averaged",)):

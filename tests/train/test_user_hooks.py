@@ -8,15 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.distributed import ROOT, run_ranks
-from tests.test_run import SMALL, configured
+from tests.kit.ranks import ROOT, run_ranks
+from tests.kit.runs import SMALL, read_rows, train_alone
 from tftrain import hooks
-from tftrain.config.train import LimitsConfig
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.user_code import UserCodeError
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
 from tftrain.train.observers import Outcome
 from tftrain.train.user_hooks import UserHooks
 
@@ -94,7 +93,7 @@ def trained(tmp_path, monkeypatch):
     def train(*names, steps=4):
         flags = [f"--hooks=my_hooks:{name}" for name in names]
         flags += [f"--output_dir={tmp_path}", f"--max_steps={steps}", "--eval_every=2", "--checkpoint_every=2"]
-        code = loop.train(configured(*flags), Mesh())
+        code = train_alone(*flags)
         lines = (tmp_path / "notes0").read_text().splitlines()
         return code, {name: [note for who, *note in map(json.loads, lines) if who == name] for name in names}
 
@@ -115,7 +114,7 @@ def test_a_hook_is_called_in_order_and_sees_what_the_run_reports_although_others
     assert [call for call in calls if call[0] == "checkpoint"] == [["checkpoint", 2], ["checkpoint", 4]]
     assert calls[-2:] == [["checkpoint", 4], ["end", 4]]
     assert all("manifest.json" in note[2] for note in notes["Notes"] if note[0] == "checkpoint")
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(tmp_path)
     logged = {row["step"]: row for row in rows if "grad_norm" in row}
     for _, step, metrics in (note for note in notes["Notes"] if note[0] == "after"):
         for name in ("loss", "grad_norm", "learning_rate", "loss_scale"):
@@ -210,7 +209,7 @@ def test_a_stop_after_a_step_costs_no_evaluation_after_it(trained, tmp_path, mon
     assert notes[f"StopsAfter{stops}"][-1] == ["end", stops + 1]
     code, notes = trained("Notes", steps=steps)
     assert code == ExitCode.DONE
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = read_rows(tmp_path)
     assert [row["step"] for row in lines if "eval_mlm_loss" in row] == [2, 4]
     assert next(note for note in notes["Notes"] if note[0] == "evaluation")[1] == stops + 1
     code, _ = trained("Notes", steps=steps)
@@ -222,7 +221,7 @@ def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkey
     (tmp_path / "of_the_guide.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     flags = ("--max_steps=30", "--eval_every=11", "--checkpoint_every=10", "--hooks=of_the_guide:Notes")
-    assert loop.train(configured(*flags, f"--output_dir={tmp_path / 'run'}"), Mesh()) == ExitCode.STOPPED
+    assert train_alone(*flags, f"--output_dir={tmp_path / 'run'}") == ExitCode.STOPPED
     assert [row.split(",")[0] for row in (tmp_path / "norms.csv").read_text().splitlines()] == ["10"]
     assert sorted(os.listdir(tmp_path / "copies")) == ["10", "12"]
 

@@ -13,7 +13,7 @@ import types
 
 import numpy as np
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tests.optim.test_optimizer import Reference
 from tests.train import layouts
 from tftrain.config.parallel import ParallelConfig

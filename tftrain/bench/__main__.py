@@ -13,12 +13,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
 from tftrain.bench import host, page, picture
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
 from tftrain.bench.tables import TABLES
+from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 
@@ -32,11 +32,8 @@ CONDITIONS = ("scale", "np", "cpu_threads", "working_set_mb", "extra_flags")  # 
 def main(argv: Sequence[str]) -> int:
     """Runs the program with its name and its flags; returns the exit status."""
     args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv]
-
-    def target(config: BenchConfig) -> str:
-        return f"--output_dir={config.output_dir}"
-
-    return program.main("bench", BenchConfig, measure, args, target=target, stream="stderr")
+    program = Program("bench", BenchConfig, lambda config: f"--output_dir={config.output_dir}", stream="stderr")
+    return program.main(measure, args)
 
 
 def measure(config: BenchConfig) -> int:

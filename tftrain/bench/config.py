@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag
 from tftrain.config.train import TrainConfig
 

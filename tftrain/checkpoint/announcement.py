@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.placement import Place, Placement, Rows, columns
+from tftrain.checkpoint.placement import BlockSpec, Placement, SliceCollector, columns
 from tftrain.checkpoint.shard import Written
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -21,7 +21,7 @@ class _File(msgspec.Struct, array_like=True):
     name: str
     bytes: int
     digests: dict[str, str]
-    places: list[Place]
+    places: list[BlockSpec]
     starts: list[Count]
     stops: list[Count]
 
@@ -41,7 +41,7 @@ class Announced:
     """Collects the announcements of all ranks."""
 
     def __init__(self):
-        self._decoder, self._files, self._rows = msgspec.json.Decoder(_Content), {}, Rows()
+        self._decoder, self._files, self._rows = msgspec.json.Decoder(_Content), {}, SliceCollector()
 
     def add(self, content: bytes) -> None:
         """Adds the announcement of the next rank.

@@ -19,10 +19,10 @@ import numpy as np
 from msgspec import Meta
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import coverage_error
-from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
+from tftrain.checkpoint.placement import Placement, SlicedBlock, SlicedTensor, SliceSeries, nbytes
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
+from tftrain.checkpoint.tensor_slice import coverage_error
 from tftrain.files import strict_json
 from tftrain.files.reading import read_at_most
 
@@ -42,7 +42,7 @@ MAX_BLOCKS = 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Shape = tuple[Count, ...]
-# The fields of `Series`: the first three, or all.
+# The fields of `SliceSeries`: the first three, or all.
 SeriesEntry = Annotated[list[Count], Meta(min_length=3, max_length=6)]
 
 
@@ -79,7 +79,7 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """The content of a checkpoint."""
 
     step: int  # updates done
@@ -87,7 +87,7 @@ class Manifest:
     run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: CheckpointManifest) -> bytes:
     """Returns the JSON of a manifest; raises a CheckpointError if `decode` would refuse it."""
     files = manifest.files.files
     content = {
@@ -105,7 +105,7 @@ def encode(manifest: Manifest) -> bytes:
     return text
 
 
-def _block(block: Block, tensor: Tensor) -> dict[str, Any]:
+def _block(block: SlicedBlock, tensor: SlicedTensor) -> dict[str, Any]:
     pieces = [series if series.count > 1 else series[:3] for series in block.series]
     if block.shape == tensor.shape:
         return {"pieces": pieces}
@@ -127,12 +127,12 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path) -> CheckpointManifest:
     """Reads a manifest; raises a CheckpointError if it is missing, or this version can't have written it."""
     return decode(content_of(folder), folder / NAME)
 
 
-def decode(content: bytes, path: str | Path) -> Manifest:
+def decode(content: bytes, path: str | Path) -> CheckpointManifest:
     """Returns the manifest in a file; of a too large one, `content` needs only one byte more than `MAX_BYTES`.
 
     Raises:
@@ -149,7 +149,7 @@ def decode(content: bytes, path: str | Path) -> Manifest:
         converted = strict_json.convert(parsed, _Content)
         placement = _placement(converted)
         _check(placement)
-        return Manifest(converted.step, placement, converted.run)
+        return CheckpointManifest(converted.step, placement, converted.run)
     except ValueError as error:
         raise CheckpointError(f"{path}: not the manifest of a checkpoint: {error}") from error
 
@@ -167,8 +167,8 @@ def _placement(content: _Content) -> Placement:
             shape = entry.shape if block.shape is None else block.shape
             if any(len(series) not in (3, 6) for series in block.pieces):
                 raise ValueError(f"tensors.{name}: expected pieces of 3 or 6 numbers")
-            blocks.append(Block(offset, shape, tuple(Series(*series) for series in block.pieces)))
-        tensors[name] = Tensor(entry.dtype, entry.shape, tuple(blocks))
+            blocks.append(SlicedBlock(offset, shape, tuple(SliceSeries(*series) for series in block.pieces)))
+        tensors[name] = SlicedTensor(entry.dtype, entry.shape, tuple(blocks))
     return Placement(files, tensors)
 
 
@@ -203,7 +203,7 @@ def _check(placement: Placement) -> None:
             raise ValueError(f"{name} has {placement.files[name].bytes} bytes, too few for its pieces")
 
 
-def _check_block(name: str, tensor: Tensor, block: Block, files: int) -> None:
+def _check_block(name: str, tensor: SlicedTensor, block: SlicedBlock, files: int) -> None:
     """Raises a ValueError unless a block is in its tensor, and its pieces are in the block and in one file each."""
     if len(block.offset) != len(tensor.shape) or len(block.shape) != len(tensor.shape):
         raise ValueError(f"a piece of {name} has other dimensions than the tensor")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 
 # TensorFlow uses an array without a copy if its address is a multiple of this.
 ALIGNMENT = 64
@@ -17,7 +17,7 @@ PAGE_BYTES, LARGE_PAGE_BYTES = 2**12, 2**21
 CACHED_ELEMENTS = 2**16
 
 
-def arrays(pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
+def arrays(pieces: Iterable[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
     """Returns an uninitialized array for each piece, flat."""
     offsets, end = {}, 0
     for piece in pieces:
@@ -47,7 +47,7 @@ def first_not_finite(tensors: Iterable[TensorData]) -> str:
     return next((piece.name for piece, values in tensors if not is_finite(values)), "")
 
 
-def move(tensors: list[TensorData], target: Mapping[Piece, np.ndarray]) -> None:
+def move(tensors: list[TensorData], target: Mapping[TensorSlice, np.ndarray]) -> None:
     """Copies tensors into the memory for their pieces, and empties the list, so that nothing holds them any more."""
     while tensors:
         piece, values = tensors.pop()

@@ -23,9 +23,9 @@ import xxhash
 from tftrain.checkpoint import announcement, memory, save, shard
 from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 from tftrain.files import durable
 
 MEMORY = Path("/dev/shm")
@@ -39,7 +39,7 @@ def home_of(output_dir: str | Path) -> Path:
     return MEMORY / f"tftrain_{os.getuid()}_{digest}"
 
 
-class Part(msgspec.Struct, frozen=True):
+class RankCopy(msgspec.Struct, frozen=True):
     """The copy of one rank of so many, as its entry says."""
 
     session: str
@@ -51,18 +51,18 @@ class Part(msgspec.Struct, frozen=True):
     holder: int = 0  # a rank whose host has it
 
 
-def parts(home: Path, holder: int) -> Iterator[Part]:
+def parts(home: Path, holder: int) -> Iterator[RankCopy]:
     """Yields what this host has in the folder of a run, if this user has made it; `holder` is a rank here."""
     with contextlib.suppress(OSError):
         for path in sorted(home.glob("*/*/*/rank_*.json") if home.lstat().st_uid == os.getuid() else ()):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                part = msgspec.json.decode(path.read_bytes(), type=Part)
+                part = msgspec.json.decode(path.read_bytes(), type=RankCopy)
                 yield msgspec.structs.replace(part, path=str(path), holder=holder)
 
 
-def newest_whole(parts: Iterable[Part]) -> list[Part]:
+def newest_whole(parts: Iterable[RankCopy]) -> list[RankCopy]:
     """Returns the parts of the newest copy of which each rank's is somewhere, in their order; none without one."""
-    copies: dict[tuple[int, int], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    copies: dict[tuple[int, int], dict[int, list[RankCopy]]] = defaultdict(lambda: defaultdict(list))
     for part in parts:
         copies[part.step, part.count][part.rank].append(part)
     for _, held in sorted(copies.items(), reverse=True):
@@ -80,7 +80,7 @@ class Slot:
         arrays: the memory in it for the elements of each piece, flat.
     """
 
-    def __init__(self, folder: Path, rank: int, pieces: Iterable[Piece]):
+    def __init__(self, folder: Path, rank: int, pieces: Iterable[TensorSlice]):
         """Makes the file and maps its memory; raises an OSError without such a file system, or space in it."""
         self.folder, self.entry, self.file = folder, folder / f"rank_{rank:05d}.json", folder / f"rank_{rank:05d}.state"
         home = folder.parents[2]
@@ -99,7 +99,7 @@ class Slot:
         memory.map_pages([self.content])
         self.arrays = _elements(self.content, pieces)
 
-    def complete(self, part: Part, run: Mapping[str, Any]) -> None:
+    def complete(self, part: RankCopy, run: Mapping[str, Any]) -> None:
         """Writes the entry: what the copy is, the description of the run, and the pieces and the digest of the file.
 
         Raises:
@@ -114,7 +114,7 @@ class Slot:
         durable.write(self.entry, json.dumps(entry).encode())
 
 
-def _elements(content: np.ndarray, pieces: Sequence[Piece]) -> dict[Piece, np.ndarray]:
+def _elements(content: np.ndarray, pieces: Sequence[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
     """Returns the elements of pieces, which a file has one after the other."""
     elements, at = {}, 0
     for piece in pieces:
@@ -123,7 +123,7 @@ def _elements(content: np.ndarray, pieces: Sequence[Piece]) -> dict[Piece, np.nd
     return elements
 
 
-def write_to_disk(part: Part, output_dir: Path, number: int) -> dict[str, Any]:
+def write_to_disk(part: RankCopy, output_dir: Path, number: int) -> dict[str, Any]:
     """Writes a part as a rank's shards of an attempt; returns the description of the run.
 
     Raises:

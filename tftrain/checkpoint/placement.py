@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.checkpoint import piece
-from tftrain.checkpoint.piece import DTYPES, Piece, Shape
+from tftrain.checkpoint import tensor_slice
 from tftrain.checkpoint.shard import Written, in_file_order
+from tftrain.checkpoint.tensor_slice import DTYPES, Shape, TensorSlice
 
 
-class Series(NamedTuple):
+class SliceSeries(NamedTuple):
     """Pieces of one block of a tensor in equal distances.
 
-    Piece i, from 0 to count - 1, is the range [start + i * step, stop + i * step) of the block, and it is in file
+    Slice i, from 0 to count - 1, is the range [start + i * step, stop + i * step) of the block, and it is in file
     number file + i * file_step.
     """
 
@@ -33,12 +33,12 @@ class Series(NamedTuple):
     step: int = 0
 
 
-class Block(NamedTuple):
-    """The pieces of one block of a tensor; offset and shape are those of `Piece`."""
+class SlicedBlock(NamedTuple):
+    """The pieces of one block of a tensor; offset and shape are those of `TensorSlice`."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
-    series: tuple[Series, ...]
+    series: tuple[SliceSeries, ...]
 
     def expanded(self) -> np.ndarray:
         """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
@@ -58,12 +58,12 @@ class Block(NamedTuple):
         return np.array([[0, end]], np.int64)
 
 
-class Tensor(NamedTuple):
+class SlicedTensor(NamedTuple):
     """A tensor and its pieces; dtype and shape are those of the whole tensor."""
 
     dtype: str
     shape: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[SlicedBlock, ...]
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Placement(Mapping[str, Written]):
     """
 
     files: Mapping[str, Written]  # with the size and the digests, but without pieces
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, SlicedTensor]
 
     @staticmethod
     def of(files: Mapping[str, Written]) -> "Placement":
         """Returns the placement of files that have their pieces."""
-        rows = Rows()
+        rows = SliceCollector()
         for number, name in enumerate(sorted(files)):
             rows.add(number, *columns(files[name].pieces))
         return Placement({name: file._replace(pieces=()) for name, file in files.items()}, rows.tensors())
@@ -93,7 +93,7 @@ class Placement(Mapping[str, Written]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def holders(self, wanted: Piece) -> set[str]:
+    def holders(self, wanted: TensorSlice) -> set[str]:
         """Returns the names of the files that have an element of a piece of one of the tensors."""
         numbers: set[int] = set()
         if not wanted.size:
@@ -106,18 +106,18 @@ class Placement(Mapping[str, Written]):
                 numbers.update(self._holders_in(block, wanted))
         return {self._names[number] for number in numbers}
 
-    def _holders_in(self, block: Block, wanted: Piece) -> Iterator[int]:
+    def _holders_in(self, block: SlicedBlock, wanted: TensorSlice) -> Iterator[int]:
         """Yields the numbers of the files with elements of a piece of another block."""
         rows = block.expanded()
         # The elements of a piece lie between its first and its last one in the whole tensor.
         first, last = _flat(wanted.whole, block.offset, block.shape, rows[:, 1:].T - [[0], [1]])
         low, high = _flat(wanted.whole, wanted.offset, wanted.shape, np.array([wanted.start, wanted.stop - 1]))
         for file, start, stop in rows[(first <= high) & (last >= low)].tolist():
-            stored = Piece(wanted.name, wanted.whole, wanted.dtype, block.offset, block.shape, start, stop)
-            if piece.overlap(stored, wanted):
+            stored = TensorSlice(wanted.name, wanted.whole, wanted.dtype, block.offset, block.shape, start, stop)
+            if tensor_slice.overlap(stored, wanted):
                 yield file
 
-    def _pieces_in(self, name: str) -> Iterator[Piece]:
+    def _pieces_in(self, name: str) -> Iterator[TensorSlice]:
         number, (rows, owners) = bisect.bisect_left(self._names, name), self._series
         distance = number - rows[:, 0]
         hits = (distance >= 0) & (distance <= (rows[:, 1] - 1) * rows[:, 2]) & (distance % rows[:, 2] == 0)
@@ -125,14 +125,16 @@ class Placement(Mapping[str, Written]):
             tensor, block, series = owners[index]
             shift = int(distance[index]) // series.file_step * series.step
             dtype, whole = self.tensors[tensor].dtype, self.tensors[tensor].shape
-            yield Piece(tensor, whole, dtype, block.offset, block.shape, series.start + shift, series.stop + shift)
+            yield TensorSlice(
+                tensor, whole, dtype, block.offset, block.shape, series.start + shift, series.stop + shift
+            )
 
     @cached_property
     def _names(self) -> list[str]:
         return sorted(self.files)
 
     @cached_property
-    def _series(self) -> tuple[np.ndarray, list[tuple[str, Block, Series]]]:
+    def _series(self) -> tuple[np.ndarray, list[tuple[str, SlicedBlock, SliceSeries]]]:
         """First file, count and step of the file numbers of each series, int64 [series, 3], and where it belongs."""
         owners = [
             (name, block, series)
@@ -144,7 +146,7 @@ class Placement(Mapping[str, Written]):
         return np.array(rows, np.int64).reshape(-1, 3), owners
 
 
-class Place(NamedTuple):
+class BlockSpec(NamedTuple):
     """A block of a tensor: name, dtype and shape of the tensor, and offset and shape of the block."""
 
     name: str
@@ -154,27 +156,27 @@ class Place(NamedTuple):
     shape: Shape
 
 
-def columns(pieces: Sequence[Piece]) -> tuple[list[Place], list[int], list[int]]:
-    """Returns the arguments of `Rows.add` for pieces in a file."""
-    places = [Place(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
+def columns(pieces: Sequence[TensorSlice]) -> tuple[list[BlockSpec], list[int], list[int]]:
+    """Returns the arguments of `SliceCollector.add` for pieces in a file."""
+    places = [BlockSpec(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
     return places, [each.start for each in pieces], [each.stop for each in pieces]
 
 
-class Rows:
+class SliceCollector:
     """Collects pieces and makes series of them; a piece takes 32 bytes."""
 
     def __init__(self):
-        self._numbers: dict[Place, int] = {}
+        self._numbers: dict[BlockSpec, int] = {}
         self._rows: list[np.ndarray] = []
 
-    def add(self, file: int, places: Sequence[Place], starts: Sequence[int], stops: Sequence[int]) -> None:
+    def add(self, file: int, places: Sequence[BlockSpec], starts: Sequence[int], stops: Sequence[int]) -> None:
         """Adds pieces in a file of this number, of one block after the other, and start and stop of each range."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
         rows[:, 1], rows[:, 2], rows[:, 3] = file, starts, stops
         self._rows.append(rows)
 
-    def tensors(self, numbers: np.ndarray | None = None) -> dict[str, Tensor]:
+    def tensors(self, numbers: np.ndarray | None = None) -> dict[str, SlicedTensor]:
         """Returns all pieces as series, by tensor.
 
         Args:
@@ -188,10 +190,12 @@ class Rows:
             rows[:, 1] = numbers[rows[:, 1]]
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         bounds = np.searchsorted(rows[:, 0], np.arange(len(self._numbers) + 1)).tolist()
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, SlicedTensor] = {}
         for stored, number in self._numbers.items():
-            block = Block(stored.offset, stored.shape, tuple(series_of(rows[bounds[number] : bounds[number + 1], 1:])))
-            tensor = tensors.setdefault(stored.name, Tensor(stored.dtype, stored.whole, ()))
+            block = SlicedBlock(
+                stored.offset, stored.shape, tuple(series_of(rows[bounds[number] : bounds[number + 1], 1:]))
+            )
+            tensor = tensors.setdefault(stored.name, SlicedTensor(stored.dtype, stored.whole, ()))
             if tensor[:2] != (stored.dtype, stored.whole):
                 difference = f"{tensor.dtype} {list(tensor.shape)} on one rank, and {stored.dtype} {list(stored.whole)}"
                 raise ValueError(f"{stored.name} is {difference} on another")
@@ -199,7 +203,7 @@ class Rows:
         return tensors
 
 
-def series_of(rows: np.ndarray) -> Iterator[Series]:
+def series_of(rows: np.ndarray) -> Iterator[SliceSeries]:
     """Yields the series of pieces of one block: file number, start and stop of each, int64 [pieces, 3]."""
     rows = rows[np.argsort(rows[:, 1], kind="stable")]
     # The distance to the piece before is that of a series if start and stop move alike and the file number grows.
@@ -213,10 +217,10 @@ def series_of(rows: np.ndarray) -> Iterator[Series]:
         file, start, stop = rows[index].tolist()
         if index < len(regular) and regular[index]:
             count = int(breaks[np.searchsorted(breaks, index)]) - index + 2
-            yield Series(file, start, stop, count, int(steps[index, 0]), int(steps[index, 1]))
+            yield SliceSeries(file, start, stop, count, int(steps[index, 0]), int(steps[index, 1]))
         else:
             count = 1
-            yield Series(file, start, stop)
+            yield SliceSeries(file, start, stop)
         index += count
 
 

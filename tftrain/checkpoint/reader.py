@@ -14,10 +14,10 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from tftrain.checkpoint import manifest, memory, piece, shard
+from tftrain.checkpoint import manifest, memory, shard, tensor_slice
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece
-from tftrain.checkpoint.source import Source
+from tftrain.checkpoint.source import ShardFile
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
 
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
@@ -41,11 +41,15 @@ class Reader:
         self.manifest = manifest.decode(content, self.path / manifest.NAME)
         self.digest = manifest.digest(content)
         self.tensors = {name: (each.dtype, each.shape) for name, each in self.manifest.files.tensors.items()}
-        self._read_ahead: dict[Piece, np.ndarray] = {}
+        self._read_ahead: dict[TensorSlice, np.ndarray] = {}
         self._unchecked = set(self.manifest.files)
 
     def verify(
-        self, rank: int = 0, ranks: int = 1, wanted: Mapping[Piece, np.ndarray] | None = None, digest: str = DIGEST
+        self,
+        rank: int = 0,
+        ranks: int = 1,
+        wanted: Mapping[TensorSlice, np.ndarray] | None = None,
+        digest: str = DIGEST,
     ) -> None:
         """Checks the digest of this rank's share of the files, and reads pieces in the same pass.
 
@@ -62,7 +66,7 @@ class Reader:
         self._read_ahead = self._fetch(wanted or {}, checked, digest, alone=ranks == 1)
         self._unchecked.clear()  # The other ranks check the other files.
 
-    def read(self, wanted: Piece) -> np.ndarray:
+    def read(self, wanted: TensorSlice) -> np.ndarray:
         """Returns the elements of a piece in its stored shape, from whatever pieces are in the files.
 
         A piece that `verify` has read is returned from the memory given there. Another piece is read from the files.
@@ -82,8 +86,12 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = (), digest: str = "", alone: bool = False
-    ) -> dict[Piece, np.ndarray]:
+        self,
+        wanted: Mapping[TensorSlice, np.ndarray],
+        checked: Collection[str] = (),
+        digest: str = "",
+        alone: bool = False,
+    ) -> dict[TensorSlice, np.ndarray]:
         """Reads pieces into the memory of each, flat, and checks a digest of some files.
 
         Files to check without a wanted piece are read only for that. `alone`: no other rank reads the files.
@@ -92,14 +100,14 @@ class Reader:
             The wanted pieces that are in the checkpoint, with their memory.
         """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
-        by_tensor: dict[str, list[Piece]] = defaultdict(list)
+        by_tensor: dict[str, list[TensorSlice]] = defaultdict(list)
         for stored_piece in known:
             by_tensor[stored_piece.name].append(stored_piece)
         files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
         # By file and stored piece, the wanted pieces that overlap it.
         targets = {
             name: {
-                stored: [each for each in by_tensor[stored.name] if piece.overlap(stored, each)]
+                stored: [each for each in by_tensor[stored.name] if tensor_slice.overlap(stored, each)]
                 for stored in file.pieces
             }
             for name, file in files.items()
@@ -110,18 +118,18 @@ class Reader:
             idle_blocks.put(block)
 
         def read_file(name: str) -> None:
-            def allocate(stored: Piece) -> np.ndarray | None:
+            def allocate(stored: TensorSlice) -> np.ndarray | None:
                 if stored in known:
                     return wanted[stored]
                 return np.empty(stored.size, DTYPES[stored.dtype]) if targets[name][stored] else None
 
             file, block = files[name], idle_blocks.get()
             try:
-                with Source(self.path / name, file.bytes, block, alone) as source:
+                with ShardFile(self.path / name, file.bytes, block, alone) as source:
                     for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
                         for target in targets[name][stored]:
                             if target != stored:
-                                piece.copy(stored, values, target, wanted[target])
+                                tensor_slice.copy(stored, values, target, wanted[target])
             finally:
                 idle_blocks.put(block)
 

@@ -21,10 +21,10 @@ from typing import Any
 from tftrain.checkpoint import announcement, folder, manifest, memory, shard
 from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.tensor_slice import TensorData
 from tftrain.files import durable
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def complete(
     """
     try:
         files = gather(attempt, seconds, given_up)
-        write_manifest(attempt, Manifest(attempt.step, files, run))
+        write_manifest(attempt, CheckpointManifest(attempt.step, files, run))
         path = commit(attempt)
     except OSError as error:
         raise CheckpointError(f"{attempt.folder}: {error}") from error
@@ -151,7 +151,7 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Pl
         raise CheckpointError(f"{attempt.folder}: the ranks' announcements contradict each other: {error}") from error
 
 
-def write_manifest(attempt: Attempt, content: Manifest) -> None:
+def write_manifest(attempt: Attempt, content: CheckpointManifest) -> None:
     """Writes and flushes the manifest, and removes the announcements, which are not part of the checkpoint."""
     durable.write(attempt.folder / manifest.NAME, manifest.encode(content))
     for rank in range(attempt.ranks):

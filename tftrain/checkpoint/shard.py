@@ -17,8 +17,8 @@ import numpy as np
 import xxhash
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
-from tftrain.checkpoint.source import Source
+from tftrain.checkpoint.source import ShardFile
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 from tftrain.files import durable
 
 # A block is hashed and written while it is in the processor's cache.
@@ -35,10 +35,10 @@ class Written(NamedTuple):
 
     bytes: int
     digests: Mapping[str, str]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorSlice, ...]
 
 
-def in_file_order(pieces: Iterable[Piece]) -> list[Piece]:
+def in_file_order(pieces: Iterable[TensorSlice]) -> list[TensorSlice]:
     """Returns pieces in the order in which files have them: by name, the dtypes with most bytes per element first.
 
     With this order, the offset of each element is a multiple of its size, as the format requires, and a manifest need
@@ -47,9 +47,9 @@ def in_file_order(pieces: Iterable[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: (-DTYPES[piece.dtype].itemsize, piece.name))
 
 
-def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
+def pack(pieces: Iterable[TensorSlice]) -> list[list[TensorSlice]]:
     """Divides pieces, at most one of each tensor, among files of about `SHARD_BYTES`, in the order of the files."""
-    files: list[list[Piece]] = []
+    files: list[list[TensorSlice]] = []
     free_bytes = 0
     for piece in in_file_order(pieces):
         if free_bytes <= 0:
@@ -60,7 +60,7 @@ def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
     return files
 
 
-def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> Written:
+def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray]) -> Written:
     """Writes a file, which must not exist, and flushes it to the disk.
 
     There is at most one piece of each tensor. The elements of each are flat, and one piece's are needed at a time.
@@ -86,7 +86,7 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
 
 
-def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
+def _entries(pieces: Sequence[TensorSlice]) -> dict[str, dict]:
     """Returns the header of a file that holds pieces in this order."""
     entries, position = {}, 0
     for piece in pieces:
@@ -97,7 +97,10 @@ def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
 
 
 def load(
-    source: Source, expected: Written, allocate: Callable[[Piece], np.ndarray | None] | None = None, check: str = ""
+    source: ShardFile,
+    expected: Written,
+    allocate: Callable[[TensorSlice], np.ndarray | None] | None = None,
+    check: str = "",
 ) -> Iterator[TensorData]:
     """Reads a file once from its beginning to its end.
 
@@ -133,7 +136,7 @@ def load(
         )
 
 
-def _read_header(source: Source, expected: Written) -> bytes:
+def _read_header(source: ShardFile, expected: Written) -> bytes:
     """Returns the header with the length before it, if it is the header that the manifest implies."""
     path = source.path
     start = b"".join(map(bytes, source.blocks(0, min(8, expected.bytes))))

@@ -45,7 +45,7 @@ def open_file(path: Path) -> int:
     return descriptor
 
 
-class Source:
+class ShardFile:
     """An open file of a known size; close it, or use it as a context. `direct` reads bypass the page cache."""
 
     def __init__(self, path: Path, size: int, block: np.ndarray, alone: bool):
@@ -85,7 +85,7 @@ class Source:
         """Closes the file."""
         os.close(self._descriptor)
 
-    def __enter__(self) -> "Source":
+    def __enter__(self) -> "ShardFile":
         return self
 
     def __exit__(self, *_) -> None:

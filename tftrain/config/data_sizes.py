@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from tftrain.config.train import DataConfig, ModelConfig
+from tftrain.config.data import DataConfig
+from tftrain.config.model import ModelConfig
 
 SYNTHETIC_VOCAB_SIZE = 30522  # bert-base-uncased
 SYNTHETIC_SEQ_LENGTH = 128

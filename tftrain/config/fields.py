@@ -9,10 +9,13 @@ import itertools
 import math
 import operator
 import textwrap
+import types
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tftrain.files.addresses import absolute
+from tftrain.files.reading import expanded
 from tftrain.host.text import one_line, shown
 from tftrain.host.user_code import CLASS, is_class_name
 
@@ -40,6 +43,10 @@ _BOUNDS = {
     "maximum": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
+
+
+_EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 class Problem(NamedTuple):
@@ -170,6 +177,36 @@ def field_problems(config: Any) -> list[Problem]:
         elif field.name in largest and value > largest[field.name]:
             problems.append(Problem(flag_name(field), value, f"expected a number of at most {largest[field.name]}"))
     return problems + restricted(config, vars(config))
+
+
+def type_of(section: Any, field: dataclasses.Field) -> type:
+    """Returns the type of a flag's values: int for both `int` and `int | None`, and tuple for `tuple[str, ...]`."""
+    hint = typing.get_type_hints(section.__class__)[field.name]
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return typing.get_origin(hint) or hint
+
+
+def parse(value_type: type, text: str) -> Any:
+    """Returns the value of a flag that is not checked yet; raises a ValueError with what is expected."""
+    try:
+        if value_type is bool:
+            return _BOOLEANS[text.lower()]
+        if value_type is not int:
+            return float(text) if value_type is float else text
+        value = int(text, 16 if text[:2] == "0x" else 8 if text[:2] == "0o" else 10)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(text)
+        return value
+    except (KeyError, ValueError) as error:
+        raise ValueError(_EXPECTED[value_type]) from error
+
+
+def expand(field: dataclasses.Field, value: Any) -> Any:
+    """Returns the value of a flag with `~` and variables of its paths replaced; for the ValueError see `expanded`."""
+    if not value or not field.metadata["has_path"]:
+        return value
+    return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
 
 
 def names_code(field: dataclasses.Field, value: Any) -> bool:

@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from tftrain.config.fields import Problem
-from tftrain.config.lines import of_file
 from tftrain.files.addresses import absolute
+from tftrain.files.lines import of_file
 from tftrain.files.reading import expanded
 
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.data.mixture`.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.config.fields import Problem
-from tftrain.config.lines import lines
+from tftrain.files.lines import lines
 
 _FORM = (
     "expected a file with a group on each line, such as `layer_0*/attention/* rate=0.5 weight_decay=0`, or the same "

@@ -5,17 +5,18 @@ resumes where the phase begins. So everything that depends on data or batch take
 batches of the whole run are one list of stages, those of the phases' ramps (`ramp`), each cut where its phase ends.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tftrain.config import flags, mixture
-from tftrain.config.fields import ConfigError, Problem, changed, flag_values
-from tftrain.config.lines import lines
+from tftrain.config import mixture
+from tftrain.config.fields import ConfigError, Problem, changed, expand, flag_values, parse, sections, type_of
 from tftrain.config.ramp import Stage
 from tftrain.config.suggestions import suggest
+from tftrain.files.lines import lines
 
 # The flags that each name the data; and those of its sizes, which hold for the data beside which they are given.
 SOURCES = ("data_dir", "mix", "train_files", "eval_files", "synthetic_data")
@@ -229,17 +230,25 @@ def _phase(config, entry: dict[str, Any], name: str) -> Phase:
         if value is not None and not (str(value).isdecimal() and int(value) > 0):
             raise ValueError(f"{name}: {end}={value}: expected a whole number above 0")
     named = {each: value for each, value in entry.items() if each not in _ENDS}
-    texts = [f"--{each}={value}" for each, value in named.items() if value is not None]
-    parsed, wrong, _ = flags.read(type(config), ["", *texts])
-    if wrong:
-        raise ValueError(f"{name}: {wrong[0]}")
-    defaults, values = flag_values(type(config)()), flag_values(parsed)
+    defaults = flag_values(type(config)())
+    values = defaults | {each: _value(config, each, value, name) for each, value in named.items() if value is not None}
     others = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & named.keys() else ()
     values = {each: defaults[each] for each in others} | {each: values[each] for each in named} | {"phases": None}
     own = changed(config, values)
     if "global_batch_size" in named and FOLLOWING not in named and own.batch.micro_batch_size:
         own = changed(own, {FOLLOWING: None})
     return Phase(own, **{each: value and int(value) for each, value in ends.items()})
+
+
+def _value(config, name: str, value: Any, phase: str) -> Any:
+    """Returns the value of a flag of a phase; raises a ValueError that names both."""
+    section, field = next(
+        (section, field) for section in sections(config) for field in dataclasses.fields(section) if field.name == name
+    )
+    try:
+        return expand(field, parse(type_of(section, field), str(value)))
+    except ValueError as error:
+        raise ValueError(f"{phase}: {Problem(name, str(value), str(error))}") from error
 
 
 def _check_ends(phases: list[Phase]) -> None:

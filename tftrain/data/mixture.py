@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from tftrain.config import mixture
+from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
-from tftrain.config.train import DataConfig
 from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.manifest import NAME, Manifest, read_manifest
 from tftrain.data.mirror import local_folder

@@ -9,9 +9,9 @@ do not fit synthetic data, prepared data, or records.
 import math
 
 from tftrain.config import families
+from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import packed_predictions, predictions
 from tftrain.config.fields import Problem
-from tftrain.config.train import DataConfig
 from tftrain.files.errors import DataError
 
 # The token types of an example: of its first and its second text.

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config import length_choice
+from tftrain.config.data import DataConfig
 from tftrain.config.ramp import Ramp
-from tftrain.config.train import DataConfig
 from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets
 from tftrain.data.source import Batch, ExampleSource, open_source

@@ -4,9 +4,10 @@ import hashlib
 import os
 
 from tftrain.config import families, length_choice, mixture, phases
+from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.config.fields import Problem, field_problems
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.data.example import decode
 from tftrain.data.manifest import NAME, Manifest, file_sha256
 from tftrain.data.mixture import difference, read_prepared

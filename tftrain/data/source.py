@@ -1,7 +1,7 @@
 """Opens the source of examples that the flags select: prepared data, other records, or synthetic data."""
 
+from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import Sizes, synthetic
-from tftrain.config.train import DataConfig
 from tftrain.data.causal_source import CausalSource, SyntheticSequences
 from tftrain.data.example_source import Batch, ExampleSource
 from tftrain.data.manifest import Manifest

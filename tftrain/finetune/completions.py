@@ -222,7 +222,7 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
     return encoded
 
 
-class Rows:
+class CompletionRows:
     """Examples of at most `length` inputs, packed several in a row.
 
     Attributes:

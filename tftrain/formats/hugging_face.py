@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import safetensors_file, torch_file

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tftrain.config.fields import field_problems
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats.hugging_face_gaps import WITH_CLASSES, architecture_of
 from tftrain.formats.hugging_face_tables import KINDS, kind_of

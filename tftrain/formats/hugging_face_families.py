@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_rope
 

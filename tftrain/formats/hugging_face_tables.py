@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_families as families
 from tftrain.formats.links import Link, Names, same, transposed

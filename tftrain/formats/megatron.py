@@ -14,7 +14,7 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import hugging_face_config, torch_file

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.architecture.describe import describe
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import tf1
 from tftrain.formats.links import Link, Names, reshaped, same

@@ -11,13 +11,14 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.checkpoint import folder, manifest, save, scores, shard
-from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece
+from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorSlice
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import field_problems, without_secrets
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.train import DataConfig, ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.mirror import DEFAULT, local_folder
 from tftrain.files import durable, names
@@ -68,7 +69,7 @@ class OwnWeights(Weights):
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
-        return self._reader.read(Piece.block(f"{self._kind}/{name}", self.shapes[name], "F32"))
+        return self._reader.read(TensorSlice.block(f"{self._kind}/{name}", self.shapes[name], "F32"))
 
 
 class AveragedWeights(OwnWeights):
@@ -217,7 +218,7 @@ def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
 
 def write(path: Path, weights: Weights) -> Iterable[str]:
     """Writes the weights as a checkpoint of step 0 without an optimizer; returns the names of all variables."""
-    pieces = [Piece.block(f"{MASTER}/{name}", shape, "F32") for name, shape in weights.shapes.items()]
+    pieces = [TensorSlice.block(f"{MASTER}/{name}", shape, "F32") for name, shape in weights.shapes.items()]
     files = {}
     for number, group in enumerate(shard.pack(pieces)):
         values = (weights.read(piece.name.partition("/")[2]).reshape(-1) for piece in group)
@@ -229,5 +230,5 @@ def write(path: Path, weights: Weights) -> Iterable[str]:
         config |= {"fine_tuning": dataclasses.asdict(without_secrets(weights.fine_tuning)), "data": sizes}
     run = {"config": config, "packages": versions()}
     placement = Placement.of(files)
-    durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))
+    durable.write(path / manifest.NAME, manifest.encode(CheckpointManifest(0, placement, run)))
     return weights.shapes

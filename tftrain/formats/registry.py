@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tftrain.checkpoint import remote
 from tftrain.config.convert import FORMATS, Place
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.addresses import Cache, is_address
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats.weights import Weights

@@ -11,7 +11,7 @@ from typing import Any
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_config
 from tftrain.formats.hugging_face_tables import KINDS

@@ -12,7 +12,7 @@ import numpy as np
 from tftrain.architecture.describe import describe
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats.links import Link
 from tftrain.host.text import listed as all_listed

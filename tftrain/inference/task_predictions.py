@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 SEPARATOR = "\t"
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
-# What `Reader.objects` needs, the sequences of examples in order, and what the model reads of each.
+# What `TaskReader.objects` needs, the sequences of examples in order, and what the model reads of each.
 Read = tuple[Any, list[Encoded], list[Sample]]
 
 
-class Reader(abc.ABC):
+class TaskReader(abc.ABC):
     """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer."""
 
     pairs: bool | None = None  # whether a text must be a pair; None: it may be one
@@ -81,7 +81,7 @@ class Reader(abc.ABC):
         return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
 
 
-class TextReader(Reader):
+class TextReader(TaskReader):
     """Of classification, multi_label and regression; whether texts are pairs follows from the run."""
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
@@ -100,7 +100,7 @@ class TextReader(Reader):
         return SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
 
 
-class EmbeddingReader(Reader):
+class EmbeddingReader(TaskReader):
     """Of embedding: a text has a vector, and a pair has the cosine of both vectors."""
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
@@ -118,7 +118,7 @@ class EmbeddingReader(Reader):
                 yield from PairScorer([example]).predictions(np.stack(own)[np.newaxis])
 
 
-class WordReader(Reader):
+class WordReader(TaskReader):
     """Of token_classification: words are divided by spaces, see `conll.words_of`."""
 
     _warned = False
@@ -150,7 +150,7 @@ class WordReader(Reader):
         return [next(predictions) if each else {"words": [], "prediction": []} for each in words]
 
 
-class QuestionReader(Reader):
+class QuestionReader(TaskReader):
     """Of question_answering: a question, a tab, and the context."""
 
     pairs = True
@@ -176,7 +176,7 @@ class QuestionReader(Reader):
         return AnswerScorer(read, self._settings, self._has_null).predictions(outputs)
 
 
-READERS: dict[str, type[Reader]] = {
+READERS: dict[str, type[TaskReader]] = {
     **dict.fromkeys(("classification", "multi_label", "regression"), TextReader),
     "token_classification": WordReader,
     "question_answering": QuestionReader,
@@ -184,7 +184,7 @@ READERS: dict[str, type[Reader]] = {
 }
 
 
-def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int) -> Reader:
+def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int) -> TaskReader:
     """Returns the reader of a fine-tuned model with a tokenizer; for how answers are chosen, see `answer_settings`.
 
     With `null_score_threshold=None` every question has an answer.
@@ -196,7 +196,7 @@ def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: fl
 class TaskPredictions:
     """Predicts what a model was fine-tuned for, with the reader of its task."""
 
-    def __init__(self, model: TrainedModel, reader: Reader, batch_size: int, pooling: str = "mean"):
+    def __init__(self, model: TrainedModel, reader: TaskReader, batch_size: int, pooling: str = "mean"):
         """Takes how many sequences the model reads at once, and the pooling of one for embedding, see `embeddings`."""
         network, is_embedding = model.network, model.config.task == "embedding"
         self._reader, self._batch_size = reader, batch_size

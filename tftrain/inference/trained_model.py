@@ -14,8 +14,8 @@ import tensorflow as tf
 from tftrain.config.data_sizes import DEFAULT_LENGTHS
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
-from tftrain.config.train import ModelConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
 from tftrain.formats.own import take_tokenizer

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.positions import distance_bias
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention, reference_attention_context

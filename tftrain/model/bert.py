@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.block import SITES_PER_BLOCK
 from tftrain.model.embedding import TokenEmbedding, lookup
 from tftrain.model.layers import Dense, Norm

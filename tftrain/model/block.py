@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.attention_cores import AttentionMask, core_of
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.layers import Dense, Entered, Norm, enter_dense, leave_dense

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer

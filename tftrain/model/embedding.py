@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture.architecture import Architecture
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.layers import Norm
 from tftrain.model.parameters import Parameters
 from tftrain.model.part import ModelPart

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dtypes import wide_dtype

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece, held_piece
+from tftrain.checkpoint.tensor_slice import TensorSlice, held_slice
 from tftrain.formats.weights import Weights
 from tftrain.model.gathered_weights import release
 from tftrain.parallel.tensor import TensorRanks, own_copy
@@ -67,7 +67,7 @@ class Parameters:
         self.dtype, self.ranks, self._initial, self.released = dtype, ranks, initial, released
         self.variables: dict[str, tf.Variable] = {}
         self.summed: set[str] = set()
-        self.pieces: dict[str, Piece] = {}
+        self.pieces: dict[str, TensorSlice] = {}
         self.draws: dict[str, Callable[[], tf.Tensor]] = {}
         self._seed = seed
         self._initializer_range = initializer_range
@@ -136,18 +136,18 @@ class Parameters:
         """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
         return sum(self.pieces[self._prefix + name].offset)  # The other axes begin at 0.
 
-    def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
+    def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> TensorSlice:
         """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
-        return held_piece(self._prefix + name, shape, axis, unit, self.ranks.group.rank, self.ranks.group.size)
+        return held_slice(self._prefix + name, shape, axis, unit, self.ranks.group.rank, self.ranks.group.size)
 
-    def _draw(self, piece: Piece, stddev: float) -> tf.Tensor:
+    def _draw(self, piece: TensorSlice, stddev: float) -> tf.Tensor:
         drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
         return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
-    def _given(self, piece: Piece) -> tf.Tensor:
+    def _given(self, piece: TensorSlice) -> tf.Tensor:
         return own_copy(tf.constant(piece.take_block(self._initial.read(piece.name))))
 
-    def _make(self, piece: Piece, draw: Callable[[], tf.Tensor], is_exact: bool = False) -> tf.Variable:
+    def _make(self, piece: TensorSlice, draw: Callable[[], tf.Tensor], is_exact: bool = False) -> tf.Variable:
         """Makes a variable from a function that returns its initial value, float32; exact: in every dtype."""
         if piece.name in self.pieces:
             raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")

@@ -1,6 +1,6 @@
 """The class of a model by its configuration: the one place that names the classes of models."""
 
-from tftrain.config.train import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.decoder import Decoder
 from tftrain.model.transformer import Transformer

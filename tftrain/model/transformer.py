@@ -16,8 +16,8 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture.describe import describe
-from tftrain.checkpoint.piece import Piece
-from tftrain.config.train import ModelConfig
+from tftrain.checkpoint.tensor_slice import TensorSlice
+from tftrain.config.model import ModelConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
@@ -148,7 +148,7 @@ class Transformer(tf_keras.Model):
         return set(self._parameters.summed)
 
     @property
-    def pieces(self) -> dict[str, Piece]:
+    def pieces(self) -> dict[str, TensorSlice]:
         """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
         return dict(self._parameters.pieces)
 

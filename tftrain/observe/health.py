@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tftrain.config.train import LimitsConfig
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import NotFiniteError
 from tftrain.observe.rows import SpikeRow
 from tftrain.parallel.mesh import Mesh

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config.train import LimitsConfig
+from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe.ledger import Ledger
 from tftrain.parallel.pending_collectives import PendingCollectives

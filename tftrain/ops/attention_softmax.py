@@ -5,6 +5,9 @@ product with the values needs the probabilities after dropout, in forward and in
 because it can draw the dropout masks again. That is why the product is part of this function.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
@@ -13,6 +16,8 @@ from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.grouped_heads import grouped_product, grouped_sum
 from tftrain.ops.library import library
 from tftrain.ops.shapes import dimension
+
+Gradient = Callable[[tf.Tensor], tuple[tf.Tensor, ...]]
 
 MASKED = -1e9  # added to a score in float32: the sum is so negative that its exponential is 0
 
@@ -52,7 +57,7 @@ def attention(
     is_limited = mask.sequences is not None or mask.window is not None
 
     @tf.custom_gradient
-    def context(query, key, values):
+    def context(query: tf.Tensor, key: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         scores = grouped_product(query, key, transpose_b=True)  # [b, heads, queries, keys]
         scores, keys = _checked(scores if bias is None else scores + bias, mask.keys)
         if is_limited:
@@ -61,7 +66,7 @@ def attention(
             scores += tf.where(attended, tf.zeros([], scores.dtype), masked)
         result, backward = _context_and_gradient(scores, keys, values, position, attributes)
 
-        def gradient(dcontext):
+        def gradient(dcontext: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dscores, dvalues = backward(dcontext)
             return grouped_product(dscores, key), grouped_sum(dscores, query, key.shape[1]), dvalues
 
@@ -75,12 +80,14 @@ def attention(
     return result
 
 
-def _context_and_gradient(scores, key_mask, values, position, attributes):
+def _context_and_gradient(
+    scores: tf.Tensor, key_mask: tf.Tensor, values: tf.Tensor, position: tf.Tensor, attributes: dict[str, Any]
+) -> tuple[tf.Tensor, Gradient]:
     """Returns the context and the function that maps its gradient to those of scores and values."""
     dropped = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
     probabilities = dropped.probabilities
 
-    def gradient(dcontext):
+    def gradient(dcontext: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         ddropped = grouped_product(dcontext, values, transpose_b=True)
         again = library().tftrain_attention_softmax_grad(
             ddropped=ddropped, probabilities=probabilities, position=position, **attributes
@@ -90,18 +97,18 @@ def _context_and_gradient(scores, key_mask, values, position, attributes):
     return grouped_product(_dropped(dropped, probabilities), values), gradient
 
 
-def _checked(scores, key_mask):
+def _checked(scores: tf.Tensor, key_mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     scores, key_mask = tf.convert_to_tensor(scores), tf.convert_to_tensor(key_mask)
     check_storage("scores", scores)
     check_dtype("key_mask", key_mask, tf.int32)
     return scores, key_mask
 
 
-def _dropped(outputs, probabilities):
+def _dropped(outputs: Any, probabilities: tf.Tensor) -> tf.Tensor:
     return outputs.dropped[0] if outputs.dropped else probabilities
 
 
-def _op_arguments(scores, dropout):
+def _op_arguments(scores: tf.Tensor, dropout: Dropout | None) -> tuple[dict[str, Any], tf.Tensor]:
     """Returns the op's attributes, except for `scale` and `causal`, and its input `position`."""
     attributes, position = op_arguments(dropout)
     first, total = (dropout and dropout.part) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
@@ -133,7 +140,7 @@ def reference_attention_softmax(scores: tf.Tensor, mask: AttentionMask, scale: f
     return tf.cast(_softmax_over_keys(scores, keys, scale), scores.dtype) * _any_key(keys, scores.dtype)
 
 
-def _softmax_over_keys(scores, keys, scale):
+def _softmax_over_keys(scores: tf.Tensor, keys: tf.Tensor, scale: float) -> tf.Tensor:
     """Returns the softmax of the scaled scores, fp32 or wider; the same for all keys of a query without keys."""
     wide = wide_dtype(scores.dtype)
     logits = tf.cast(scores, wide)
@@ -143,6 +150,6 @@ def _softmax_over_keys(scores, keys, scale):
     return tf.nn.softmax(logits + hidden * MASKED)
 
 
-def _any_key(attended, dtype):
+def _any_key(attended: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns 1 for a query with keys, 0 for one without: [b, 1, queries, 1], or [b, 1, 1, 1] if all have the same."""
     return tf.cast(tf.reduce_any(attended, axis=-1, keepdims=True), dtype)

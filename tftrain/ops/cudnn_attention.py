@@ -7,6 +7,7 @@ the memory.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -57,7 +58,9 @@ def cudnn_attention(
 
 
 @tf.RegisterGradient("TftrainCudnnAttention")
-def _cudnn_attention_gradient(op, dcontext, _dlog_sum_exp):
+def _cudnn_attention_gradient(
+    op: tf.Operation, dcontext: tf.Tensor, _dlog_sum_exp: tf.Tensor
+) -> tuple[tf.Tensor | None, ...]:
     """Returns the gradients of query, key and value."""
     query, key, value, query_lengths, key_lengths = op.inputs
     context, log_sum_exp = op.outputs
@@ -104,7 +107,7 @@ def check(head_size: int, causal: bool, dtype: str) -> None:
         )
 
 
-def _difference(head_size, causal, dtype):
+def _difference(head_size: int, causal: bool, dtype: tf.DType) -> float:
     """Returns the largest error of context and gradients over the bound of rounding, for random rows of 128 tokens."""
     shape, lengths = [3, 128, 2, head_size], tf.constant([128, 77, 0])
     *inputs, dcontext = (tf.cast(tf.random.stateless_normal(shape, [seed, 0]), dtype) for seed in range(4))
@@ -122,11 +125,13 @@ def _difference(head_size, causal, dtype):
     return float(tf.reduce_max(tf.stack(errors)))
 
 
-def _with_gradients(attention, inputs, dcontext, compiled):
+def _with_gradients(
+    attention: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor], dcontext: tf.Tensor, compiled: bool
+) -> tuple[tf.Tensor, ...]:
     """Returns the context, and the gradients of the three inputs."""
 
     @tf.function(jit_compile=compiled, autograph=False)
-    def run(*parts):
+    def run(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
         with tf.GradientTape() as tape:
             tape.watch(parts)
             context = attention(*parts)

@@ -129,7 +129,7 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout
 
 
 @tf.RegisterGradient("TftrainBiasDropoutAdd")
-def _bias_dropout_add_gradient(op, dy):
+def _bias_dropout_add_gradient(op: tf.Operation, dy: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
     """Returns the gradients of x, bias and residual; backward draws the mask again."""
     _x, bias, _residual, position = op.inputs
     attributes = {name: op.get_attr(name) for name in ("drop_below", "seed", "site", "first_row", "total_rows")}

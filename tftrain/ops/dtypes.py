@@ -4,6 +4,7 @@ TensorFlow makes the same checks, but its messages do not say which argument is 
 """
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import tensorflow as tf
 
@@ -38,5 +39,5 @@ def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], wh
         _refuse(f"{name} has shape {tensor.shape}, expected {tf.TensorShape(expected)}, {why}")
 
 
-def _refuse(message):
+def _refuse(message: str) -> NoReturn:
     raise tf.errors.InvalidArgumentError(None, None, message)

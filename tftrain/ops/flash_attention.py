@@ -76,7 +76,9 @@ def flash_attention(
 
 
 @tf.RegisterGradient("TftrainFlashAttention")
-def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
+def _flash_attention_gradient(
+    op: tf.Operation, dcontext: tf.Tensor, _dlog_sum_exp: tf.Tensor
+) -> tuple[tf.Tensor | None, ...]:
     """Returns the gradients of query, key and value.
 
     On a GPU, those of 16-bit queries are added up atomically, in any order: 5 products instead of 7. With op

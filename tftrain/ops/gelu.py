@@ -92,14 +92,14 @@ def _gated_inputs(
     return gate, up, biases
 
 
-def _approximate(form):
+def _approximate(form: str) -> int:
     if form not in FORMS:
         raise tf.errors.InvalidArgumentError(None, None, f"form is {form!r}, expected one of {', '.join(FORMS)}")
     return int(form == "tanh")
 
 
 @tf.RegisterGradient("TftrainGelu")
-def _gelu_gradient(op, dy):
+def _gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of x and, if there is one, the bias."""
     x, *bias = op.inputs
     gradients = library().tftrain_gelu_grad(dy=dy, x=x, bias=bias, approximate=op.get_attr("approximate"))
@@ -107,7 +107,7 @@ def _gelu_gradient(op, dy):
 
 
 @tf.RegisterGradient("TftrainGeglu")
-def _geglu_gradient(op, dy):
+def _geglu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
     gradients = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
@@ -115,7 +115,7 @@ def _geglu_gradient(op, dy):
 
 
 @tf.RegisterGradient("TftrainSwiglu")
-def _swiglu_gradient(op, dy):
+def _swiglu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
     gradients = library().tftrain_swiglu_grad(dy=dy, gate=gate, up=up, bias=bias)
@@ -148,7 +148,7 @@ def _biased(x: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
     return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)
 
 
-def _reference_gelu(z, form):
+def _reference_gelu(z: tf.Tensor, form: str) -> tf.Tensor:
     if form == "erf":
         return 0.5 * z * (1 + tf.math.erf(z * math.sqrt(0.5)))
     scale = 2 * math.sqrt(2 / math.pi)

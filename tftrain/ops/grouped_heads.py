@@ -40,7 +40,7 @@ def repeated(x: tf.Tensor, heads: int) -> tf.Tensor:
     return tf.reshape(copies, [-1, dimension(x, 1), heads, size])
 
 
-def _joined(x, shared):
+def _joined(x: tf.Tensor, shared: int) -> tf.Tensor:
     """Maps [b, heads, m, n] to [b, shared, heads / shared * m, n]."""
     heads = x.shape[1]
     if heads == shared:
@@ -48,7 +48,7 @@ def _joined(x, shared):
     return tf.reshape(x, [-1, shared, heads // shared * dimension(x, 2), dimension(x, 3)])
 
 
-def _split(product, x):
+def _split(product: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Maps [b, shared, heads / shared * m, n] to [b, heads, m, n], with the heads and rows of x."""
     if product.shape[1] == x.shape[1]:
         return product

@@ -51,7 +51,7 @@ def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
 
 
 @tf.RegisterGradient("TftrainLayerNorm")
-def _layer_norm_gradient(op, dy, _dmean, _drstd):
+def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, _dmean: tf.Tensor, _drstd: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of x, gamma and beta."""
     x, gamma, _beta = op.inputs
     _y, mean, rstd = op.outputs
@@ -59,7 +59,7 @@ def _layer_norm_gradient(op, dy, _dmean, _drstd):
 
 
 @tf.RegisterGradient("TftrainRmsNorm")
-def _rms_norm_gradient(op, dy, _drstd):
+def _rms_norm_gradient(op: tf.Operation, dy: tf.Tensor, _drstd: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of x and gamma."""
     x, gamma = op.inputs
     return list(library().tftrain_rms_norm_grad(dy=dy, x=x, gamma=gamma, rstd=op.outputs[1]))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import AVERAGE, Piece
+from tftrain.checkpoint.tensor_slice import AVERAGE, TensorSlice
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.param_groups import ParamGroup
-from tftrain.config.train import OptimizerConfig
 from tftrain.host import devices
 from tftrain.ops.library import is_available, require_gpu_kernels
 from tftrain.optim import rules
@@ -57,7 +57,7 @@ class Optimizer(tf.Module):
         variables: Mapping[str, tf.Variable],
         mesh: Mesh | None = None,
         split_strategy: str | None = None,
-        pieces: Mapping[str, Piece] | None = None,
+        pieces: Mapping[str, TensorSlice] | None = None,
         initial: Callable[[str], tf.Tensor] | None = None,
         names_of_model: Sequence[str] | None = None,
         summed: Collection[str] = (),

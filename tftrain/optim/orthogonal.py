@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece
-from tftrain.config.train import ORTHOGONAL_ITERATIONS
+from tftrain.checkpoint.tensor_slice import TensorSlice
+from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
@@ -39,7 +39,7 @@ def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Ten
 class Orthogonalization:
     """Makes the momenta of the matrices of a store updates; each slice is a whole matrix, or a tensor parallel one."""
 
-    def __init__(self, names: Sequence[str], pieces: Mapping[str, Piece], group: Group, products: tf.DType):
+    def __init__(self, names: Sequence[str], pieces: Mapping[str, TensorSlice], group: Group, products: tf.DType):
         """Takes the tensors of a state and what this rank holds of them, and the tensor parallel ranks."""
         self._pieces, self._group, self._products = [pieces[name] for name in names], group, products
 

@@ -14,18 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.checkpoint import memory
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.tensor_slice import TensorSlice
 
 
 class VariablePiece(NamedTuple):
     """A piece and where it belongs: a variable, and a range of the variable's elements in row-major order."""
 
-    piece: Piece
+    piece: TensorSlice
     variable: tf.Variable
     elements: slice = slice(None)
 
 
-class RestoreBuffers(Mapping[Piece, np.ndarray]):
+class RestoreBuffers(Mapping[TensorSlice, np.ndarray]):
     """Flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
     Writing elements to a buffer of a variable's memory changes the variable at once. Other tensors that shared that
@@ -38,12 +38,12 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
         by_host = {True: {}, False: {}}
         for piece in pieces:
             by_host[_on_host(piece.variable)][piece.piece] = piece
-        self._on_host: dict[Piece, VariablePiece] = by_host[True]
+        self._on_host: dict[TensorSlice, VariablePiece] = by_host[True]
         self._allocated = memory.arrays(by_host[False])
         self._elements: dict[int, np.ndarray] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, piece: Piece) -> np.ndarray:
+    def __getitem__(self, piece: TensorSlice) -> np.ndarray:
         if piece in self._allocated:
             return self._allocated[piece]
         _, variable, elements = self._on_host[piece]
@@ -53,7 +53,7 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
                 self._elements[id(variable)] = _elements(variable)
             return self._elements[id(variable)][elements]
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[TensorSlice]:
         return iter({**self._on_host, **self._allocated})
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tftrain.config.train import OptimizerConfig
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 

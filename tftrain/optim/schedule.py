@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.phases import Timeline, timeline
-from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 
 
 class RampedSteps(NamedTuple):

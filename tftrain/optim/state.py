@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import AVERAGE, MASTER, Piece, TensorData, renamed
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorSlice, renamed
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.optim.state_layout import Held, Slice, StateLayout
 from tftrain.optim.state_split import StateSplit
@@ -48,7 +48,7 @@ class OptimizerState(tf.Module):
         variables: Sequence[tf.Variable],
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
-        pieces: Mapping[str, Piece] | None = None,
+        pieces: Mapping[str, TensorSlice] | None = None,
         slots: Sequence[str] | Mapping[str, Sequence[str]] = ADAM_SLOTS,
         initial: Callable[[str], tf.Tensor] | None = None,
         summed: Collection[str] = (),
@@ -163,7 +163,7 @@ class OptimizerState(tf.Module):
             for held in group:
                 yield TensorData(held.piece, flat[held.elements])
 
-    def pieces_to_save(self) -> Iterator[Piece]:
+    def pieces_to_save(self) -> Iterator[TensorSlice]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
         return (held.piece for held in self._saved)
 
@@ -212,9 +212,9 @@ class OptimizerState(tf.Module):
         ]
 
 
-def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
+def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, TensorSlice]:
     """Returns, by name, the pieces of variables that are whole tensors."""
-    return {name: Piece.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
+    return {name: TensorSlice.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
 
 
 def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
@@ -227,7 +227,9 @@ def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
         assign_parts(pieces[0].variable, [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces])
 
 
-def weights_of(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], kind: str) -> list[VariablePiece]:
+def weights_of(
+    variables: Mapping[str, tf.Variable], pieces: Mapping[str, TensorSlice], kind: str
+) -> list[VariablePiece]:
     """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`.
 
     `pieces` has, by name, the piece of the whole tensor that a variable holds.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.checkpoint.piece import MASTER, Piece, even_parts, renamed
+from tftrain.checkpoint.tensor_slice import MASTER, TensorSlice, even_parts, renamed
 from tftrain.parallel.buckets import pack
 
 # The units of sharded weights: these, and each block.
@@ -157,7 +157,7 @@ def unit_of(name: str) -> str:
 
 
 def bucket_kinds(
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorSlice],
     dtypes: Sequence[Hashable],
     is_summed: Sequence[bool] | None = None,
     by_unit: bool = False,
@@ -177,7 +177,7 @@ def bucket_kinds(
     ]
 
 
-def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
+def bucket_loads(pieces: Sequence[TensorSlice], tensor_ranks: int) -> list[float]:
     """Returns what `greedy:K` balances, for each weight: its elements, of sharded ones those of an average shard.
 
     Shards may differ in size by a row, but the loads are the same on every tensor parallel rank.
@@ -188,7 +188,7 @@ def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
 class Held(NamedTuple):
     """A piece that a rank holds."""
 
-    piece: Piece  # of the tensor `KIND/NAME`
+    piece: TensorSlice  # of the tensor `KIND/NAME`
     kind: str  # `master`, or the name of a slot
     store: int  # index of the variable of this kind that holds it, see `OptimizerState`
     elements: slice  # where the piece is among the elements of that variable
@@ -199,7 +199,7 @@ class StateLayout:
 
     def __init__(
         self,
-        pieces: Mapping[str, Piece],
+        pieces: Mapping[str, TensorSlice],
         slots: Sequence[str] | Mapping[str, Sequence[str]],
         buckets: Sequence[Bucket] | None,
         rank: int,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import AVERAGE
+from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.param_groups import ParamGroup
 from tftrain.ops import lamb
 from tftrain.ops.lamb import FusedUpdate, UpdateScalars

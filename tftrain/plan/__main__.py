@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
 from tftrain.bench.published import compare, rows
 from tftrain.bench.published.row import Row
 from tftrain.bench.published.software import Megatron
+from tftrain.cli.program import Program
 from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
@@ -31,15 +31,14 @@ SOFTWARE = {"tftrain": Workload, "megatron": Megatron}  # by --trainer
 
 def main(argv: Sequence[str]) -> int:
     """Plans what the command line says; returns the exit code."""
-    return program.main(
+    program = Program(
         "plan",
         PlanConfig,
-        _job,
-        argv,
         target=lambda config: f"--machine_file={config.run.machine_file}",
-        problems_of=lambda config: config.plan.problems(),
+        problems=lambda config: config.plan.problems(),
         piped=ExitCode.DONE,
     )
+    return program.main(_job, argv)
 
 
 def _job(config: PlanConfig) -> int:

@@ -9,7 +9,7 @@ import functools
 from typing import NamedTuple
 
 from tftrain.architecture.flops import kernels_of_block
-from tftrain.config.train import ORTHOGONAL_ITERATIONS
+from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Inventory, Product
 from tftrain.plan.cluster import Cluster

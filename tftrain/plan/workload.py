@@ -9,7 +9,8 @@ from tftrain.architecture.flops import head_in_layers, kernels_of_block
 from tftrain.config import data_sizes
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
-from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
 
 SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1

@@ -1,27 +1,27 @@
-"""`python -m tftrain.prepare`: converts text to a vocabulary and shards of training examples."""
+"""Converts text to a vocabulary and shards of training examples: `python -m tftrain.prepare --output_dir=data`."""
 
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.prepare import PrepareConfig
 
 logger = logging.getLogger("tftrain.prepare")
+
+PROGRAM = Program(
+    "prepare",
+    PrepareConfig,
+    target=lambda config: f"--output_dir={config.output_dir}",
+    left="; nothing was left in the output folder",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Prepares the data set that the command line describes; returns the exit code."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    return program.main(
-        "prepare",
-        PrepareConfig,
-        prepare,
-        argv,
-        target=lambda config: f"--output_dir={config.output_dir}",
-        left="; nothing was left in the output folder",
-    )
+    return PROGRAM.main(prepare, argv)
 
 
 def prepare(config: PrepareConfig) -> None:

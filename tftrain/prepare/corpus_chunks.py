@@ -25,9 +25,16 @@ import numpy as np
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files.errors import DataError
 from tftrain.prepare import appended_files, builtin_corpus, near_duplicates, sources
-from tftrain.prepare.duplicates import ParagraphIndex, Rows, among, document_numbers, find_duplicates, read_duplicates
+from tftrain.prepare.duplicates import (
+    ParagraphIndex,
+    ParagraphRows,
+    among,
+    document_numbers,
+    find_duplicates,
+    read_duplicates,
+)
 from tftrain.prepare.near_duplicates import Bands, find_pairs, joined
-from tftrain.prepare.sources import Notes, Part
+from tftrain.prepare.sources import FilePart, Notes
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -94,7 +101,7 @@ class Spool:
             numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
-        rows = [kind(index) for kind, index in ((Rows, self.index), (Bands, self.bands)) if index]
+        rows = [kind(index) for kind, index in ((ParagraphRows, self.index), (Bands, self.bands)) if index]
         counts, buffered = {"train": 0, "eval": 0}, 0
         for file, number, paragraphs, identity in numbered:
             chunk = self.assign(f"{file} {number}" if identity is None else identity)
@@ -138,7 +145,7 @@ class Spool:
         """The path of the array of `document_numbers` of near duplicates, ascending; None if they stay."""
         return os.path.join(self.folder, "near.npy") if self.bands else None
 
-    def _flush(self, buffers: dict[Chunk, list[str]], rows: list[Rows]) -> None:
+    def _flush(self, buffers: dict[Chunk, list[str]], rows: list[ParagraphRows]) -> None:
         for chunk, lines in buffers.items():
             # The line before may be incomplete.
             content = "".join("\n" + line for line in lines).encode()
@@ -148,7 +155,7 @@ class Spool:
             writer.flush()
 
 
-def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int, str | None, Notes]:
+def count_parts(parts: list[FilePart], config: PrepareConfig) -> tuple[int, int, int, str | None, Notes]:
     """Returns numbers of documents, also empty ones, of bytes and bad rows, the first bad row's fault, and notes."""
     documents, size, bad_rows, first, notes = 0, 0, 0, None, Notes([], [])
     for document in sources.read(parts, config, notes):
@@ -159,7 +166,7 @@ def count_parts(parts: list[Part], config: PrepareConfig) -> tuple[int, int, int
     return documents, size, bad_rows, first, notes
 
 
-def spool_parts(spool: Spool, parts: list[Part], first: int, config: PrepareConfig) -> dict[str, int]:
+def spool_parts(spool: Spool, parts: list[FilePart], first: int, config: PrepareConfig) -> dict[str, int]:
     """Adds the documents of consecutive parts to the spool, see `Spool.add`; `first` documents are before them."""
     documents = enumerate(sources.read(parts, config), first)
     return spool.add((0, number, each.paragraphs, each.id) for number, each in documents if each.paragraphs)
@@ -277,7 +284,7 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
         logger.info(f"duplicate paragraphs dropped: {dropped:,} (--deduplicate=none keeps them)")
 
 
-def _groups(paths: list[str]) -> Iterator[list[Part]]:
+def _groups(paths: list[str]) -> Iterator[list[FilePart]]:
     """Yields consecutive parts of files in groups of similar size."""
     group, size = [], 0
     for part in sources.parts(paths):

@@ -40,7 +40,7 @@ class ParagraphIndex(NamedTuple):
         return cls(folder, 1 + text_bytes // _TEXT_BYTES_PER_BUCKET)
 
 
-class Rows:
+class ParagraphRows:
     """The rows of a worker that are not on disk yet."""
 
     _row = _ROW

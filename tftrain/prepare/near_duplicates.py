@@ -19,7 +19,7 @@ import unicodedata
 import numpy as np
 import xxhash
 
-from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, Rows, document_numbers, read_bucket
+from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, ParagraphRows, document_numbers, read_bucket
 
 SHINGLE, BANDS, ROWS = 5, 14, 8
 BYTES = 16 * BANDS  # of a document's rows
@@ -29,13 +29,13 @@ _ROW, _HASH_AND_PLACE = np.dtype([("hash", "<u8"), ("document", "<u4"), ("file",
 _AT_ONCE = 4096
 
 
-class Bands(Rows):
+class Bands(ParagraphRows):
     """The rows of a worker that are not on disk yet."""
 
     _row = _ROW
 
     def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
-        """Adds a document, if it has at least MIN_BYTES bytes; see `Rows.add`."""
+        """Adds a document, if it has at least MIN_BYTES bytes; see `ParagraphRows.add`."""
         text = unicodedata.normalize("NFC", " ".join(paragraphs)).casefold()
         words = _WORD.findall(text)
         if len(text.encode()) < MIN_BYTES or not words:

@@ -6,11 +6,11 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from tftrain.cli.program import ENDING
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data import manifest
 from tftrain.data.manifest import Manifest
 from tftrain.files.errors import DataError
-from tftrain.program import ENDING
 
 # Inside the output folder, for the files of a preparation that is under way.
 UNFINISHED = ".unfinished"

@@ -56,7 +56,7 @@ _FREE_BYTES = 1 << 26
 _DOCUMENT_BYTES = 16
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """What one worker reads of a file: the whole, or a row group; and about how many bytes of text that is."""
 
     path: str
@@ -90,7 +90,7 @@ class Notes(NamedTuple):
             )
 
 
-def parts(paths: Iterable[str]) -> Iterator[Part]:
+def parts(paths: Iterable[str]) -> Iterator[FilePart]:
     """Yields the parts of files, in order; raises DataError if a file can't be read."""
     for path in paths:
         with _errors_named(path):
@@ -101,18 +101,18 @@ def parts(paths: Iterable[str]) -> Iterator[Part]:
                         yield from _row_groups(path, file)
                         continue
             compressed = name.lower().rpartition(".")[2] in (*data_names.COMPRESSED, "tgz", "zip")
-            yield Part(path, addresses.size(path) * (3 if compressed else 1))
+            yield FilePart(path, addresses.size(path) * (3 if compressed else 1))
 
 
-def _row_groups(path: str, file: BinaryIO) -> Iterator[Part]:
+def _row_groups(path: str, file: BinaryIO) -> Iterator[FilePart]:
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.ParquetFile(file).metadata
     for group in range(metadata.num_row_groups):
-        yield Part(path, metadata.row_group(group).total_byte_size, group)
+        yield FilePart(path, metadata.row_group(group).total_byte_size, group)
 
 
-def read(divided: Iterable[Part], config: PrepareConfig, notes: Notes | None = None) -> Iterator[Document]:
+def read(divided: Iterable[FilePart], config: PrepareConfig, notes: Notes | None = None) -> Iterator[Document]:
     """Yields the documents of parts of files, empty ones too.
 
     `notes` takes what is to be said of the files.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import program
+from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.schedules import activations, orders, picture, simulation, trace
@@ -20,9 +20,8 @@ UNIT_US = 1000.0  # a unit of time in the trace
 
 def main(argv: Sequence[str]) -> int:
     """Prints what the command line says; returns the exit code."""
-    return program.main(
-        "schedules", ScheduleConfig, show, argv, target=lambda config: f"--output={config.output}", piped=ExitCode.DONE
-    )
+    program = Program("schedules", ScheduleConfig, lambda config: f"--output={config.output}", piped=ExitCode.DONE)
+    return program.main(show, argv)
 
 
 def show(config: ScheduleConfig) -> None:

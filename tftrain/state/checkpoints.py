@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tftrain.checkpoint import folder, scores
 from tftrain.checkpoint.errors import AgreedCheckpointError
-from tftrain.checkpoint.piece import AVERAGE
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
 from tftrain.data.left_out import LeftOut
 from tftrain.finetune.preflight import identity

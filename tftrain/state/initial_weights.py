@@ -10,7 +10,8 @@ from collections.abc import Collection
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
-from tftrain.config.train import ModelConfig, TrainConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.finetune.classes import head_rows
 from tftrain.finetune.preflight import with_glue

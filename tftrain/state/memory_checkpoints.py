@@ -28,9 +28,9 @@ import msgspec
 
 from tftrain.checkpoint import folder, memory, memory_slot, save
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.memory_slot import Part, Slot, newest_whole
-from tftrain.checkpoint.piece import Piece, TensorData
+from tftrain.checkpoint.memory_slot import RankCopy, Slot, newest_whole
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.config.train import TrainConfig
 from tftrain.files import durable
 from tftrain.host.environment import host_name
@@ -85,7 +85,7 @@ class MemoryCheckpoints:
                 session = self._session_file.read_text()
         mine = [msgspec.to_builtins(part) for part in memory_slot.parts(self._home, self._mesh.rank)]
         listed = self._gather((session, mine), "listed")
-        parts = [msgspec.convert(part, Part) for _, theirs in listed for part in theirs]
+        parts = [msgspec.convert(part, RankCopy) for _, theirs in listed for part in theirs]
         parts = [part for part in parts if part.session == listed[0][0]]
         for path in (*reversed(checkpoints), None):
             after = folder.order(path)[0] if path else 0
@@ -102,7 +102,7 @@ class MemoryCheckpoints:
             if path:
                 yield path
 
-    def _write_to_disk(self, parts: Sequence[Part]) -> tuple[str, dict[str, str]]:
+    def _write_to_disk(self, parts: Sequence[RankCopy]) -> tuple[str, dict[str, str]]:
         """Makes a copy a checkpoint and returns its path, and what is wrong by the paths of entries."""
         number, run, problems = self._gather(secrets.randbits(ATTEMPT_BITS), "attempt")[0], {}, {}
         for part in parts:
@@ -122,7 +122,7 @@ class MemoryCheckpoints:
                 problems = {part.path: str(error) for part in parts}
         return self._gather((checkpoint, problems), "complete")[0]
 
-    def begin(self, pieces: Iterable[Piece]) -> None:
+    def begin(self, pieces: Iterable[TensorSlice]) -> None:
         """Begins a session, and makes memory for copies of these pieces in the background."""
         if not self.is_on:
             return
@@ -182,14 +182,14 @@ class MemoryCheckpoints:
         if not (states == FAILED).any():
             self._slots.reverse()  # The last one is whole.
         slot, self._count = self._slots[0], self._count + 1
-        part = Part(self._session, step, self._count, self._mesh.size, self._mesh.rank)
+        part = RankCopy(self._session, step, self._count, self._mesh.size, self._mesh.rank)
         described = run() if self._mesh.is_chief else {}
         slot.entry.unlink(missing_ok=True)
         tensors = list(owned())
         what = f"the copy of step {step} in memory has failed"
         self._start(lambda: self._complete(slot, tensors, part, described), what)
 
-    def _complete(self, slot: Slot, tensors: list[TensorData], part: Part, run: Mapping[str, Any]) -> None:
+    def _complete(self, slot: Slot, tensors: list[TensorData], part: RankCopy, run: Mapping[str, Any]) -> None:
         memory.move(tensors, slot.arrays)
         slot.complete(part, run)
         for rank, server in self._sources.items():
@@ -198,7 +198,7 @@ class MemoryCheckpoints:
             except (OSError, ValueError) as error:
                 self._warn(f"this host has no copy of rank {rank} of step {part.step}: {error}; there may be more")
 
-    def _take(self, rank: int, server: str, slot: Path, own: Part) -> None:
+    def _take(self, rank: int, server: str, slot: Path, own: RankCopy) -> None:
         """Copies the files of another rank into a slot, when that rank's entry says that they are of the same save."""
         entry, end = slot / f"rank_{rank:05d}.json", time.monotonic() + neighbour.SECONDS
         entry.unlink(missing_ok=True)
@@ -209,7 +209,7 @@ class MemoryCheckpoints:
             time.sleep(TAKE_SECONDS)
             with contextlib.suppress(OSError):
                 neighbour.fetch(server, self._key, f"{slot.name}/{entry.name}", new)
-                theirs = msgspec.json.decode(new.read_bytes(), type=Part)
+                theirs = msgspec.json.decode(new.read_bytes(), type=RankCopy)
         neighbour.fetch(server, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 

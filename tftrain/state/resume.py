@@ -12,8 +12,8 @@ import numpy as np
 
 from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
-from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.tensor_slice import TensorSlice
 from tftrain.config.train import TrainConfig
 from tftrain.files.addresses import is_address, listing
 from tftrain.host.text import listed, reason
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # A network file system may show a new file to other hosts a little later.
 VISIBLE_SECONDS = 10
-Buffers = Callable[[], Mapping[Piece, np.ndarray]]
+Buffers = Callable[[], Mapping[TensorSlice, np.ndarray]]
 NewestFirst = Callable[[Sequence[Path]], Iterable[Path]]
 
 
@@ -169,7 +169,7 @@ def _fetched(address: str, path: Path, is_damaged: bool, mesh: Mesh) -> bool:
     return bool(collectives.gather_numbers(mesh.world, float(is_there), "resume.fetched")[0])
 
 
-def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: str) -> tuple[Reader | None, str]:
+def _checked(path: Path, mesh: Mesh, wanted: Mapping[TensorSlice, np.ndarray], check: str) -> tuple[Reader | None, str]:
     """Returns the open checkpoint if all ranks find it good, else None and the problem."""
     problem, digest, reader = "", "", None
     try:

@@ -18,8 +18,8 @@ import tensorflow as tf
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
-from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.config import param_groups
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.phases import timeline
@@ -217,12 +217,12 @@ class Run:
                 yield TensorData(piece, np.asarray(variable).reshape(-1))
         yield from self.optimizer.state.tensors_to_save()
 
-    def pieces_to_save(self) -> Iterator[Piece]:
+    def pieces_to_save(self) -> Iterator[TensorSlice]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
         yield from (piece for piece, _ in self._counter_pieces() if piece.replica_id == 0)
         yield from self.optimizer.state.pieces_to_save()
 
-    def restore_buffers(self) -> Mapping[Piece, np.ndarray]:
+    def restore_buffers(self) -> Mapping[TensorSlice, np.ndarray]:
         """Returns the pieces that `load` reads, each with flat memory: that of the variable if it is on the host."""
         counters = memory.arrays(piece for piece, _ in self._counter_pieces())
         return ChainMap(counters, self.optimizer.state.restore_buffers())
@@ -262,10 +262,10 @@ class Run:
         shapes = map(json.loads, collectives.gather_texts(self.mesh.pipeline, json.dumps(own), "shapes"))
         return {name: shape for of_stage in shapes for name, shape in of_stage.items()}
 
-    def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
+    def _counter_pieces(self) -> Iterator[tuple[TensorSlice, tf.Variable]]:
         for name, variable in self.counters().items():
             shape, dtype = variable.shape.as_list(), FORMATS[variable.dtype]
-            yield Piece.block(name, shape, dtype, replica_id=self.mesh.rank), variable
+            yield TensorSlice.block(name, shape, dtype, replica_id=self.mesh.rank), variable
 
 
 def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import FailedSavesError
-from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt, BackgroundSave
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import NotFiniteError
@@ -50,7 +50,7 @@ class Saves:
         self.keep_step: int | None = None  # A step whose checkpoint is not removed: the one with the best score.
         self._save: BackgroundSave | None = None
         self._newest: Path | None = None
-        self._staging: dict[Piece, np.ndarray] = {}
+        self._staging: dict[TensorSlice, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
 
     def __enter__(self) -> "Saves":
@@ -62,7 +62,7 @@ class Saves:
                 self._save.abandon()  # A rank that has ended will announce nothing more.
             self._save.completed(EXIT_SECONDS)
 
-    def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
+    def prepare(self, pieces: Iterable[TensorSlice]) -> threading.Thread:
         """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
 
         The first save is then as fast as later ones.

@@ -7,7 +7,7 @@ request travels with the next step, like the request of a signal.
 import time
 from collections.abc import Callable
 
-from tftrain.config.train import CheckpointConfig
+from tftrain.config.run import CheckpointConfig
 
 
 class SaveSchedule:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred

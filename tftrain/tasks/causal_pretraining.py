@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.train import DataConfig
+from tftrain.config.data import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey

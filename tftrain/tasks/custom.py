@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.finetune import splits
 from tftrain.finetune.scorers import Scorer
 from tftrain.finetune.splits import MemorySource

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
-from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.config.data import DataConfig
+from tftrain.config.train import TrainConfig
 from tftrain.data.mixture import read_prepared
 from tftrain.data.source import ExampleSource
 from tftrain.finetune.scorers import METRICS, Scorer

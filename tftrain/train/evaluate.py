@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
-from tftrain.checkpoint.piece import AVERAGE, MASTER
+from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
 from tftrain.finetune.preflight import identity
 from tftrain.formats.own import NO_AVERAGE

@@ -8,7 +8,7 @@ gradients by their name scope. Its default is that of TensorFlow 1, so it must b
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.eager import context
 
-from tftrain.config.train import ComputeConfig
+from tftrain.config.compute import ComputeConfig
 
 MEMORY_OPTIMIZATIONS = {
     "none": RewriterConfig.NO_MEM_OPT,

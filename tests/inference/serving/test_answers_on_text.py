@@ -19,7 +19,7 @@ from tftrain.finetune.squad import Question, divide, word_spans
 from tftrain.inference import trained_model
 from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
 from tftrain.inference.serving.quantized import VARIANTS
-from tftrain.inference.serving.signatures import Source
+from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.tokenizer.tokenizer_files import Tokenizer
@@ -96,7 +96,7 @@ def drawn(tokenizer, length=24, dtype="float32", **settings):
 
 def traced(model, threshold=None):
     """The signature as a graph."""
-    source = Source(model, TextGraph(model), 5, threshold)
+    source = ServedModel(model, TextGraph(model), 5, threshold)
     return signatures.signatures(source)["answer_text"].traced
 
 
@@ -256,7 +256,7 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common, v
         if change:
             change(models[variant].network)
     for variant, model in models.items():
-        source = Source(model, TextGraph(model), 5)
+        source = ServedModel(model, TextGraph(model), 5)
         made = signatures.signatures(source)["answer_text"]
         saved_model.write(tmp_path / variant, source, {"answer_text": made})
     question, context = (np.array(each) for each in zip(*EXAMPLES, strict=True))

@@ -12,7 +12,7 @@ from tests.test_export import run
 from tests.test_predict import load
 from tftrain import export
 from tftrain.inference.serving import onnx_file, saved_model
-from tftrain.inference.serving.signatures import Source, signatures
+from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
 NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
@@ -20,7 +20,7 @@ NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
 
 def source_of(name, input_names="tftrain"):
     model = load(f"hf:{DATA / name}")
-    return Source(model, TextGraph(model) if has_ops(model.tokenizer) else None, 5, None, input_names)
+    return ServedModel(model, TextGraph(model) if has_ops(model.tokenizer) else None, 5, None, input_names)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from tests.test_predict import Drawn, load
 from tftrain import export
 from tftrain.inference import trained_model
 from tftrain.inference.serving import saved_model
-from tftrain.inference.serving.signatures import Source, signatures
+from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 
@@ -54,7 +54,7 @@ def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
     assert "predictions with the same best class: 100.00%" in text
     for name, arrays in expected.items():
         if name != "classes":
-            source = Source(load(fixture(name)), None, 5)
+            source = ServedModel(load(fixture(name)), None, 5)
             saved_model.write(tmp_path / name / "1", source, signatures(source))
         np.savez(tmp_path / f"{name}.npz", **token_features(arrays))
     assert (tmp_path / "classes/labels.txt").read_text() == "bad\nfine\ngood\n"
@@ -88,7 +88,7 @@ def test_texts_in_the_graph_are_those_of_predict(task):
         weights.model, task=task, labels=("x", "y") if task == "multi_label" else (), initializer_range=0.4
     )
     model = trained_model.with_weights(weights)
-    made = signatures(Source(model, TextGraph(model), 5))
+    made = signatures(ServedModel(model, TextGraph(model), 5))
     first, second = tf.constant(TEXTS), tf.constant(OTHERS)
     singles, pairs = [(text,) for text in TEXTS], list(zip(TEXTS, OTHERS, strict=True))
     if task == "embedding":

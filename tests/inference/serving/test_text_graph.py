@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import corpora
+from tests.kit import corpora
 from tests.test_predict import BERT, Drawn, load, sentencepiece
 from tftrain.finetune.encoding import Encoder
 from tftrain.inference import trained_model

@@ -12,7 +12,8 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.bench.kernels import traffic
 from tftrain.bench.kernels.cases import DTYPES, Case, Pass, normal
-from tftrain.config.train import ModelConfig, OptimizerConfig
+from tftrain.config.model import ModelConfig
+from tftrain.config.optimizer import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.optimizer import Optimizer

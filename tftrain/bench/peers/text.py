@@ -45,7 +45,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     packed, padded: the two files, with as many batches, and their tokens without padding; examples_per_row: of all
     packed rows of the text; attending_pairs: of the packed batches.
     """
-    from tftrain.config.train import DataConfig
+    from tftrain.config.data import DataConfig
     from tftrain.data.pipeline import open_source, train_batches
 
     size = TASKS[settings["task"]]

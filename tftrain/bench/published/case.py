@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published.scale import LocalMachine, Scale, scaled
 from tftrain.bench.published.tables import Published
-from tftrain.config import flags
+from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import TrainConfig

@@ -43,7 +43,7 @@ def comparison(
 
     `exported` are the functions on token ids, by the names of their signatures.
     """
-    source = table.Source(original, None, settings.top_k)
+    source = table.ServedModel(original, None, settings.top_k)
     own = {name: of_arrays(each.traced) for name, each in table.signatures(source).items() if name in exported}
     inputs = [spec.name for spec in table.encode(source).inputs]
     if original.tokenizer:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tftrain.inference.serving.signatures import Signature, Source
+from tftrain.inference.serving.signatures import ServedModel, Signature
 
 # TensorFlow Serving calls it where a request names none.
 DEFAULT = "serving_default"
 
 
-def write(path: Path, source: Source, signatures: Mapping[str, Signature]) -> None:
+def write(path: Path, source: ServedModel, signatures: Mapping[str, Signature]) -> None:
     """Writes a SavedModel into a folder that does not exist yet; the default of a fine-tuned model is its task."""
     functions = {name: signature.traced for name, signature in signatures.items()}
     root = tf.Module()

@@ -27,7 +27,7 @@ GENERATED = (
 )
 
 
-class Source(NamedTuple):
+class ServedModel(NamedTuple):
     """What signatures are made of."""
 
     model: TrainedModel  # with weights in the variant to export
@@ -82,7 +82,7 @@ def with_a_place(ids: tf.Tensor) -> tf.Tensor:
     return tf.pad(ids, [[0, 0], [0, tf.maximum(1 - tf.shape(ids)[1], 0)]])
 
 
-def on_ids(source: Source, run: Callable[..., Outputs]) -> Signature:
+def on_ids(source: ServedModel, run: Callable[..., Outputs]) -> Signature:
     """Returns the signature of a function of token ids, with names and types as `source.input_names` says."""
     named = _THEIRS if source.input_names == "transformers" else {}
     dtype = tf.int64 if named else tf.int32

@@ -1,6 +1,6 @@
 """The functions of an exported model by name, on token ids and on texts: `OF_DECODERS` and `OF_ENCODERS` make them.
 
-A builder takes a `Source` and returns a `Signature`, or None if the model lacks what it needs.
+A builder takes a `ServedModel` and returns a `Signature`, or None if the model lacks what it needs.
 """
 
 from collections.abc import Callable, Collection
@@ -17,15 +17,15 @@ from tftrain.inference.serving.signature import (
     QUESTION,
     TEXT,
     Outputs,
+    ServedModel,
     Signature,
-    Source,
     on_ids,
     with_a_place,
 )
 from tftrain.inference.trained_model import MASK, encoder_batch, most_probable
 from tftrain.model import bert, key_value_cache
 
-Builder = Callable[[Source], Signature | None]
+Builder = Callable[[ServedModel], Signature | None]
 
 
 def fp32(x: tf.Tensor) -> tf.Tensor:
@@ -33,7 +33,7 @@ def fp32(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32)
 
 
-def encode(source: Source) -> Signature:
+def encode(source: ServedModel) -> Signature:
     """Token ids to hidden states, and the pooled first token if the model has a pooler."""
     network, has_pooler = source.model.network, source.has_pooler
 
@@ -44,7 +44,7 @@ def encode(source: Source) -> Signature:
     return on_ids(source, run)
 
 
-def masked_lm(source: Source) -> Signature | None:
+def masked_lm(source: ServedModel) -> Signature | None:
     """Token ids to the logits of a masked token in each place."""
     if not source.has_masked_lm:
         return None
@@ -58,7 +58,7 @@ def masked_lm(source: Source) -> Signature | None:
     return on_ids(source, run)
 
 
-def next_token(source: Source) -> Signature:
+def next_token(source: ServedModel) -> Signature:
     """Token ids to the logits of the token after each place."""
     network = source.model.network
 
@@ -68,7 +68,7 @@ def next_token(source: Source) -> Signature:
     return on_ids(source, run)
 
 
-def generate(source: Source) -> Signature:
+def generate(source: ServedModel) -> Signature:
     """Token ids to the tokens that follow, as `tftrain.predict --max_new_tokens` draws them but for the random numbers.
 
     input_ids are those of texts, each with any tokens after its first `lengths`; temperature 0 takes the most probable
@@ -97,7 +97,7 @@ def generate(source: Source) -> Signature:
     return Signature(run, GENERATED)
 
 
-def embeddings(source: Source) -> Signature | None:
+def embeddings(source: ServedModel) -> Signature | None:
     """Texts to vectors: of the first token, the mean over all tokens, and the pooled first token."""
     network, config, has_pooler = source.model.network, source.model.config, source.has_pooler
     if source.text is None:
@@ -115,7 +115,7 @@ def embeddings(source: Source) -> Signature | None:
     return Signature(run, TEXT)
 
 
-def masked_tokens(source: Source) -> Signature | None:
+def masked_tokens(source: ServedModel) -> Signature | None:
     """Texts to the candidates of each masked token; a row of the outputs is one masked token of a text."""
     network = source.model.network
     if source.text is None or not source.has_masked_lm:
@@ -134,7 +134,7 @@ def masked_tokens(source: Source) -> Signature | None:
     return Signature(run, TEXT)
 
 
-def next_tokens(source: Source) -> Signature | None:
+def next_tokens(source: ServedModel) -> Signature | None:
     """Texts to the candidates of the token after each."""
     network = source.model.network
     if source.text is None:
@@ -149,33 +149,33 @@ def next_tokens(source: Source) -> Signature | None:
     return Signature(run, TEXT)
 
 
-def _candidates(source: Source, logits: tf.Tensor) -> Outputs:
+def _candidates(source: ServedModel, logits: tf.Tensor) -> Outputs:
     tokens = source.model.tokenizer.vocabulary.tokens
     best, probabilities = most_probable(logits, len(tokens), source.top_k)
     return {"tokens": tf.gather(tf.constant(tokens), best), "probabilities": probabilities}
 
 
 # Maps what the head gives, fp32, and input_mask to the outputs of a signature.
-Finish = Callable[[Source, tf.Tensor, tf.Tensor], Outputs]
+Finish = Callable[[ServedModel, tf.Tensor, tf.Tensor], Outputs]
 _PROBABILITIES = {"classification": tf.nn.softmax, "multi_label": tf.nn.sigmoid}
 
 
-def _classes(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _classes(source: ServedModel, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
     """Returns logits and probabilities: of one of the classes, or of each by itself if a text may have several."""
     return {"logits": logits, "probabilities": _PROBABILITIES[source.model.config.task](logits)}
 
 
-def _named(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _named(source: ServedModel, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
     """Returns probabilities and the names of their classes, [n, classes] both: a row for each text, as servers want."""
     classes = tf.tile(tf.constant(source.model.config.labels)[tf.newaxis], [tf.shape(logits)[0], 1])
     return {"classes": classes, "probabilities": _classes(source, logits, mask)["probabilities"]}
 
 
-def _number(source: Source, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _number(source: ServedModel, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
     return {"number": outputs[:, 0]}
 
 
-def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature | None:
+def _on_ids(finish: Finish, tasks: Collection[str], source: ServedModel) -> Signature | None:
     """Returns a signature on token ids if the model was fine-tuned for one of the tasks; CLASS is any custom one."""
     network, config = source.model.network, source.model.config
     if (CLASS if config.is_custom else config.task) not in tasks:
@@ -189,7 +189,7 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature
 
 
 def _on_text(
-    finish: Finish, tasks: Collection[str], inputs: tuple[tf.TensorSpec, ...], source: Source
+    finish: Finish, tasks: Collection[str], inputs: tuple[tf.TensorSpec, ...], source: ServedModel
 ) -> Signature | None:
     """Returns a signature on texts if the model was fine-tuned for one of the tasks and its tokenizer has ops."""
     network, text_graph = source.model.network, source.text
@@ -203,7 +203,7 @@ def _on_text(
     return Signature(run, inputs)
 
 
-def _answer_text(source: Source) -> Signature | None:
+def _answer_text(source: ServedModel) -> Signature | None:
     """Questions and contexts to answers, with their places in the context; see `AnswerGraph`."""
     if source.text is None or source.model.config.task != "question_answering":
         return None
@@ -239,7 +239,7 @@ OF_ENCODERS: dict[str, Builder] = {
 }
 
 
-def signatures(source: Source) -> dict[str, Signature]:
+def signatures(source: ServedModel) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
     builders = OF_DECODERS if source.model.config.is_decoder else OF_ENCODERS
     built = {name: build(source) for name, build in builders.items()}

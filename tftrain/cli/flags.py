@@ -9,17 +9,15 @@ import os
 import re
 import sys
 import time
-import types
-import typing
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags
 
-from tftrain.config import flagfile
-from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections
+from tftrain.cli import flagfile
+from tftrain.config.fields import ConfigError, Problem, bounds, expand, flag_name, help_of, sections, type_of
+from tftrain.config.fields import parse as parse_value
 from tftrain.config.suggestions import REPLACED, suggest
-from tftrain.files.reading import expanded
 from tftrain.host.exit_codes import ExitCode
 
 Config = TypeVar("Config")
@@ -139,70 +137,64 @@ def described(section: Any) -> list[Described]:
     """Returns the flags of a dataclass in words."""
     lines = []
     for field in dataclasses.fields(section):
-        base, default = _base_type(section, field.name), getattr(section, field.name)
+        base, default = type_of(section, field), getattr(section, field.name)
         shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
         choices = tuple(map(str, field.metadata["choices"] or ()))
-        kind = "str" if base is tuple else base.__name__
-        lines.append(Described(flag_name(field), shown, choices, kind, bounds(field), help_of(section, field)))
+        shown_kind = "str" if base is tuple else base.__name__
+        lines.append(Described(flag_name(field), shown, choices, shown_kind, bounds(field), help_of(section, field)))
     return lines
 
 
-def _base_type(section: Any, name: str) -> type:
-    """Returns int for both `int` and `int | None`, and tuple for `tuple[str, ...]`."""
-    hint = typing.get_type_hints(section.__class__)[name]
-    if isinstance(hint, types.UnionType):
-        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
-    return typing.get_origin(hint) or hint
+class _Parser(flags.ArgumentParser):
+    """Parses the values of one kind; a value that is wrong becomes a problem, and the flag keeps its default."""
+
+    def __init__(self, kind: type):
+        self._kind = kind
+
+    def parse(self, argument: Any) -> Any:
+        return parse_value(self._kind, argument) if isinstance(argument, str) else argument
 
 
-_INT64 = flags.IntegerParser(-(1 << 63), (1 << 63) - 1)
-_PARSERS = {int: _INT64, float: flags.FloatParser(), str: flags.ArgumentParser()}
-_EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
+class _Flag(flags.Flag):
+    """A flag whose wrong values become problems."""
+
+    def __init__(self, kind: type, name: str, default: Any, problems: list[Problem]):
+        self._problems = problems
+        super().__init__(_Parser(kind), flags.ArgumentSerializer(), name, default, "", boolean=kind is bool)
+
+    def parse(self, argument: Any) -> None:
+        try:
+            super().parse(argument)
+        except flags.IllegalFlagValueError as error:
+            self._problems.append(Problem(self.name, argument, str(error.__cause__ or error.__context__)))
 
 
 def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     """Returns a private flag registry for the fields of `defaults`; parsing appends wrong values to `problems`."""
-
-    def collecting(base: type[flags.Flag], expected: str) -> type[flags.Flag]:
-        class Collecting(base):
-            def parse(self, argument):
-                try:
-                    super().parse(argument)
-                except flags.IllegalFlagValueError:
-                    problems.append(Problem(self.name, argument, expected))
-
-        return Collecting
-
     values = flags.FlagValues()
     for section in sections(defaults):
         for field in dataclasses.fields(section):
-            kind, default = _base_type(section, field.name), getattr(section, field.name)
-            about = flag_name(field), default, ""  # The help is in `help_text`.
-            if kind is bool:
-                definition = collecting(flags.BooleanFlag, _EXPECTED[bool])(*about)
-            elif kind is tuple:  # Every occurrence of the flag adds a value; the values stay as they were typed.
-                definition = flags.MultiFlag(_PARSERS[str], flags.ArgumentSerializer(), about[0], list(default), "")
+            value_type, name, default = type_of(section, field), flag_name(field), getattr(section, field.name)
+            if value_type is tuple:  # Every occurrence of the flag adds a value; the values stay as they were typed.
+                definition = flags.MultiFlag(_Parser(str), flags.ArgumentSerializer(), name, list(default), "")
             else:
-                base = collecting(flags.Flag, _EXPECTED.get(kind, ""))
-                definition = base(_PARSERS[kind], flags.ArgumentSerializer(), *about)
+                definition = _Flag(value_type, name, default, problems)
             flags.DEFINE_flag(definition, flag_values=values)
     return values
 
 
 def _fill(section: Any, values: flags.FlagValues, named: Collection[str], problems: list[Problem]) -> Any:
     """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
-    read_values = {}
+    given = {}
     for field in dataclasses.fields(section):
         value = values[flag_name(field)].value
+        value = tuple(value) if isinstance(value, list) else value
         try:
-            if value and field.metadata["has_path"]:
-                value = [expanded(each) for each in value] if isinstance(value, list) else expanded(value)
+            value = expand(field, value)
         except ValueError as error:
             problems.append(Problem(flag_name(field), value, str(error)))
-        read_values[field.name] = value
-    filled = dataclasses.replace(
-        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in read_values.items()}
-    )
+        given[field.name] = value
+    filled = dataclasses.replace(section, **given)
     return filled.with_family_defaults(named) if hasattr(filled, "with_family_defaults") else filled
 
 

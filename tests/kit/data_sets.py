@@ -12,7 +12,7 @@ from tftrain.config.prepare import PrepareConfig
 
 def write_corpus(folder):
     """Writes three files of text and a vocabulary."""
-    from tests import corpora
+    from tests.kit import corpora
 
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(3):

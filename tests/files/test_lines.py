@@ -1,6 +1,6 @@
 """Files of flags' values: comments, empty lines, ends of lines and the byte order mark of other systems."""
 
-from tftrain.config.lines import lines
+from tftrain.files.lines import lines
 
 
 def test_lines_of_a_file_of_another_system(tmp_path):

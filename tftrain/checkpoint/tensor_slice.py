@@ -23,7 +23,7 @@ AVERAGE = "ema"  # the exponential moving average of the weight
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorSlice:
     """A piece of a named tensor: the range [start, stop) of a block's elements in row-major order."""
 
     name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
@@ -46,13 +46,13 @@ class Piece:
         shape: Sequence[int] | None = None,
         elements: tuple[int, int] | None = None,
         replica_id: int = 0,
-    ) -> "Piece":
+    ) -> "TensorSlice":
         """Returns a piece; by default offset, shape and elements are those of the whole tensor."""
         whole = tuple(whole)
         offset = (0,) * len(whole) if offset is None else tuple(offset)
         shape = whole if shape is None else tuple(shape)
         start, stop = (0, math.prod(shape)) if elements is None else elements
-        return Piece(name, whole, dtype, offset, shape, start, stop, replica_id)
+        return TensorSlice(name, whole, dtype, offset, shape, start, stop, replica_id)
 
     @property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class Piece:
         """The block's shape if the piece is the whole block, else [size]."""
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
 
-    def part(self, start: int, stop: int) -> "Piece":
+    def part(self, start: int, stop: int) -> "TensorSlice":
         """Returns a range of this piece; `start` and `stop` count from the beginning of the piece."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
@@ -86,7 +86,7 @@ class Piece:
 class TensorData(NamedTuple):
     """A piece and its elements, flat."""
 
-    piece: Piece
+    piece: TensorSlice
     values: np.ndarray
 
 
@@ -98,7 +98,7 @@ class Box(NamedTuple):
     position: int  # of its first element in the piece
 
 
-def boxes(piece: Piece) -> list[Box]:
+def boxes(piece: TensorSlice) -> list[Box]:
     """Returns the boxes that a piece consists of, in the order of its elements, without empty ones."""
     boxes, position = [], 0
     for offset, shape in _range_boxes(piece.shape, piece.start, piece.stop):
@@ -130,7 +130,7 @@ def _range_boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, S
         yield from _range_boxes(shape, (first + rows) * row, stop)
 
 
-def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> int:
+def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> int:
     """Copies the common elements of two pieces of one tensor, flat, and returns their number."""
     copied = 0
     for source_box, target_box, lows, highs in _common(source, target):
@@ -139,12 +139,12 @@ def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> i
     return copied
 
 
-def overlap(first: Piece, second: Piece) -> bool:
+def overlap(first: TensorSlice, second: TensorSlice) -> bool:
     """Whether two pieces of one tensor have an element in common."""
     return next(_common(first, second), None) is not None
 
 
-def _common(source: Piece, target: Piece) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
+def _common(source: TensorSlice, target: TensorSlice) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
     """Yields the pairs of boxes of two pieces that overlap, and the bounds of the overlap."""
     target_boxes = boxes(target)
     for one in boxes(source):
@@ -199,13 +199,13 @@ def _any_overlap(blocks: list[tuple[Shape, Shape]]) -> bool:
     return False
 
 
-def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
+def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
     """Divides the saving of pieces among the ranks that hold all of them, in the same order: equal bytes for each rank.
 
     The pieces are concatenated, and each rank saves one contiguous range of the result.
 
     Yields:
-        Index of a piece, and start and stop of the part that the rank saves, for `Piece.part`.
+        Index of a piece, and start and stop of the part that the rank saves, for `TensorSlice.part`.
     """
     total = sum(piece.nbytes for piece in pieces)
     low, high = total * rank // ranks, total * (rank + 1) // ranks
@@ -232,9 +232,9 @@ def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
     return [units * rank // ranks * unit for rank in range(ranks + 1)]
 
 
-def held_piece(
+def held_slice(
     name: str, shape: Sequence[int], axis: int | None, unit: int, tensor_rank: int, tensor_ranks: int
-) -> Piece:
+) -> TensorSlice:
     """Returns the piece of a weight that a tensor parallel rank holds; a weight that all hold is saved by the first.
 
     Args:
@@ -247,9 +247,9 @@ def held_piece(
     if axis is not None:
         begin, end = even_bounds(shape[axis], tensor_ranks, unit)[tensor_rank : tensor_rank + 2]
         offset[axis], block[axis] = begin, end - begin
-    return Piece.block(name, shape, "F32", offset, block, replica_id=tensor_rank if axis is None else 0)
+    return TensorSlice.block(name, shape, "F32", offset, block, replica_id=tensor_rank if axis is None else 0)
 
 
-def renamed(piece: Piece, kind: str) -> Piece:
+def renamed(piece: TensorSlice, kind: str) -> TensorSlice:
     """Returns the same piece of the tensor `KIND/NAME`, given a piece of the tensor `NAME`."""
     return replace(piece, name=f"{kind}/{piece.name}")

@@ -1,9 +1,9 @@
-"""What the fork server of `tests.rank_server` loads before it forks: all that a rank needs."""
+"""What the fork server of `tests.kit.fork_server` loads before it forks: all that a rank needs."""
 
 import gc
 import importlib
 
-from tests import pictures
+from tests.kit import pictures
 from tftrain import rank_server
 
 rank_server.load_modules()

@@ -2,7 +2,7 @@
 
 A forked rank starts at once; a fresh interpreter needs about five seconds of CPU time for the same imports.
 
-`tftrain.launching.forking` says why a fork is safe, and what differs in a forked rank. `RankServer.can_fork` compares
+`tftrain.launching.forking` says why a fork is safe, and what differs in a forked rank. `ForkServer.can_fork` compares
 the environment variables that an import reads. Modules are loaded already, so a rank cannot replace one by a file of
 its own. Unlike `tftrain.rank_server`, this server stays, and forks the ranks of one test after another.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from tftrain.host.huge_pages import with_huge_pages
 from tftrain.launching import forking
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Libraries read these variables while they are imported, or when the process starts.
 READ_AT_IMPORT = (
     *("CUDA_", "GLIBC_", "KERAS_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "NVIDIA_", "OMP_", "OPENBLAS_"),
@@ -67,7 +67,7 @@ class ForkedRank:
         self.send_signal(signal.SIGKILL)
 
 
-class RankServer:
+class ForkServer:
     """The server; a process has one."""
 
     def __init__(self, environ: Mapping[str, str]):
@@ -78,7 +78,7 @@ class RankServer:
         self._given, mine = dict(environ), dict(os.environ)
         wanted = with_huge_pages({**environ, **forking.ONE_THREAD})
         self._added = {name: value for name, value in wanted.items() if environ.get(name) != value}
-        _CONTEXT.set_forkserver_preload(["tests.rank_modules"])
+        _CONTEXT.set_forkserver_preload(["tests.kit.preloaded"])
         try:
             os.environ.update(wanted)
             forkserver.ensure_running()
@@ -93,7 +93,7 @@ class RankServer:
 
     def fork(
         self,
-        args: Sequence[Sequence[str]],
+        args: Sequence[str],
         environs: Sequence[Mapping[str, str]],
         outputs: Sequence[Path],
         one_group: bool = False,
@@ -101,7 +101,7 @@ class RankServer:
         """Starts ranks.
 
         Args:
-            args: for each rank ["-m", module, ...] or ["-c", program, ...].
+            args: ["-m", module, ...] or ["-c", program, ...].
             environs: for each rank its whole environment.
             outputs: for each rank the file that its standard output and standard error are appended to.
             one_group: whether all ranks are in one process group; otherwise each leads a group of its own.
@@ -110,8 +110,8 @@ class RankServer:
             The ranks.
         """
         ranks: list[ForkedRank] = []
-        for given, environ, output in zip(args, environs, outputs, strict=True):
-            request = {"args": list(given), "environ": {**environ, **self._added}, "output": str(output)}
+        for environ, output in zip(environs, outputs, strict=True):
+            request = {"args": list(args), "environ": {**environ, **self._added}, "output": str(output)}
             ranks.append(ForkedRank(request, ranks[0].pid if ranks and one_group else 0))
         return ranks
 

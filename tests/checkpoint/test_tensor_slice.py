@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoint.states import coverage
-from tftrain.checkpoint.piece import Piece, boxes, copy, even_parts
+from tftrain.checkpoint.tensor_slice import TensorSlice, boxes, copy, even_parts
 
 
 @st.composite
@@ -28,7 +28,7 @@ def pieces(draw, whole):
     """A range of a block of a whole, possibly empty."""
     offset, shape = draw(blocks(whole))
     start = draw(st.integers(0, math.prod(shape)))
-    return Piece.block("x", whole, "F32", offset, shape, (start, draw(st.integers(start, math.prod(shape)))))
+    return TensorSlice.block("x", whole, "F32", offset, shape, (start, draw(st.integers(start, math.prod(shape)))))
 
 
 WHOLES = st.lists(st.integers(0, 6), max_size=4)
@@ -50,7 +50,7 @@ def test_boxes_are_the_elements_in_their_order(data):
     for box in boxes(piece):
         assert box.position == len(found)
         assert math.prod(box.shape) > 0
-        found += elements(Piece.block("x", piece.whole, "F32", box.offset, box.shape)).tolist()
+        found += elements(TensorSlice.block("x", piece.whole, "F32", box.offset, box.shape)).tolist()
     assert found == elements(piece).tolist()
     assert len(boxes(piece)) <= max(1, 2 * len(piece.whole) - 1)
 
@@ -80,7 +80,7 @@ def divisions(draw):
             offset[axis], shape[axis] = begin, end - begin
         size = math.prod(shape)
         cuts = [0, *sorted(draw(st.lists(st.integers(0, size), max_size=3))), size]
-        found += [Piece.block("x", whole, "F32", offset, shape, cut) for cut in itertools.pairwise(cuts)]
+        found += [TensorSlice.block("x", whole, "F32", offset, shape, cut) for cut in itertools.pairwise(cuts)]
     return draw(st.permutations([piece for piece in found if piece.size]))
 
 
@@ -114,13 +114,13 @@ def test_pieces_without_a_flaw_hold_each_element_once(data):
     ],
 )
 def test_a_flaw_is_described(cuts, reason):
-    assert reason in coverage([Piece.block("x", (2, 3), "F32", elements=cut) for cut in cuts])
+    assert reason in coverage([TensorSlice.block("x", (2, 3), "F32", elements=cut) for cut in cuts])
 
 
 def test_blocks_that_overlap_or_leave_something_out_are_found():
     left, right = ([0, 0], [2, 2]), ([0, 1], [2, 2])
-    assert coverage([Piece.block("x", (2, 3), "F32", *block) for block in (left, right)]) == "blocks overlap"
-    assert coverage([Piece.block("x", (2, 3), "F32", *left)]) == "only 4 of 6 elements are there"
+    assert coverage([TensorSlice.block("x", (2, 3), "F32", *block) for block in (left, right)]) == "blocks overlap"
+    assert coverage([TensorSlice.block("x", (2, 3), "F32", *left)]) == "only 4 of 6 elements are there"
 
 
 @settings(max_examples=200)
@@ -129,7 +129,7 @@ def test_blocks_that_overlap_or_leave_something_out_are_found():
     st.integers(1, 9),
 )
 def test_even_parts_are_every_element_once_and_equal_bytes(tensors, ranks):
-    whole = [Piece.block(str(i), (size,), dtype) for i, (dtype, size) in enumerate(tensors)]
+    whole = [TensorSlice.block(str(i), (size,), dtype) for i, (dtype, size) in enumerate(tensors)]
     times = [np.zeros(piece.size, int) for piece in whole]
     total = sum(piece.nbytes for piece in whole)
     for rank in range(ranks):

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tftrain.config import flags, mixture
+from tftrain.cli import flags
+from tftrain.config import mixture
 from tftrain.config.convert import ConvertConfig
 from tftrain.config.families import FAMILIES
 from tftrain.config.fields import ConfigError, flag_values, sections

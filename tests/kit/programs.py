@@ -5,7 +5,7 @@ import io
 import shlex
 from collections.abc import Mapping
 
-from tests.distributed import run_ranks
+from tests.kit.ranks import run_ranks
 from tftrain import convert, export, launch, predict, run
 from tftrain.bench import __main__ as bench
 from tftrain.plan import __main__ as plan
@@ -45,6 +45,12 @@ def outcome(program: str, args: str, code: int, places: Mapping[str, str]) -> tu
         text = text.replace(path, f"{{{name}}}")
     lines = [line.partition(": ")[2].removeprefix("rank 0: ") for line in text.splitlines()]
     return code, [line for line in lines if line != HINT]
+
+
+def done(program: str, args: str) -> None:
+    """Runs a case that must succeed."""
+    code, lines = outcome(program, args, 0, {})
+    assert code == 0, lines
 
 
 def _in_process(program: str, argv: list[str]) -> tuple[int, str]:

@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from tftrain.config import flagfile, flags
-from tftrain.config.flagfile import expand
+from tftrain.cli import flagfile, flags
+from tftrain.cli.flagfile import expand
 from tftrain.config.train import TrainConfig
 
 

@@ -1,0 +1,1 @@
+"""What all programs have in common: flags from declarations, flag files, help, the frame, exit codes."""
