@@ -22,6 +22,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Run
 
+pytestmark = pytest.mark.slow
+
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 ZERO_3 = {**ZERO_2, "split_weights": True}
 # By name: ranks, precision, and how they divide the work. The vocabulary of 67 divides by nothing.
@@ -135,12 +137,12 @@ def wipe(run):
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, pieces, state = run.task.model.named_variables(), run.task.model.pieces, run.optimizer.state
+    named, shards, state = run.task.model.named_variables(), run.task.model.shards, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
-        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(pieces[name].whole, np.float32)) for name in named}
-        parts = {name: pieces[name].take_block(tensor) for name, tensor in tensors.items()}
+        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(shards[name].whole, np.float32)) for name in named}
+        parts = {name: shards[name].take(tensor) for name, tensor in tensors.items()}
         expected = list(parts.values())
         if state.split:
             expected = state.split.take(list(map(tf.constant, expected)).__getitem__)

@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tftrain.architecture.describe import describe
+from tftrain.architecture.shard import shard_of
 from tftrain.checkpoint import announcement, manifest, save, shard
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
-from tftrain.checkpoint.tensor_slice import held_slice, overlap
+from tftrain.checkpoint.tensor_slice import overlap
 from tftrain.cli import flags
 from tftrain.config import data_sizes
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
-from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads, layout
+from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads, layout, slice_of
 from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
 
@@ -51,7 +52,7 @@ class Division:
         dtypes = [wide if weight.is_norm else precision for weight in weights]
         self.pieces, self.buckets = [], []
         for rank in range(self.tensor_ranks):
-            held = [held_slice(*weight[:4], rank, self.tensor_ranks) for weight in weights]
+            held = [slice_of(shard_of(*weight[:4], rank, self.tensor_ranks)) for weight in weights]
             self.pieces.append({piece.name: piece for piece in held})
             kinds, loads = (
                 bucket_kinds(held, dtypes, by_unit=parallel.split_weights),

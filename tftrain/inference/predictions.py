@@ -71,7 +71,7 @@ def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[s
     prompt, stop = _chat(model, config) if settings.chat else (str, settings.stop)
     for flag in ("max_seq_length", "null_score_threshold"):
         _refuse(config, flag, "is not fine-tuned; remove this flag")
-    if model.config.is_decoder:
+    if model.config.is_causal:
         _refuse(config, "embedding", "is a decoder; remove this flag")
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)

@@ -40,7 +40,7 @@ class ServedModel(NamedTuple):
     def ids(self) -> tuple[tf.TensorSpec, ...]:
         """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
         config = self.model.config
-        return IDS[: 1 if config.is_decoder else 3 if config.family.token_types else 2]
+        return IDS[: 1 if config.is_causal else 3 if config.family.token_types else 2]
 
     @property
     def has_pooler(self) -> bool:

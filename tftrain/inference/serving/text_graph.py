@@ -15,6 +15,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from tftrain.families.bert import NORMALIZATION
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
 from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
 from tftrain.tokenizer.normalization import LONGEST_WORD, BertNormalizer
@@ -39,7 +40,7 @@ def has_ops(tokenizer: Tokenizer | None) -> bool:
 
 def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
     """Whether some of these ops are those of tensorflow-text."""
-    return tokenizer.vocabulary.tokenizer_type != "wordpiece" or tokenizer.normalization != "bert"
+    return tokenizer.vocabulary.tokenizer_type != "wordpiece" or tokenizer.normalization != NORMALIZATION
 
 
 class TextGraph(tf.Module):
@@ -53,7 +54,7 @@ class TextGraph(tf.Module):
         super().__init__()
         tokenizer = model.tokenizer
         self._vocabulary = tokenizer.vocabulary
-        self._ids = self._prompts if model.config.is_decoder else self._sentences
+        self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
