@@ -249,7 +249,7 @@ def _file_system(root: str, _pid: int) -> tuple[Any, str]:
 
     system, path = fsspec.core.url_to_fs(root)
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
-    system.auto_mkdir = True  # Of file://; object stores need no folder.
+    system.auto_mkdir = True  # file:// needs it; object stores need no folder.
     if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
         system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
     return system, path

@@ -18,6 +18,7 @@ from tftrain.finetune.preflight import read_split, with_model_labels
 from tftrain.finetune.squad_answers import exact_match, whole_words
 from tftrain.finetune.tokenizers import tokenizer_of
 from tftrain.host.user_code import UserCodeError
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class MemorySource(ExampleSource):
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples; the dtypes are those of the rows."""
 
-        def read(first):
+        def read(first: np.ndarray) -> list[np.ndarray]:
             return list(self._rows(order(np.arange(first, first + count))).values())
 
         return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
@@ -127,7 +128,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
     flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
     widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: array[numbers] for name, array in flat.items()}
 
     source = MemorySource(arrays["input_ids"], length, widths, rows)
@@ -135,7 +136,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
     return source
 
 
-def _of_completions(examples, tokenizer, length, split) -> MemorySource:
+def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, length: int, split: str) -> MemorySource:
     try:
         packed = completions.CompletionRows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
@@ -147,7 +148,7 @@ def _of_completions(examples, tokenizer, length, split) -> MemorySource:
         )
     logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: values[numbers] for name, values in packed.features.items()}
 
     source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
@@ -167,7 +168,7 @@ def _of_sequences(
     `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
     """
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
         return features | ({"labels": labels(numbers)} if labels else {})
@@ -176,7 +177,7 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(examples, encoder, task, labels) -> MemorySource:
+def _of_texts(examples: list, encoder: Encoder, task: str, labels: Sequence[str]) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
@@ -190,11 +191,13 @@ def _of_texts(examples, encoder, task, labels) -> MemorySource:
     return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
+def _of_sentences(
+    sentences: list[conll.Sentence], encoder: Encoder, labels: Sequence[str], unknown_id: int
+) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(sentences, encoder, unknown_id)
 
-    def values(numbers):
+    def values(numbers: np.ndarray) -> np.ndarray:
         rows = np.full([len(numbers), length], -1, np.int32)
         for row, number in enumerate(numbers):
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]

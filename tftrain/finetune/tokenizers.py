@@ -38,7 +38,7 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
     else:
         initial = config.run.init_checkpoint
         own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None
-    if folder.is_dir():  # Of a run that was started over, perhaps on another vocabulary.
+    if folder.is_dir():  # A run was started over, perhaps on another vocabulary.
         if tokenizer_files.read(folder) == own_tokenizer:
             return
         aside = next(path for n in itertools.count(1) if not (path := folder.with_name(f"{folder.name}_{n}")).exists())
