@@ -108,7 +108,7 @@ def test_a_continuation_ends_before_a_stop_string_and_its_pieces_are_the_whole(g
         assert "".join(pieces) == text
 
 
-def test_a_piece_waits_for_what_may_be_a_stop_string():
+def test_new_text_waits_for_what_may_be_a_stop_string():
     class Letters:
         def decode(self, ids):
             return "".join(map(chr, ids))
@@ -117,7 +117,7 @@ def test_a_piece_waits_for_what_may_be_a_stop_string():
     pieces = []
     for letter in "xababcab":
         found.add(ord(letter))
-        pieces.append(found.piece())
+        pieces.append(found.new_text())
     assert pieces == ["x", "", "", "ab", "", "", "", ""]
     assert found.text() == "xab"
     assert found.ended
