@@ -87,7 +87,7 @@ class Evaluation(NamedTuple):
     unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
     examples: int  # how many were evaluated
     split_examples: int  # how many the split has
-    # Of the task's scorer, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
+    # The scorer's, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
     scores: Mapping[str, float] = MappingProxyType({})
     outputs: np.ndarray | None = None  # predictions for the examples, fp32 [examples, ...]; None without a scorer
 

@@ -30,7 +30,7 @@ from tftrain.train.sharded import ShardedEvaluation
 
 logger = logging.getLogger(__name__)
 
-LARGEST_EXPONENT = 709  # of e in a float64
+LARGEST_EXPONENT = 709  # e to the power of more is no float64
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
