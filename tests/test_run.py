@@ -22,6 +22,7 @@ from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, process
 
+pytestmark = pytest.mark.slow
 EIGHT = ("--global_batch_size=8", "--max_steps=8")
 
 

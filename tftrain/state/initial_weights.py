@@ -18,7 +18,7 @@ from tftrain.files.errors import FormatError
 from tftrain.finetune.classes import head_rows
 from tftrain.finetune.preflight import with_glue
 from tftrain.formats import registry
-from tftrain.formats.own import of_data
+from tftrain.formats.run_folder import of_data
 from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer

@@ -10,7 +10,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
 from tftrain.finetune.preflight import identity
-from tftrain.formats.own import NO_AVERAGE
+from tftrain.formats.run_folder import NO_AVERAGE
 from tftrain.host import devices
 from tftrain.host.units import shown
 from tftrain.model.part import ModelPart, joined
@@ -89,7 +89,7 @@ def load_task(
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
         task, forward = make_task(config, mesh, joined(parts), initial), None
-        held = weights_of(task.model.held_variables(), task.model.pieces, kind)
+        held = weights_of(task.model.held_variables(), task.model.shards, kind)
     if initial:
         return task, forward, Path(initial.path), 0
     reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(RestoreBuffers, held))
