@@ -7,13 +7,13 @@ from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import (
     AttentionSpec,
     BiasSpec,
-    BlockSpec,
     DenseSpec,
     FeedForwardSpec,
     HeadSpec,
     Named,
     NormSpec,
     TableSpec,
+    TransformerBlockSpec,
 )
 from tftrain.config.model import ModelConfig
 
@@ -45,13 +45,13 @@ def describe(model: ModelConfig) -> Architecture:
     )
 
 
-def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[BlockSpec, ...]:
+def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[TransformerBlockSpec, ...]:
     """Returns a global block and the local ones between it and the next global one."""
     attention = _attention(model)
     local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
     attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
     feed_forward = _feed_forward(model)
-    return tuple(BlockSpec(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
+    return tuple(TransformerBlockSpec(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:

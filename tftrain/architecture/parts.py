@@ -196,7 +196,7 @@ class FeedForwardSpec:
 
 
 @dataclass(frozen=True)
-class BlockSpec:
+class TransformerBlockSpec:
     """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
 
     The attention of a pre-norm block may have none.

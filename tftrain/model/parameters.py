@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.architecture import parts
-from tftrain.architecture.shard import Shard, shard_of
+from tftrain.architecture.shard import VariableShard, shard_of
 from tftrain.model.gathered_weights import release
 from tftrain.parallel.tensor import TensorRanks, own_copy
 
 ONE_RANK = TensorRanks()
 # Returns the values of a shard, fp32, that a model begins with; None: they are drawn.
-InitialValues = Callable[[Shard], np.ndarray | None]
+InitialValues = Callable[[VariableShard], np.ndarray | None]
 
 
 class Parameter(NamedTuple):
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     """
 
     variable: tf.Variable
-    shard: Shard
+    shard: VariableShard
     is_summed: bool
     initial: Callable[[], tf.Tensor] | None
 
@@ -139,10 +139,10 @@ class Parameters:
         """Makes a variable of this scope that is a part by itself."""
         return self.make(next(spec.variables(self.global_name(name))))
 
-    def _draw(self, shard: Shard, stddev: float) -> tf.Tensor:
+    def _draw(self, shard: VariableShard, stddev: float) -> tf.Tensor:
         drawn = truncated_normal(shard.name, shard.whole, stddev, self._seed)
         return own_copy(shard.take(drawn)) if shard.is_divided else drawn
 
-    def _given(self, shard: Shard, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
+    def _given(self, shard: VariableShard, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
         values = self._initial(shard)
         return draw() if values is None else own_copy(tf.constant(values))
