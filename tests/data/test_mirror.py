@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.kit.runs import configured
-from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline, preflight
 from tftrain.data.manifest import read_manifest, write_manifest
@@ -23,7 +22,6 @@ from tftrain.files.addresses import Cache
 from tftrain.files.errors import DataError
 from tftrain.formats import run_folder
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 ADDRESS = "s3://bucket/prepared"
 BLOCK = 8192  # Smaller than a shard, so that shards have several.
 EVERYTHING = 1 << 40

@@ -25,6 +25,8 @@ from tftrain.checkpoint import memory
 from tftrain.optim.loss_scale import DynamicLossScale
 from tftrain.optim.state import OptimizerState
 
+pytestmark = pytest.mark.slow
+
 
 def bits(variables):
     return {name: np.asarray(variable).tobytes() for name, variable in variables.items()}

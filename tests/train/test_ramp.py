@@ -16,6 +16,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
 from tftrain.train.step import TrainStep
 
+pytestmark = pytest.mark.slow
+
 # One increment, at 12 consumed samples.
 SIZES = [4, 4, 4, 8, 8]
 

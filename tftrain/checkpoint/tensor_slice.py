@@ -27,10 +27,10 @@ class TensorSlice:
     """A piece of a named tensor: the range [start, stop) of a block's elements in row-major order."""
 
     name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
-    whole: Shape  # of the whole tensor
+    whole: Shape  # shape of the whole tensor
     dtype: str  # a key of `DTYPES`
-    offset: Shape  # of the block in the whole
-    shape: Shape  # of the block
+    offset: Shape  # where the block begins in the whole tensor
+    shape: Shape  # shape of the block
     start: int
     stop: int
     # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
@@ -95,7 +95,7 @@ class Box(NamedTuple):
 
     offset: Shape
     shape: Shape
-    position: int  # of its first element in the piece
+    position: int  # index of its first element in the slice
 
 
 def boxes(piece: TensorSlice) -> list[Box]:

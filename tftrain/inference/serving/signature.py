@@ -33,7 +33,7 @@ class ServedModel(NamedTuple):
     model: TrainedModel  # with weights in the variant to export
     text: TextGraph | None  # turns strings into ids; None if there are no ops for the tokenizer
     top_k: int  # candidates of a masked token
-    null_score_threshold: float | None = None  # of answers; None: every question has an answer
+    null_score_threshold: float | None = None  # None: every question has an answer
     input_names: str = "tftrain"  # whose names and types functions of token ids have, or "transformers"
 
     @property

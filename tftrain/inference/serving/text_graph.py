@@ -91,7 +91,7 @@ class TextGraph(tf.Module):
             kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
         pieces = [tf.fill([parts[0].nrows(), 1], self._vocabulary.id("[CLS]"))]
         for part, length in zip(parts, kept, strict=True):
-            # Of an axis without elements there is nothing to cut.
+            # An axis without elements has nothing to cut.
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
             pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
         ids = tf.concat(pieces, axis=1)

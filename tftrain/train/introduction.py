@@ -1,14 +1,56 @@
-"""What a run is, in the log before its first step: the sizes of model, data and batch, and how ranks divide them."""
+"""What a run is, in the log before its first step: its sizes, how ranks divide them, and flags without effect."""
 
+import logging
 import math
+from pathlib import Path
 
 from tftrain.config.fields import flag_values
 from tftrain.config.phases import FLAGS
 from tftrain.config.ramp import Ramp
 from tftrain.data.source import ExampleSource
 from tftrain.host import devices
+from tftrain.observe import plot
 from tftrain.parallel import collectives
 from tftrain.state.run_state import Run, division_of
+from tftrain.train import grappler, memory_trace
+
+logger = logging.getLogger(__name__)
+
+
+def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
+    """Says what a run is, which of its flags have no effect, and where it begins; the chief knows the checkpoint."""
+    config, split = run.config, run.optimizer.state.split
+    logger.info(describe(run, source))
+    logger.info(run.task.implementations())
+    if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
+        logger.info(note)
+    if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
+        reason = "with sharded state, gradients travel dense to their owners" if split else "not with pipeline stages"
+        logger.info(f"--sparse_as_dense=false has no effect: {reason}")
+    if config.log.trace_pipeline and run.mesh.pipeline.size == 1:
+        logger.info("--trace_pipeline has no effect: there is one pipeline stage")
+    if config.log.trace_memory and config.run.max_steps < done + memory_trace.STEP:
+        logger.info(f"--trace_memory has no effect: the run has fewer than {memory_trace.STEP} steps")
+    if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
+        logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
+    if config.parallel.splits_state and not split:
+        where = " on each host" if run.mesh.split_size else ""
+        logger.info(
+            "--split_opt_state, --split_grad_accum and --split_weights have no effect: there is one data parallel rank"
+            f"{where}"
+        )
+    if config.log.plot_schedule and run.mesh.is_chief:
+        path = Path(config.run.folder) / "schedule.png"
+        plot.schedule_curve(run.whole, path)
+        logger.info(f"schedule {path}")
+    checkpoint = config.checkpoint
+    if not checkpoint.saves_before(config.run.max_steps):
+        logger.info(
+            f"--checkpoint_every={checkpoint.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
+            "before the end; a run that is killed loses all its steps"
+        )
+    initial = config.run.init_checkpoint or "random weights"
+    logger.info(f"continuing after step {done} of {resumed}" if resumed else f"starting from {initial}")
 
 
 def describe(run: Run, source: ExampleSource) -> str:
@@ -34,7 +76,7 @@ def describe(run: Run, source: ExampleSource) -> str:
         ),
         "ranks": _division_words(run),
         "ramp": _ramp_words(batch.ramp, begin),
-        "phases": ("\n".join(phase_words(run, each) for each in range(len(phases))),) if len(phases) > 1 else (),
+        "phases": ("\n".join(describe_phase(run, each) for each in range(len(phases))),) if len(phases) > 1 else (),
         "sums": (collectives.transport(),) if run.mesh.size > 1 and gpu else (),
         "compute": (
             precision + (" (products in TF32)" if precision == "fp32" and gpu and config.has_tf32 else ""),
@@ -57,11 +99,13 @@ def _division_words(run: Run) -> tuple[str, ...]:
     if stages > 1:
         chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
         words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
-        words.append(f"layers of the model chunks {','.join(map(str, division_of(run.whole)))}")
+        words.append(
+            f"layers of the model chunks {','.join(map(str, division_of(run.whole.model, run.whole.data, parallel)))}"
+        )
     return (*words, f"transport {'tensorflow' if mesh.tensorflow_kinds else 'horovod'}")
 
 
-def phase_words(run: Run, number: int) -> str:
+def describe_phase(run: Run, number: int) -> str:
     """Returns a line on a phase: its updates and samples, and its flags, without those that all phases have."""
     timeline, steps = run.timeline, run.timeline.steps(run.config.run.max_steps)[number]
     every = [flag_values(phase.config) for phase in timeline.phases]
