@@ -75,7 +75,7 @@ class SelfAttention(tf_keras.layers.Layer):
             for name in ("query_norm", "key_norm")
         )
         bias_later = config.dropout_add_impl == "fused"
-        self.output_projection = Dense(parameters.inner("output"), spec.output, config.residual_init_scale, bias_later)
+        self.output_projection = Dense(parameters.inner("output"), spec.output, bias_later)
         self.heads = self.query.kernel.shape[1] // self.head_size
         first = parameters.offset("query/kernel") // self.head_size
         self.head_range = AxisRange(first, spec.heads) if is_divided else None
@@ -131,7 +131,7 @@ class FeedForward(tf_keras.layers.Layer):
         self.activation = _activation(spec.activation, is_fused, config.gelu_form)
         *wide, _ = spec.parts()
         self.wide = [Dense(parameters.inner(name), each, bias_later=is_fused) for name, each in wide]
-        self.down = Dense(parameters.inner("down"), spec.down, config.residual_init_scale, bias_later)
+        self.down = Dense(parameters.inner("down"), spec.down, bias_later)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself; see `Dense.call`."""

@@ -111,18 +111,17 @@ class Parameters:
         """Returns where this rank's shard of a variable begins in the whole, along the axis that ranks divide."""
         return sum(self.made[self.global_name(name)].shard.offset)  # The other axes begin at 0.
 
-    def make(self, described: parts.Variable, scale: float = 1.0) -> tf.Variable:
+    def make(self, described: parts.Variable) -> tf.Variable:
         """Makes this rank's shard of a variable, which has its global name.
 
-        Without given values, it begins with its constant, or with draws from the truncated normal, whose standard
-        deviation has the factor `scale`.
+        Without given values, it begins with its constant, or with draws from the truncated normal.
         """
         name, ranks = described.name, self.ranks.group
         if name in self.made:
             raise ValueError(f"two variables are named {name}; every variable of a model needs its own name")
         shard = shard_of(name, described.shape, described.axis, described.unit, ranks.rank, ranks.size)
         if described.initial is None:
-            draw = functools.partial(self._draw, shard, scale * self._initializer_range)
+            draw = functools.partial(self._draw, shard, described.scale * self._initializer_range)
         else:
             draw = functools.partial(tf.fill, shard.shape, described.initial)
         is_exact = described.initial is not None and not self._initial  # in every dtype
