@@ -15,6 +15,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
+from tftrain.config.phases import timeline
 from tftrain.data.left_out import LeftOut
 from tftrain.finetune.preflight import identity
 from tftrain.host.environment import versions
@@ -176,7 +177,11 @@ class Checkpoints:
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
             before, after = (
-                float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+                float(
+                    learning_rate(
+                        run.optimizer, run_length(run.run.max_steps, timeline(run)), tf.constant(step, tf.int64)
+                    )
+                )
                 for run, step in ((older, max(done - 1, 0)), (config, done))
             )
         except (ArithmeticError, LookupError, TypeError, ValueError):

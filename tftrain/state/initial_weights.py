@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Collection
 
+from tftrain.architecture.describe import describe
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.data import DataConfig
@@ -77,7 +78,7 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
 def _effective(model: ModelConfig, name: str) -> object:
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
-        return model.is_pre_norm
+        return describe(model).block.pre_norm
     if name == "num_key_value_heads":
         return model.key_value_heads
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
