@@ -27,21 +27,21 @@ from pathlib import Path
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.config import param_groups, phases
-from tftrain.config.fields import ConfigError, Problem, changed
+from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
-from tftrain.data import preflight
 from tftrain.files import addresses, durable
 from tftrain.files.errors import data_error
 from tftrain.files.run_lock import RunLock
-from tftrain.finetune import preflight as labelled
 from tftrain.host import determinism, devices, hardware, huge_pages, log, text
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
+from tftrain.inputs import initial_weights
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import memory_limit
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment, unknown_launcher
 from tftrain.parallel.rendezvous import value_of_rank_0
-from tftrain.state import checkpoint_flags, initial_weights, located, resume_compatibility
+from tftrain.state import checkpoint_flags, located, resume_compatibility
 from tftrain.supervise import elastic
 
 logger = logging.getLogger("tftrain.run")
@@ -63,7 +63,7 @@ def main(argv: list[str], forked: bool = False) -> int:
         completed, problems = read(elastic.arguments(argv, os.environ))
         if __name__ == "__main__" and not problems and elastic.supervises(completed.config, os.environ):
             return elastic.supervise(completed.config, os.environ)
-        config = checked(completed, problems, launch, forked)
+        config, inputs = checked(completed, problems, launch, forked)
         log.configure(launch.rank, config.log.log_level, host=launch.host())
         prepare_process(config, may_restart=__name__ == "__main__")
         if completed.line:
@@ -80,7 +80,7 @@ def main(argv: list[str], forked: bool = False) -> int:
         logger.error(error)
         return error.exit_code
     try:
-        return run(config, launch)
+        return run(config, inputs, launch)
     finally:
         lock.release()
 
@@ -92,23 +92,26 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     if of_addresses:  # Flags that the checkpoint there supplies would count as missing.
         raise ConfigError([*problems, *of_addresses])
     completed = checkpoint_flags.with_flags_of_checkpoint(config, named, given)
-    config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
+    config, of_weights, initial = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
-    return completed._replace(config=config), problems
+    return completed._replace(config=config, initial=initial), problems
 
 
 def checked(
     completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch, forked: bool = False
-) -> TrainConfig:
-    """Returns the configuration that a run takes, given what `read` returned: resolved, with the sizes of the data.
+) -> tuple[TrainConfig, Inputs]:
+    """Returns the configuration that a run takes, given what `read` returned, and what it reads.
+
+    The configuration is resolved, with the sizes of the data.
 
     Raises:
         ConfigError: with every reason not to start.
         RunError: the data can't be read, or the class of a custom task can't be used.
     """
-    if problems := all_problems(completed.config, problems, launch):
+    inputs = Inputs.open(completed.config, completed.initial)
+    if problems := all_problems(completed.config, problems, inputs, launch):
         raise ConfigError(completed.explain(problems))
-    config = with_sizes(completed.config.resolve(launch.size))
+    config = inputs.with_sizes(completed.config.resolve(launch.size))
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config, may_restart=False)
         with log.native_log_on_failure():
@@ -123,7 +126,7 @@ def checked(
         names = [each.name for each in describe(config.model).variables()]
         if problems := param_groups.problems(groups, names):
             raise ConfigError(problems)
-    return config
+    return config, inputs
 
 
 def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem | None:
@@ -154,7 +157,7 @@ def prepare_process(config: TrainConfig, may_restart: bool) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
 
 
-def run(config: TrainConfig, launch: Launch) -> int:
+def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
     """Connects the ranks, trains or evaluates with what `checked` returned, and returns the exit code."""
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     with log.native_log_on_failure():
@@ -193,14 +196,14 @@ def run(config: TrainConfig, launch: Launch) -> int:
             if launch.size > 1:
                 abort = tensorflow_cluster.abort if ranks.tensorflow_kinds else lambda: None
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer, abort)
-            rank_checks.before_start(config, ranks)
+            rank_checks.before_start(config, inputs, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
         length = phases.longest(config).data.max_seq_length
         longest = config.model.max_position_embeddings
         if ranks.is_chief and length > longest:
             logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
-        code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
+        code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog, inputs)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         cause = cause_of(error, config)
         if cause is None and collectives.is_peer_failure(error):
@@ -238,7 +241,7 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
     return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 
-def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
+def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, launch: Launch) -> list[Problem]:
     """Returns every reason not to start; each check returns at most one entry for a flag.
 
     The configuration has the defaults in the place of flags that could not be read, whose problems are `misread`. Only
@@ -249,8 +252,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     # The data is checked only if the flags that name it are valid.
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
-        checks = labelled.problems if config.model.reads_examples else preflight.problems
-        problems += [problem for problem in checks(config) if problem.flag not in wrong]
+        problems += [problem for problem in inputs.problems() if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
@@ -288,15 +290,7 @@ def output_problems(settings: RunConfig) -> list[Problem]:
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
-    return phases.change_each(config, _with_sizes)
-
-
-def _with_sizes(config: TrainConfig) -> TrainConfig:
-    if config.model.reads_examples:
-        config, sizes = labelled.with_labels(config), labelled.sizes(config)
-    else:
-        sizes = preflight.sizes(config)
-    return changed(config, {**sizes._asdict(), "intermediate_size": config.model.feed_forward_size})
+    return Inputs.open(config).with_sizes(config)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tools.house import House
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.model.part import joined
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
@@ -30,7 +31,9 @@ def evaluation(mesh, path, *args):
     given = ["tftrain.run", *SHAPE, f"--flagfile={path}", "--output_dir=unused", "--initializer_range=0.5", *args]
     config = run.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
     parts = parts_of_rank(config, mesh)
-    return HeldOut(config, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
+    return HeldOut(
+        config, Inputs.open(config).data[0], make_task(config, mesh, joined(parts)), parts, mesh, jit=False
+    )()
 
 
 def compare(found, expected):

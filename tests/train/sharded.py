@@ -27,6 +27,7 @@ from tests.train.layouts import (
     token_batches,
     two_in_a_row,
 )
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
@@ -84,7 +85,7 @@ def train(config, mesh):
 
 def evaluation(run, config):
     """Returns the means of the held-out split; none if the data is no split."""
-    return {} if config.data.data_dir else held_out.of_run(run, run.config)().means
+    return {} if config.data.data_dir else held_out.of_run(run, run.config, Inputs.open(run.config).data[0])().means
 
 
 def flat(state):

@@ -171,15 +171,23 @@ def ranges(config, consumed_samples: int, names: Sequence[str]) -> list[tuple[in
 
 
 def problems(config, check: Callable[[Any], list[Problem]]) -> list[Problem]:
-    """Returns what a check says of each phase: what it says of all of them once, the rest with the phase's number."""
+    """Returns what a check says of each phase, see `numbered`."""
     try:
         phases = read(config)
     except ConfigError as error:
         return error.problems
-    of_phases = [check(phase.config) for phase in phases]
+    return numbered(config.data.phases, [check(phase.config) for phase in phases])
+
+
+def numbered(value: str | None, of_phases: Sequence[list[Problem]]) -> list[Problem]:
+    """Returns the problems of phases: what all of them have once, the rest with the phase's number.
+
+    Args:
+        value: the value of --phases; without it there is one phase.
+    """
     of_all = [problem for problem in of_phases[0] if all(problem in own for own in of_phases)]
-    numbered = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
-    return of_all + [Problem("phases", config.data.phases, f"phase {number}: {each}") for number, each in numbered]
+    rest = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
+    return of_all + [Problem("phases", value, f"phase {number}: {each}") for number, each in rest]
 
 
 def _stages(phase: Phase, number: int, step: int, sample: int, end: float) -> tuple[list[Stage], int, int]:

@@ -30,6 +30,7 @@ from tftrain.config import fields, phases
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
 from tftrain.config.train import TrainConfig
 from tftrain.files import names
+from tftrain.inputs.initial_weights import InitialWeights
 
 _TO_EVALUATE = {"precision", "micro_batch_size", "weights"}
 
@@ -40,6 +41,7 @@ class Completed(NamedTuple):
     config: TrainConfig
     path: Path | None  # the checkpoint; None if there is none
     taken: dict[str, Any]  # the values from the checkpoint that are not defaults, by flag
+    initial: InitialWeights | None = None  # the weights that the run begins with
 
     @property
     def line(self) -> str:

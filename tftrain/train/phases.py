@@ -2,10 +2,12 @@
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.data import pipeline
+from tftrain.data.opened import OpenedData
+from tftrain.inputs.labelled import Labelled
 from tftrain.observe.reporter import Reporter
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.spikes import SpikeStatistics
@@ -26,12 +28,13 @@ class Phases:
         source, held_out: training split and held-out split of the phase that runs; None if it has no held-out split.
     """
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
+        """Opens the data of each phase."""
         self._number, self._run, configs = -1, run, [phase.config for phase in run.timeline.phases]
-        self._sources = [run.task.open_source(config.data, "train", config.run.seed) for config in configs]
+        self._sources = [run.task.open_source(each, "train", configs[0].run.seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)
-        self._held_out = [held_out.of_run(run, config) for config in configs]
+        self._held_out = [held_out.of_run(run, *each) for each in zip(configs, data, strict=True)]
         self._step: TrainStep | None = None  # made when the phase takes its first step
 
     def begin(self) -> bool:
