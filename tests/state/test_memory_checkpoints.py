@@ -47,7 +47,9 @@ class Run:
         settings = {"memory_checkpoint_steps": 1, "output_dir": str(output_dir), **settings}
         self.value, self.output_dir = np.zeros(5, np.float32), output_dir
         self.config = changed(TrainConfig(), settings)
-        self.in_memory = MemoryCheckpoints(self.config, mesh or Mesh())
+        self.in_memory = MemoryCheckpoints(
+            self.config.checkpoint.memory_checkpoint_steps, str(output_dir), mesh or Mesh()
+        )
 
     def begin(self):
         self.in_memory.begin(piece for piece, _ in states.whole_pieces({"master/x": self.value}))
@@ -65,7 +67,7 @@ class Run:
     def recovered(self, **settings):
         """Returns the step and the value that the next start goes on from; None if there is nothing."""
         start = Run(self.output_dir, **settings)
-        reader = resume.choose(start.config, Mesh(), dict, start.in_memory.among)
+        reader = resume.choose(start.config.checkpoint, start.config.run, Mesh(), dict, start.in_memory.among)
         return reader and (folder.order(reader.path)[0], states.stored(reader.path)["master/x"][0])
 
 

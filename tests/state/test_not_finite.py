@@ -41,12 +41,17 @@ def test_integers_are_finite_and_so_is_nothing():
     assert memory.is_finite(np.zeros(0, np.float32))
 
 
+def made(output_dir, **settings):
+    config = changed(TrainConfig(), {"output_dir": str(output_dir), "keep_last": 1, **settings})
+    return Saves(config.checkpoint, config.run, 60.0, Mesh())
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, bad, last):
     value = np.ones(5, np.float32)
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "checkpoint_every": 1, "keep_last": 1}), Mesh())
+    saves = made(tmp_path, checkpoint_every=1)
     tensors = lambda: states.whole_pieces({"adam_v/x": value})  # noqa: E731
     saves.start(1, {}, tensors)
     saves.settle()
@@ -64,7 +69,7 @@ def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, 
 
 def test_a_doubtful_checkpoint_stands_beside_the_others_and_can_be_read(tmp_path):
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "keep_last": 1}), Mesh())
+    saves = made(tmp_path)
     tensors = lambda: states.whole_pieces({"master/x": np.ones(5, np.float32)})  # noqa: E731
     saves.start(1, {}, tensors, last=True)
     for _ in range(2):

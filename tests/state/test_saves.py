@@ -34,7 +34,8 @@ class Trained:
         self.value = np.zeros(5, np.float32)
         folder.checkpoint_folder(output_dir).mkdir()
         settings = {"checkpoint_every": 1, "output_dir": str(output_dir), **settings}
-        self.saves = Saves(changed(TrainConfig(), settings), mesh)
+        config = changed(TrainConfig(), settings)
+        self.saves = Saves(config.checkpoint, config.run, config.limits.save_timeout_seconds, mesh)
 
     def save(self, step):
         """Saves a state of the step's number."""

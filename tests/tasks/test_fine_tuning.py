@@ -15,7 +15,6 @@ from tests.kit.runs import read_rows
 from tests.kit.tf_models import tf_models
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
-from tftrain.config.fields import changed
 from tftrain.data import pipeline
 from tftrain.formats import own
 from tftrain.inputs.inputs import Inputs
@@ -284,13 +283,11 @@ def test_seeds_give_a_mean(data, tmp_path):
     assert values(tmp_path / "seed_7", "loss") != values(tmp_path / "seed_8", "loss")
 
 
-def test_a_seed_without_scores_is_left_out_of_the_mean(data, tmp_path):
-    config = configured((*data["classification"], f"--output_dir={tmp_path}"))
-    runs = [changed(config, {"seed": seed, "output_dir": str(tmp_path / f"seed_{seed}")}) for seed in (1, 2)]
+def test_a_seed_without_scores_is_left_out_of_the_mean(tmp_path):
     (tmp_path / "seed_2").mkdir()
     evaluations = [{"step": 4, "value": 0.5}]
     (tmp_path / "seed_2/best.json").write_text(json.dumps({"metric": "f1", "evaluations": evaluations}))
-    seeds.report(config, runs)
+    seeds.report(tmp_path, {seed: str(tmp_path / f"seed_{seed}") for seed in (1, 2)})
     found = json.loads((tmp_path / "seeds.json").read_text())
     assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 

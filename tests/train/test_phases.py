@@ -97,7 +97,7 @@ def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     progress = SimpleNamespace(step=0, consumed_samples=0)
     fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda own: setattr(fake, "config", own)
+    fake.begin_phase = lambda number: setattr(fake, "config", fake.timeline.phases[number].config)
     fake.task = SimpleNamespace(open_source=sources.open_source)
     found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:
@@ -194,7 +194,7 @@ def resumed(folder, *args):
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
     config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
-    row = evaluate.row_of_checkpoint(config, Mesh())
+    row = evaluate.evaluate(config, Mesh())
     assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
 
 

@@ -21,7 +21,10 @@ from tftrain.checkpoint import memory
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.config import param_groups
+from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
@@ -152,9 +155,9 @@ class Run:
         self.config, self.mesh = config, mesh
         self.whole, self.timeline = config, timeline(config)
         self.jit = config.compiles_whole(devices.has_gpu())
-        self.parts = parts_of_rank(config, mesh)
+        self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
-        self.segments = segments_of(config, self.jit, mesh.data.size)
+        self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
         self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
         model, parallel, variables = self.task.model, config.parallel, describe(config.model).variables()
@@ -195,10 +198,10 @@ class Run:
         self.progress = Progress(len(self.task.sums), self.task.source_names)
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 
-    def begin_phase(self, config: TrainConfig) -> None:
-        """Goes on with the data and the batches of a phase."""
-        self.config = config
-        self.task.begin_phase(config)
+    def begin_phase(self, number: int) -> None:
+        """Goes on with the data and the batches of a phase, numbered from 0."""
+        self.config = self.timeline.phases[number].config
+        self.task.begin_phase(self.config)
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
@@ -268,23 +271,21 @@ class Run:
             yield TensorSlice.block(name, shape, dtype, replica_id=self.mesh.rank), variable
 
 
-def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
+def parts_of_rank(division: Sequence[int], mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
-    return parts_of_stage(division_of(config), mesh.stage, mesh.pipeline_parallel_size)
+    return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)
 
 
-def segments_of(config: TrainConfig, jit: bool, ranks: int) -> int:
+def segments_of(model: ModelConfig, parallel: ParallelConfig, jit: bool, ranks: int) -> int:
     """Returns the segments of backward on so many data parallel ranks, see --backward_segments."""
-    parallel, model = config.parallel, config.model
     unsegmented = parallel.split_weights or parallel.pipeline_parallel_size > 1
     if parallel.backward_segments or not jit or ranks == 1 or unsegmented:
         return parallel.backward_segments or 1
     return most_segments(model.num_hidden_layers, describe(model).parameters)
 
 
-def division_of(config: TrainConfig) -> tuple[int, ...]:
+def division_of(model: ModelConfig, data: DataConfig, parallel: ParallelConfig) -> tuple[int, ...]:
     """Returns the number of layers of each part of the pipeline."""
-    model, data, parallel = config.model, config.data, config.parallel
     if parallel.pipeline_parallel_size == 1:
         return (model.num_hidden_layers,)
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size

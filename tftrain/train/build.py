@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tftrain import hooks
 from tftrain.checkpoint.folder import holds
 from tftrain.config.train import TrainConfig
 from tftrain.hooks import Hook
@@ -40,6 +41,7 @@ class Built:
     """The objects of a run, in the state that it starts from.
 
     Attributes:
+        hooks: the user's classes.
         resumed, done: the checkpoint of that state, None if it is the initial one; and its updates.
         outside: bytes that the process held before, beside those of TensorFlow's allocator.
         owes_evaluation: whether a signal stopped the run before the evaluation after its last step.
@@ -51,6 +53,7 @@ class Built:
     reporter: Reporter
     health: Health
     best: Best | None
+    hooks: Sequence[type[Hook]]
     watchdog: Watchdog
     resumed: Path | None
     done: int
@@ -60,6 +63,7 @@ class Built:
 
 def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> Built | None:
     """Builds a run and restores its state; None if there is nothing to do. Every rank must call it."""
+    classes = hooks.load(config.run.hooks)
     grappler.configure(config.compute)
     baseline, outside, max_steps = memory.measure().now, memory.outside_allocator(), config.run.max_steps
     run = Run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
@@ -84,11 +88,11 @@ def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, u
         inputs.keep_tokenizer(resumed is not None)
     names = run.task.mean_values, functools.partial(run.optimizer.culprit_name, loss=run.task.loss_name)
     health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
-    return Built(run, checkpoints, phases, reporter, health, best, watchdog, resumed, done, outside, is_owed)
+    return Built(run, checkpoints, phases, reporter, health, best, classes, watchdog, resumed, done, outside, is_owed)
 
 
-def observers_of(built: Built, classes: Sequence[type[Hook]], signals: Signals) -> list[Observer]:
-    """Returns the observers of a run's steps, in the order in which they are called; `classes` are the user's hooks."""
+def observers_of(built: Built, signals: Signals) -> list[Observer]:
+    """Returns the observers of a run's steps, in the order in which they are called."""
     run, checkpoints, phases, reporter, health = (
         built.run, built.checkpoints, built.phases, built.reporter, built.health
     )  # fmt: skip
@@ -106,7 +110,7 @@ def observers_of(built: Built, classes: Sequence[type[Hook]], signals: Signals) 
         Evaluate(phases, best, reporter, health, watchdog, config.evaluation.eval_every, built.owes_evaluation),
         Save(checkpoints, schedule, health, best, watchdog, needs_first=goes_back and not is_own),
         *([MemoryTrace(run, built.done + memory_trace.STEP, built.outside)] if config.log.trace_memory else []),
-        UserHooks(run, classes, checkpoints.saves, signals, watchdog),
+        UserHooks(run, built.hooks, checkpoints.saves, signals, watchdog),
         Rollback(run, checkpoints, health, reporter, watchdog),
         ChangePhase(phases, reporter),
     ]

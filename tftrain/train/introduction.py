@@ -99,7 +99,9 @@ def _division_words(run: Run) -> tuple[str, ...]:
     if stages > 1:
         chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
         words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
-        words.append(f"layers of the model chunks {','.join(map(str, division_of(run.whole)))}")
+        words.append(
+            f"layers of the model chunks {','.join(map(str, division_of(run.whole.model, run.whole.data, parallel)))}"
+        )
     return (*words, f"transport {'tensorflow' if mesh.tensorflow_kinds else 'horovod'}")
 
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from tftrain import hooks
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.inputs.inputs import Inputs
@@ -11,7 +10,7 @@ from tftrain.observe.reporter import Clock
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.uploads import Uploads
-from tftrain.train.build import build, observers_of
+from tftrain.train.build import Built, build, observers_of
 from tftrain.train.observers import Decision, Observer, TakenStep, listen
 from tftrain.train.phases import Phases
 from tftrain.train.step import Requests
@@ -36,22 +35,19 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inp
         UnstableError: a spike after `max_rollbacks` rollbacks.
     """
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
-    with Uploads(config, mesh) as uploads:
-        code = _train(config, inputs or Inputs.open(config), mesh, watchdog, uploads)
+    with Uploads(config.run, config.limits.save_timeout_seconds, mesh) as uploads:
+        with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
+            built = build(config, inputs or Inputs.open(config), mesh, watchdog, uploads)
+        code = _train(built, watchdog) if built else ExitCode.DONE
     watchdog.tell_end(code)
     return code
 
 
-def _train(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> ExitCode:
-    classes, max_steps = hooks.load(config.run.hooks), config.run.max_steps
-    with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
-        built = build(config, inputs, mesh, watchdog, uploads)
-    if built is None:
-        return ExitCode.DONE
+def _train(built: Built, watchdog: Watchdog) -> ExitCode:
     logger.info("compiling the step ...")
     built.checkpoints.prepare()
     with listen(watchdog) as signals, built.checkpoints.saves:
-        observers = observers_of(built, classes, signals)
+        observers, max_steps = observers_of(built, signals), built.run.whole.run.max_steps
         end = take_steps(built.phases, observers, built.reporter.clock, watchdog, built.done, max_steps)
         codes = [observer.finish() for observer in observers]
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", end.exit_code or ExitCode.STALLED):

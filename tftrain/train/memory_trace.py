@@ -86,7 +86,7 @@ class MemoryTrace(Observer):
         if not mesh.is_chief:
             return
         samples = config.batch.global_batch_size
-        moments, peak = planned.timeline_of(config, mesh, samples, self.run.task.sequences)
+        moments, peak = planned.timeline_of(self.run, samples)
         path = Path(config.run.folder) / "memory.png"
         title = f"Memory of rank {rank}, the fullest of {mesh.size}, in step {self.step}"
         try:

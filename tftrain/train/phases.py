@@ -29,12 +29,12 @@ class Phases:
     """
 
     def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
-        """Opens the data of each phase."""
-        self._number, self._run, configs = -1, run, [phase.config for phase in run.timeline.phases]
-        self._sources = [run.task.open_source(each, "train", configs[0].run.seed) for each in data]
+        """Takes the data of each phase."""
+        self._number, self._run, seed = -1, run, run.timeline.phases[0].config.run.seed
+        self._sources = [run.task.open_source(each, "train", seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)
-        self._held_out = [held_out.of_run(run, *each) for each in zip(configs, data, strict=True)]
+        self._held_out = [held_out.of_run(run, each, number) for number, each in enumerate(data)]
         self._step: TrainStep | None = None  # made when the phase takes its first step
 
     def begin(self) -> bool:
@@ -47,7 +47,7 @@ class Phases:
         if consumed == run.timeline.begins[self._number]:
             run.spikes.statistics = SpikeStatistics()
         self.source, self.held_out = self._sources[self._number], self._held_out[self._number]
-        run.begin_phase(run.timeline.phases[self._number].config)
+        run.begin_phase(self._number)
         done, max_steps = int(run.progress.step), run.config.run.max_steps
         steps = min(updates, max_steps - done)
         self._last, self._batches = done + steps, self._share_of_batches(consumed, steps)

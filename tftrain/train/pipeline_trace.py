@@ -45,7 +45,7 @@ def write(run: Run, clock: StageClock) -> None:
     events = clock.events(run.mesh.pipeline)
     if not run.mesh.is_chief:
         return
-    table = schedule_of(run.config, 1 + max(event.action.micro_batch for event in events))
+    table = schedule_of(run.config.parallel, 1 + max(event.action.micro_batch for event in events))
     planned = simulation.simulate(table, durations(events, table))
     folder, words = Path(run.config.run.folder), []
     schedules = {"as measured": events, "as planned": planned}

@@ -3,15 +3,16 @@
 TensorFlow itself would run out of memory after minutes, on a CPU often by a kill that gives no reason.
 """
 
+import functools
+
 from tftrain.config import phases
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
 from tftrain.host.units import GB
-from tftrain.parallel.launcher import Launch
 from tftrain.plan import forecast, memory
 from tftrain.plan.system import of_trainer
-from tftrain.plan.workload import from_config
+from tftrain.plan.workload import Workload, from_config
 
 # The planner is wrong by up to 15%, so a run that it plans slightly too large may fit.
 MARGIN = 1.2
@@ -20,19 +21,22 @@ MARGIN = 1.2
 FORKED_RESERVE_GB = 0.25
 
 
-def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[Problem]:
+def problems(config: TrainConfig, ranks: int, local_ranks: int, forked: bool = False) -> list[Problem]:
     """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes that the data gives.
 
-    `forked` says whether the ranks of this host were forked from one process, whose pages they share.
+    `forked` says whether the `local_ranks` of this host were forked from one process, whose pages they share.
     """
     if not config.limits.check_memory or config.run.mode != "train":
         return []
-    return phases.problems(config, lambda phase: _of_phase(phase, launch, forked))
+    gpu = hardware.has_driver()
+    workload = functools.partial(from_config, gpu=gpu, per_node=local_ranks)
+    return phases.problems(
+        config,
+        lambda phase: _problems(workload(phase, phase.parallel.data_parallel_size(ranks)), local_ranks, gpu, forked),
+    )
 
 
-def _of_phase(config: TrainConfig, launch: Launch, forked: bool) -> list[Problem]:
-    gpu, ranks = hardware.has_driver(), launch.local_size
-    work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu, per_node=ranks)
+def _problems(work: Workload, ranks: int, gpu: bool, forked: bool) -> list[Problem]:
     planned = memory.estimate(work, of_trainer(gpu))
     shared, beside, advice = 0.0, "", ""
     if gpu:

@@ -6,8 +6,8 @@ from tftrain import rank_server, run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
-from tftrain.observe import memory_limit
 from tftrain.parallel.launcher import Launch
+from tftrain.plan import memory_limit
 
 ALONE = Launch()
 
@@ -15,7 +15,7 @@ ALONE = Launch()
 def found(*args, launch=ALONE, forked=False):
     given = ["run", "--synthetic_data", "--vocab_size=30522", "--output_dir=out", *args]
     config = flags.parse(TrainConfig, given).resolve(launch.size)
-    return [str(problem) for problem in memory_limit.problems(config, launch, forked)]
+    return [str(problem) for problem in memory_limit.problems(config, launch.size, launch.local_size, forked)]
 
 
 @pytest.fixture
