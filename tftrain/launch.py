@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from tftrain import run
 from tftrain.cli import flagfile, flags
 from tftrain.cli.program import guarded
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
@@ -129,8 +128,8 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     free = choice.freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
-    undivided = phases.change_each(
-        free, lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
+    undivided = free.change_phases(
+        lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
     )
     inputs = Inputs.open(undivided, completed.initial)
     if problems := run.all_problems(undivided, [*in_files, *problems], inputs, Launch(size=size)):
@@ -139,11 +138,11 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
     if free.data.phases:  # Each has a batch of its own.
         named |= {"global_batch_size"}
-    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (phases.longest(inputs.with_sizes(free)), free))
+    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (inputs.with_sizes(free).longest_phase, free))
     request = choice.Request(longest, named, cluster, constants, whole if free.data.phases else None)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
-        kept = of_run(phases.longest(inputs.with_sizes(completed.config.resolve(size))), size, cluster, constants)
+        kept = of_run(inputs.with_sizes(completed.config.resolve(size)).longest_phase, size, cluster, constants)
     return Layouts(request, kept)
 
 

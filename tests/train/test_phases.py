@@ -17,7 +17,6 @@ from tests.kit.runs import losses, read_rows, rows
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
@@ -95,9 +94,9 @@ def phased(lines, messages, tmp_path_factory):
 def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     config = configured(f"--phases={lines}", "--output_dir=x", "--eval_every=-1")
     progress = SimpleNamespace(step=0, consumed_samples=0)
-    fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
+    fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda number: setattr(fake, "config", fake.timeline.phases[number].config)
+    fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
     fake.task = SimpleNamespace(open_source=sources.open_source)
     found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:

@@ -80,7 +80,7 @@ class Inputs:
             DataError: the data can't be read.
         """
         data = iter(self.data)
-        return phases.change_each(config, lambda phase: _with_sizes(phase, next(data)))
+        return config.change_phases(lambda phase: _with_sizes(phase, next(data)))
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.config.optimizer import OptimizerConfig
-from tftrain.config.phases import Timeline, timeline
+from tftrain.config.phases import Timeline
 from tftrain.config.train import TrainConfig
 
 
@@ -31,7 +31,7 @@ def run_length(config: TrainConfig) -> int | RampedSteps:
     """Returns the length of a run of resolved configuration, as `learning_rate` takes it."""
     if all(phase.batch.batch_rampup == "none" for phase in config.phases):
         return config.run.max_steps
-    return RampedSteps(config.run.max_steps, timeline(config))
+    return RampedSteps(config.run.max_steps, config.timeline)
 
 
 def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: tf.Tensor) -> tf.Tensor:

@@ -111,7 +111,8 @@ def with_flags_of_checkpoint(
         if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
             expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
             raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
-        phases.read(changed(config, {"phases": values["phases"]}))  # Raises a ConfigError if they can't be read.
+        data = dataclasses.replace(config.data, phases=values["phases"])
+        phases.read(data, config.batch)  # Raises a ConfigError if they can't be read.
         micro = {"micro_batch_size"} & set(named)
         values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)

@@ -83,7 +83,8 @@ class Task(abc.ABC):
             config: resolved, with the sizes that the data gives.
             part: the layers of this rank; by default all.
         """
-        self._config, gpu, self.source_names = config, devices.has_gpu(), phases.source_names(config)
+        self._config, gpu = config, devices.has_gpu()
+        self.source_names = phases.source_names(phases.read(config.data, config.batch))
         for name in self.source_names:
             of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False}
             own = {field: f"{of_all[field]}/{name}" for field in ("name", "title", "total", "weight")}

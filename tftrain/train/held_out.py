@@ -139,7 +139,7 @@ class HeldOut:
 
 def of_run(run: Run, data: OpenedData | Labelled, phase: int = 0) -> HeldOut | None:
     """Returns the held-out split of the data of a phase; None if it has none, or `--eval_every` says never."""
-    config = run.timeline.phases[phase].config
+    config = run.whole.phases[phase]
     if config.evaluation.eval_every < 0 or not data.has_held_out:
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None

@@ -30,7 +30,7 @@ class Phases:
 
     def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
         """Takes the data of each phase."""
-        self._number, self._run, seed = -1, run, run.timeline.phases[0].config.run.seed
+        self._number, self._run, seed = -1, run, run.whole.run.seed
         self._sources = [run.task.open_source(each, "train", seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)

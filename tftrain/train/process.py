@@ -10,7 +10,6 @@ import time
 
 import tensorflow as tf
 
-from tftrain.config import phases
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import data_error
 from tftrain.host import determinism, devices, log, text
@@ -43,7 +42,7 @@ def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
             ranks = start.start(launch, compute.cpu_threads, config.parallel)
             end.watch_peers(ranks)
             rank_checks.before_start(config, inputs, ranks)
-        length, longest = phases.longest(config).data.max_seq_length, config.model.max_position_embeddings
+        length, longest = config.longest_phase.data.max_seq_length, config.model.max_position_embeddings
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
         if ranks.is_chief and length > longest:
