@@ -17,8 +17,8 @@ from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.data import preflight
 from tftrain.host.exit_codes import ExitCode
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, process
 
@@ -177,7 +177,7 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
 
 
 def test_data_that_vanishes_before_its_sizes_are_read_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "problems", lambda config: [])  # It was still there when it was checked.
+    monkeypatch.setattr(Inputs, "problems", lambda inputs: [])  # It was still there when it was checked.
     args = (f"--data_dir={tmp_path / 'gone'}", f"--output_dir={tmp_path}", "--global_batch_size=8")
     assert run.main(["tftrain.run", *args]) == ExitCode.FAILED
     (line,) = capsys.readouterr().err.splitlines()

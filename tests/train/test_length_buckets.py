@@ -12,6 +12,7 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data import pipeline
 from tftrain.data.length_buckets import LengthBuckets
+from tftrain.data.prepared import open_data
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state.run_state import Run
@@ -53,7 +54,7 @@ def whole(flags, tmp_path_factory):
 def test_losses_are_those_of_the_padded_batches(flags, tmp_path):
     """Without dropout: the mask of an attention probability depends on the length of the row."""
     config = configured(*flags, *NO_DROPOUT, "--num_hidden_layers=1", f"--output_dir={tmp_path}")
-    source = pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
+    source = pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
     order = LengthBuckets(source, config.run.seed, (8, 16, 32), 4).examples
     cut = iter(pipeline.train_batches(source, config.data, config.run.seed, 0, 4, 0, 4))
     runs = [Run(config, Mesh()) for _ in range(2)]

@@ -18,6 +18,7 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint import scores
 from tftrain.data import pipeline
 from tftrain.host.exit_codes import ExitCode, UnstableError
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import goodput, run_page
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import spikes
@@ -234,7 +235,7 @@ def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_fac
     trained(tmp_path, *given, "--on_spike=skip", "--checkpoint_every=30")
     config = configured(*given, f"--output_dir={tmp_path}")
     run = Run(config, Mesh())
-    source = run.task.open_source(config.data, "train", 1)
+    source = run.task.open_source(Inputs.open(config).data[0], "train", 1)
     sums_of = tf.function(lambda batch: run.task.vector(run.task.compute(batch)), autograph=False)
     step, losses, skipped = TrainStep(run), [], []
     for number, batch in enumerate(pipeline.train_batches(source, config.data, 1, 0, BATCH, 0, BATCH).take(steps)):
