@@ -150,5 +150,5 @@ def ramped_on_two(tmp_path_factory):
         "ballast = b'x' * (300_000_000 if os.environ['HOROVOD_RANK'] == '1' else 1); sys.exit(run.main(sys.argv))"
     )
     (folder / "machine.json").write_text(json.dumps(dataclasses.asdict(CLUSTERS["a64fx"])))
-    given = (f"--output_dir={folder}", f"--machine_file={folder}/machine.json", "--measure_products")
+    given = (f"--output_dir={folder}", f"--machine_file={folder}/machine.json")
     return folder, run_ranks(2, ["-c", program, *SMALL, *RAMP, *given])

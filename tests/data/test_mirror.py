@@ -20,7 +20,7 @@ from tftrain.data.pipeline import eval_batches, open_source, train_batches
 from tftrain.data.records import RecordSet
 from tftrain.files.addresses import Cache
 from tftrain.files.errors import DataError
-from tftrain.formats import own
+from tftrain.formats import run_folder
 
 ADDRESS = "s3://bucket/prepared"
 BLOCK = 8192  # Smaller than a shard, so that shards have several.
@@ -275,5 +275,5 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
 def test_the_tokenizer_needs_no_shard(server, small, tmp_path, monkeypatch):
     handler, _ = server
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert own.tokenizer_of(ADDRESS) == own.of_data(small)
+    assert run_folder.tokenizer_of(ADDRESS) == run_folder.of_data(small)
     assert not shard_requests(handler, small)

@@ -122,7 +122,7 @@ def test_a_run_writes_no_secret_anywhere(tmp_path, monkeypatch, capfd):
         f"--machine_file={address}",
     ]
     config = run.checked(*run.read(given), run.Launch())
-    run.prepare_process(config, may_restart=False)
+    run.prepare_process(config.compute, may_restart=False)
     assert loop.train(config, Mesh()) == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"config.json", "report.html", "manifest.json", "metrics.csv"} <= {path.name for path in written}

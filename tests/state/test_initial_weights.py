@@ -56,7 +56,7 @@ def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
 def test_weights_go_on_without_the_next_sentence():
     config, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_bert_masked_lm'}", "--next_sentence=false")
     assert (problems, config.model.next_sentence) == ([], False)
-    assert "masked_lm" in initial_weights.open_for(config).parts
+    assert "masked_lm" in initial_weights.open_for(config.run, config.model).parts
 
 
 @pytest.mark.parametrize("flag", ["--hidden_size=48", "--gelu_form=tanh", "--vocab_size=64", "--model_family=gpt"])
@@ -88,9 +88,10 @@ def test_data_with_another_vocabulary_is_refused(prepared):
 
 def test_missing_heads_are_refused_unless_they_may_be_random():
     value = f"--init_checkpoint=hf:{DATA / 'hf_bert_model'}"
+    config, random = completed(value)[0], completed(value, "--init_missing")[0]
     with pytest.raises(FormatError, match="lacks output heads"):
-        initial_weights.open_for(completed(value)[0])
-    assert initial_weights.open_for(completed(value, "--init_missing")[0]).missing == ("masked_lm", "next_sentence")
+        initial_weights.open_for(config.run, config.model)
+    assert initial_weights.open_for(random.run, random.model).missing == ("masked_lm", "next_sentence")
 
 
 def classifier_of(*labels, task="classification", mode="train"):
@@ -101,7 +102,7 @@ def classifier_of(*labels, task="classification", mode="train"):
         dataclasses.replace(given, model=model, run=settings), {"task", "labels"}
     )
     assert not problems
-    return initial_weights.open_for(config)
+    return initial_weights.open_for(config.run, config.model)
 
 
 def test_a_trained_classifier_keeps_its_classes_in_the_order_of_the_flags():
@@ -132,7 +133,7 @@ def test_a_trained_classifier_of_other_classes_is_never_left_out_without_a_word(
 def test_masters_have_the_bits_of_the_weights(place, precision):
     config = completed(f"--init_checkpoint={place}", f"--precision={precision}")[0].resolve(1)
     config = run.with_sizes(config)
-    weights = initial_weights.open_for(config)
+    weights = initial_weights.open_for(config.run, config.model)
     state = Run(config, Mesh(), weights).optimizer.state
     assert state.names == list(weights.shapes)
     for name, master in zip(state.names, state.masters, strict=True):

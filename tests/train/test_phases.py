@@ -28,8 +28,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
 from tftrain.state.spikes import SpikeMonitor
-from tftrain.train import evaluate, loop
-from tftrain.train.run_phases import RunPhases
+from tftrain.train import build, evaluate
+from tftrain.train.phases import Phases
 
 MODEL = (
     *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01"),
@@ -73,14 +73,14 @@ def lines(folders):
 
 @pytest.fixture(scope="module")
 def messages():
-    """What the loop says, from the first use on."""
-    found, handler = [], logging.Handler()
+    """What the room of the loop says, from the first use on."""
+    found, handler, logger = [], logging.Handler(), logging.getLogger("tftrain.train")
     handler.emit = lambda record: found.append(record.getMessage())
-    loop.logger.addHandler(handler)
-    loop.logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     yield found
-    loop.logger.removeHandler(handler)
-    loop.logger.setLevel(logging.NOTSET)
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +96,15 @@ def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     progress = SimpleNamespace(step=0, consumed_samples=0)
     fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda own: setattr(fake, "config", own)
+    fake.begin_phase = lambda number: setattr(fake, "config", fake.timeline.phases[number].config)
     fake.task = SimpleNamespace(open_source=lambda data, split, seed: open_source(data, split, 90, seed))
-    found, of_run = [], RunPhases(fake)
+    found, of_run = [], Phases(fake)
     while progress.step < 6:
         of_run.begin()
-        for batch in of_run.batches():
-            found.append(batch)
-            progress.step, progress.consumed_samples = (
-                progress.step + 1,
-                progress.consumed_samples + len(batch["input_ids"]),
-            )
+        while not of_run.ends_with(progress.step):
+            found.append(of_run.next_batch())
+            progress.step += 1
+            progress.consumed_samples += len(found[-1]["input_ids"])
     for folder, values, sample in zip(folders, (FIRST, SECOND), (0, 24), strict=True):
         own, size = configured(f"--data_dir={folder}", *by_hand(values), "--output_dir=x"), values["global_batch_size"]
         source = open_source(own.data, "train", 90, own.run.seed)
@@ -174,7 +172,7 @@ def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
             progress=SimpleNamespace(consumed_samples=consumed),
             timeline=SimpleNamespace(begins=(0, begin)),
         )
-        return loop.owes_evaluation(run, held_out, step)
+        return build.owes_evaluation(run, held_out, step)
 
     assert owes(begin - 1, 1000)
     assert not owes(begin, 1000)
@@ -195,7 +193,7 @@ def resumed(folder, *args):
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
     config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
-    row = evaluate.row_of_checkpoint(config, Mesh())
+    row = evaluate.evaluate(config, Mesh())
     assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
 
 

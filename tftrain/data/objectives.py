@@ -8,7 +8,7 @@ do not fit synthetic data, prepared data, or records.
 
 import math
 
-from tftrain.config import families
+from tftrain import families
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import packed_predictions, predictions
 from tftrain.config.fields import Problem

@@ -3,7 +3,8 @@
 import hashlib
 import os
 
-from tftrain.config import families, length_choice, mixture, phases
+from tftrain import families
+from tftrain.config import length_choice, mixture, phases
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.config.fields import Problem, field_problems

@@ -107,7 +107,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
     A batch has all dimensions of a row as one.
     """
     model, length = config.model, config.data.max_seq_length
-    ends = {"input_ids": model.vocab_size, "labels" if model.is_decoder else "input_mask": model.vocab_size}
+    ends = {"input_ids": model.vocab_size, "labels" if model.is_causal else "input_mask": model.vocab_size}
     ends |= {"segment_ids": model.type_vocab_size} if model.family.token_types else {}
     names = list(given) if isinstance(given, Mapping) else []
     if not ends.keys() <= set(names) or "example_weights" in names:

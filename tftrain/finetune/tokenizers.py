@@ -10,7 +10,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.files.complete_folder import complete_folder
 from tftrain.files.errors import DataError, FormatError
 from tftrain.finetune.tables import read_text
-from tftrain.formats import own, registry
+from tftrain.formats import registry, run_folder
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.tokenizer_model import ChatTemplate
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def written_folder(config: TrainConfig) -> Path:
     """Returns the folder in which a run keeps its tokenizer, so that its checkpoints need nothing else."""
-    return Path(config.run.folder or "") / own.TOKENIZER_FOLDER
+    return Path(config.run.folder or "") / run_folder.TOKENIZER_FOLDER
 
 
 def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
@@ -34,7 +34,7 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
     if config.model.reads_examples:
         own_tokenizer = tokenizer_of(config)
     elif config.data.folder:
-        own_tokenizer = own.of_data(config.data.folder, config.data.cache)
+        own_tokenizer = run_folder.of_data(config.data.folder, config.data.cache)
     else:
         initial = config.run.init_checkpoint
         own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None
@@ -58,7 +58,7 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
     folder, weights = config.fine_tuning.tokenizer_dir, config.run.init_checkpoint
     try:
         if folder:
-            own_tokenizer, origin = own.tokenizer_of(folder), f"--tokenizer_dir={folder}"
+            own_tokenizer, origin = run_folder.tokenizer_of(folder), f"--tokenizer_dir={folder}"
         elif weights:
             own_tokenizer, origin = registry.model_of(parse_place(weights))[1], f"--init_checkpoint={weights}"
         elif (own_folder := written_folder(config)).is_dir():
@@ -71,7 +71,7 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
         raise DataError(str(error)) from error
     if own_tokenizer is None:
         raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
-    if not (config.model.is_decoder or own_tokenizer.vocabulary.is_for_encoders):
+    if not (config.model.is_causal or own_tokenizer.vocabulary.is_for_encoders):
         raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
     if config.checkpoint.resume != "none" and find(config.run.folder or "") and written_folder(config).is_dir():
         # A run that began when tftrain put nothing before a text goes on so.

@@ -36,9 +36,10 @@ class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
     def __init__(self, run: Run, uploads: Uploads | None = None):
-        self._run, self._uploads = run, uploads or Uploads(run.config, run.mesh)
-        self.saves = Saves(run.config, run.mesh, self._uploads.request)
-        self.in_memory = MemoryCheckpoints(run.config, run.mesh)
+        config, seconds = run.config, run.config.limits.save_timeout_seconds
+        self._run, self._uploads = run, uploads or Uploads(config.run, seconds, run.mesh)
+        self.saves = Saves(config.checkpoint, config.run, seconds, run.mesh, self._uploads.request)
+        self.in_memory = MemoryCheckpoints(config.checkpoint.memory_checkpoint_steps, config.run.folder or "", run.mesh)
 
     @property
     def copy_bytes(self) -> int:
@@ -57,7 +58,8 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
-        reader = resume.choose(run.config, run.mesh, run.restore_buffers, self.in_memory.among)
+        config = run.config
+        reader = resume.choose(config.checkpoint, config.run, run.mesh, run.restore_buffers, self.in_memory.among)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -84,7 +86,7 @@ class Checkpoints:
         """
         run = self._run
         self.saves.settle()
-        reader = resume.before(step, margin, run.config, run.mesh, run.restore_buffers)
+        reader = resume.before(step, margin, run.config.checkpoint, run.config.run, run.mesh, run.restore_buffers)
         self._load(reader)
         if self.in_memory.is_on:
             self.in_memory.forget()
@@ -94,7 +96,7 @@ class Checkpoints:
         return reader.path
 
     def _load(self, reader: Reader) -> None:
-        """Gives the run what a checkpoint holds; older ones have neither windows nor statistics."""
+        """Gives the run what a checkpoint holds; older checkpoints lack windows left out and statistics of spikes."""
         run, saved = self._run, reader.manifest.run
         run.load(reader)
         try:
@@ -164,7 +166,7 @@ class Checkpoints:
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.
 
-        `saved` is the schedule in the manifest, see `manifest_metadata`, of which it is only known that it is JSON.
+        `saved` is the schedule in the manifest, see `manifest_metadata`: unvalidated JSON.
         """
         config, done = self._run.config, int(self._run.optimizer.step)
         now = {"max_steps": config.run.max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}

@@ -9,14 +9,16 @@ from collections.abc import Collection
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem
 from tftrain.config.model import ModelConfig
+from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.finetune.classes import head_rows
 from tftrain.finetune.preflight import with_glue
 from tftrain.formats import registry
-from tftrain.formats.own import of_data
+from tftrain.formats.run_folder import of_data
 from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
@@ -67,12 +69,12 @@ def with_model_of_weights(config: TrainConfig, named: Collection[str]) -> tuple[
         if name in named and own != value and _effective(config.model, name) != _effective(model, name):
             expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}; correct or remove this flag"
             problems.append(Problem(name, own, expected))
-    if tokenizer and config.phases[0].data.folder and (problem := _vocabulary_problem(config, tokenizer)):
-        problems.append(problem)
+    if tokenizer and (data := config.phases[0].data).folder:
+        problems += _vocabulary_problems(settings.init_checkpoint, data, tokenizer)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
 
 
-def _effective(model: ModelConfig, name: str):
+def _effective(model: ModelConfig, name: str) -> object:
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
         return model.is_pre_norm
@@ -81,33 +83,32 @@ def _effective(model: ModelConfig, name: str):
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
 
 
-def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
-    folder = config.phases[0].data.folder
+def _vocabulary_problems(init_checkpoint: str, data: DataConfig, tokenizer: Tokenizer) -> list[Problem]:
     try:
-        theirs, ours = tokenizer.vocabulary.tokens, of_data(folder, config.data.cache).vocabulary.tokens
+        theirs, ours = tokenizer.vocabulary.tokens, of_data(data.folder, data.cache).vocabulary.tokens
     except FormatError:
-        return None  # The checks of the data say more.
+        return []  # The checks of the data say more.
     if theirs == ours:
-        return None
+        return []
     first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
     difference = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
-    expected = f"its vocabulary is not that of the data in {folder}: {difference}; prepare the text with --vocab_file"
-    return Problem("init_checkpoint", config.run.init_checkpoint, expected)
+    expected = (
+        f"its vocabulary is not that of the data in {data.folder}: {difference}; prepare the text with --vocab_file"
+    )
+    return [Problem("init_checkpoint", init_checkpoint, expected)]
 
 
-def open_for(config: TrainConfig) -> Weights | None:
-    """Opens the weights that a run begins with; None: its initial weights are random.
+def open_for(settings: RunConfig, model: ModelConfig) -> Weights | None:
+    """Opens the weights that a run of a model begins with; None: its initial weights are random.
 
     Raises:
         FormatError, CheckpointError: they can't be read, or lack a head, and `--init_missing` is not given.
     """
-    settings = config.run
     if settings.init_checkpoint is None:
         return None
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
     for note in weights.notes:
         logger.info(note)
-    model = config.model
     weights = _with_classes(weights, model, f"--init_checkpoint={settings.init_checkpoint}", settings.mode)
     # A new task begins with a new classifier.
     needed = [head for head in heads_of(model) if head != NEW_HEAD or settings.mode == "evaluate"]

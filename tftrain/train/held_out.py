@@ -23,9 +23,10 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Evaluation, Run
-from tftrain.tasks.task import Task
+from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
+from tftrain.train.stage import Stage
 
 
 class HeldOut:
@@ -54,7 +55,8 @@ class HeldOut:
         if forward is not None:
             self._forward = forward
         elif mesh.pipeline_parallel_size > 1:
-            self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
+            stage = Stage(task, parts, jit, config.run.seed)
+            self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it. `before_batch` is called before each batch."""
@@ -83,7 +85,7 @@ class HeldOut:
         vector = tf.constant(np.concatenate([sums.reshape(-1), counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         sums, counts = vector[: sums.size], vector[sums.size :]
-        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
+        # Only the last pipeline stage computes sums; on the others they are zero.
         sums = collectives.all_reduce(mesh.pipeline, tf.constant(sums), "evaluation").numpy().reshape(len(parts), -1)
         total = sums.sum(axis=0)
         examples = int(total[self._task.sums.index("examples")])
@@ -112,7 +114,7 @@ class HeldOut:
         every = {each: source.mixture.rows(number) for number, each in enumerate(source.mixture.sources)}
         return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
-    def _of_batch(self, batch):
+    def _of_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         results = self._task.compute(batch)
         return self._task.vector(results), results.get("outputs")
 
@@ -132,8 +134,9 @@ class HeldOut:
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 
-def of_run(run: Run, config: TrainConfig) -> HeldOut | None:
+def of_run(run: Run, phase: int = 0) -> HeldOut | None:
     """Returns the held-out split of a phase of a run; None if it has none, or `--eval_every` says never."""
+    config = run.timeline.phases[phase].config
     if config.evaluation.eval_every < 0 or not run.task.has_held_out(config.data):
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None

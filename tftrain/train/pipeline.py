@@ -6,19 +6,18 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
+from tftrain.config.parallel import ParallelConfig
 from tftrain.host.units import DTYPES
-from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules import orders
 from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
 from tftrain.state.run_state import Run
-from tftrain.tasks.task import Batch, Task
+from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Backward, Forward, Stage
 from tftrain.train.stage_clock import StageClock
@@ -27,9 +26,9 @@ from tftrain.train.stage_clock import StageClock
 class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
-    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        self._config, self._mesh = config, mesh
-        self._stage = Stage(task, parts, jit, config.run.seed)
+    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: Stage, mesh: Mesh):
+        self._parallel, self._micro_batch_size = parallel, micro_batch_size
+        self._stage, self._mesh = stage, mesh
 
     @tf.function(autograph=False)
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -39,8 +38,8 @@ class PipelineEvaluation:
             The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
             sample, if it has a scorer.
         """
-        count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
-        table = schedule_of(self._config, count, orders.forward_only)
+        count = self._stage.task.batch_size(batch) // self._micro_batch_size
+        table = schedule_of(self._parallel, count, orders.forward_only)
         graph = StageGraph(self._stage, self._mesh, table, batch, None)
         sums = graph.run().sums
         return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
@@ -61,16 +60,15 @@ class PipelineGradients:
         """
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
-        table = schedule_of(config, count)
+        table = schedule_of(config.parallel, count)
         dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
         gradients = StageGraph(self._stage, run.mesh, table, batch, position, dtype, self.clock).run()
         dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, gradients.dense)
         return gradients._replace(dense=dense)
 
 
-def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
+def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
     """Returns the table of the schedule that a run's flags ask for."""
-    parallel = config.parallel
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
     return make(parallel.pipeline_schedule, *sizes)
 

@@ -3,12 +3,15 @@
 import logging
 import statistics
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.schedules import picture, simulation, trace
 from tftrain.schedules.simulation import Durations, Event
 from tftrain.schedules.table import Kind, Table
 from tftrain.state.run_state import Run
+from tftrain.train.observers import Decision, Observer, TakenStep
+from tftrain.train.phases import Phases
 from tftrain.train.pipeline import schedule_of
 from tftrain.train.stage_clock import StageClock
 
@@ -19,6 +22,21 @@ SECONDS_US = 1e6
 MEASURED, PLANNED = "pipeline", "pipeline_planned"
 
 
+@dataclass
+class PipelineTrace(Observer):
+    """Draws one step."""
+
+    run: Run
+    phases: Phases
+    number: int  # of the step
+
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Draws the step, if it is the one."""
+        if step.number == self.number:
+            write(self.run, self.phases.clock)
+        return Decision()
+
+
 def write(run: Run, clock: StageClock) -> None:
     """Writes pipeline.png with both schedules of the last step, pipeline.json and pipeline_planned.json on the chief.
 
@@ -27,7 +45,7 @@ def write(run: Run, clock: StageClock) -> None:
     events = clock.events(run.mesh.pipeline)
     if not run.mesh.is_chief:
         return
-    table = schedule_of(run.config, 1 + max(event.action.micro_batch for event in events))
+    table = schedule_of(run.config.parallel, 1 + max(event.action.micro_batch for event in events))
     planned = simulation.simulate(table, durations(events, table))
     folder, words = Path(run.config.run.folder), []
     schedules = {"as measured": events, "as planned": planned}
