@@ -91,7 +91,7 @@ def _phase(fault: dict) -> None:
         "folder": lambda: _before(save.shard, "pack", die),
         "shard begun": lambda: _before(save, "write_shard", die),
         "in shard": lambda: _die_in_shard(shard, die),
-        "shard flushed": lambda: _after(shard.os, "fsync", die),
+        "shard flushed": lambda: _after(os, "fsync", die),
         "shard written": lambda: _after(save, "write_shard", die),
         "announced": lambda: _after(save, "announce", die),
         "gathered": lambda: _after(save, "gather", die),

@@ -238,14 +238,14 @@ def test_an_answer_ends_as_the_template_ends_it(after, end):
 def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():
     example = completions.Example(0, "here", (("a", False), ("b", True)), False)
     encoded = [completions.Encoded(np.arange(9, dtype=np.int32), np.arange(9) >= begin) for begin in (3, 6, 7)]
-    rows = completions.Rows([example] * 3, encoded, 5)
+    rows = completions.CompletionRows([example] * 3, encoded, 5)
     assert (rows.left_out, rows.cut) == (2, 1)
     assert rows.features["labels"].tolist() == [[-1, -1, 3, 4, 5]]
     assert rows.examples[0][0][0].is_cut
     assert rows.examples[0][0][1].tolist() == [2, 3, 4]
     assert scorers.CompletionScorer(rows.examples).scores(np.array([[[0, 1]] * 5]))["exact_match"] == 0
     with pytest.raises(DataError, match="no completion begins in the first 5 tokens"):
-        completions.Rows([example] * 2, encoded[1:], 5)
+        completions.CompletionRows([example] * 2, encoded[1:], 5)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     """Opens a split, "train" or "eval"; the configuration has the labels and the sizes that the data gives.
 
     Features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for completion those of
-    `completions.Rows`.
+    `completions.CompletionRows`.
 
     Raises:
         DataError: see `read_split`; a label is not one of the model's.
@@ -137,7 +137,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
 
 def _of_completions(examples, tokenizer, length, split) -> MemorySource:
     try:
-        packed = completions.Rows(examples, completions.encode(examples, tokenizer), length)
+        packed = completions.CompletionRows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
         raise DataError(f"{examples[0].place.rpartition(', line')[0]}: {error}") from error
     if packed.cut or packed.left_out:
