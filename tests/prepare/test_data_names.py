@@ -36,7 +36,7 @@ FORMS = {
 
 
 def read(value, **flags):
-    notes = sources.Notes([], [])
+    notes = sources.FileNotes([], [])
     files = list_files([str(value)])[0]
     found = list(sources.read(sources.parts(files), PrepareConfig(**flags), notes))
     return [document.paragraphs for document in found], notes
@@ -214,7 +214,7 @@ def test_what_the_reader_lacks_is_no_damage(tmp_path, place, value, words):
 
 
 def test_what_is_divided_is_said_once():
-    (line,) = sources.Notes([], ["a.txt", "a.txt", "b.txt"]).words()
+    (line,) = sources.FileNotes([], ["a.txt", "a.txt", "b.txt"]).words()
     assert line.startswith(
         "a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64"
     )

@@ -14,7 +14,7 @@ from tests.formats.models import DATA
 from tests.test_export import exported
 from tests.test_predict import Drawn, objects, sentencepiece
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.finetune.encoding import Encoder, Sequences
+from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.squad import Question, divide, word_spans
 from tftrain.inference import trained_model
 from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
@@ -222,7 +222,7 @@ def test_windows_are_those_of_training(length, stride):
         )
         for asked, size in sizes
     ]
-    encoder = Encoder(files.tokenizer(), length)
+    encoder = ExampleEncoder(files.tokenizer(), length)
     windows, encoded = divide(questions, encoder, "wordpiece", stride, 4)
     asked, context = (
         tf.ragged.constant(encoder.tokenize(list(texts)), tf.int32, ragged_rank=1)
