@@ -71,14 +71,14 @@ class TokenizerChoice:
         return tokenizer._replace(chat_template=ChatTemplate.of(read_text(self.template), self.template))
 
 
-def kept_folder(run_folder: str | None) -> Path:
+def kept_folder(output_dir: str | None) -> Path:
     """Returns the folder in which a run keeps its tokenizer, so that its checkpoints need nothing else."""
-    return Path(run_folder or "") / run_folder.TOKENIZER_FOLDER
+    return Path(output_dir or "") / run_folder.TOKENIZER_FOLDER
 
 
-def keep(tokenizer: Tokenizer | None, run_folder: str) -> None:
+def keep(tokenizer: Tokenizer | None, output_dir: str) -> None:
     """Writes the tokenizer of a run into its folder; nothing for records and synthetic data without a tokenizer."""
-    folder = kept_folder(run_folder)
+    folder = kept_folder(output_dir)
     if folder.is_dir():  # It may be that of a run that was started over, perhaps on another vocabulary.
         if tokenizer_files.read(folder) == tokenizer:
             return
