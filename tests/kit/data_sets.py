@@ -4,6 +4,7 @@ What loads TensorFlow is imported where it is used: the process that deals the t
 """
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -59,9 +60,13 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def prepare_config(corpus):
-    """Returns a configuration for the small corpus, which each test changes as it needs."""
+    """Returns a configuration for the small corpus, or for a text, which each test changes as it needs."""
 
-    def make(output_dir, **changes):
+    def make(output_dir, text=None, **changes):
+        if text is not None:
+            path = Path(output_dir).with_name("text")
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+            changes["input_files"] = str(path)
         if isinstance(changes.get("input_files"), str):
             changes["input_files"] = (changes["input_files"],)
         return config_of(corpus, output_dir, **changes)

@@ -22,7 +22,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode, encode
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.pipeline import eval_batches, train_batches
+from tftrain.data.pipeline import train_batches
 from tftrain.files.errors import DataError
 from tftrain.prepare import causal_objective
 from tftrain.prepare.accounting import NEAR_DUPLICATE
@@ -42,9 +42,9 @@ END = SPECIAL_TOKENS.index("[SEP]")
 def causal_config(prepare_config):
     """Returns a configuration of a causal preparation, which each test changes as it needs."""
 
-    def make(output_dir, **changes):
+    def make(output_dir, text=None, **changes):
         causal = {"objective": "causal", "tokenizer_type": "bpe", "vocab_file": None, "vocab_size": 300}
-        return prepare_config(output_dir, **causal | changes)
+        return prepare_config(output_dir, text, **causal | changes)
 
     return make
 
@@ -120,8 +120,7 @@ def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, text
 
 def test_labels_are_the_text(causal_config, tmp_path):
     documents = [f"Document {number} begins. {'the model reads ' * (number % 7)}end." for number in range(60)]
-    (tmp_path / "text").write_text("\n\n".join(documents), encoding="utf-8")
-    labels_are(documents, causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), **ONE_SHARD))
+    labels_are(documents, causal_config(tmp_path / "out", "\n\n".join(documents), **ONE_SHARD))
 
 
 def test_white_space_stays_in_verbatim_documents(causal_config, tmp_path):
@@ -171,8 +170,7 @@ def test_manifest_accounts_for_every_token(causal, causal_config, tmp_path, caps
     )
     assert not manifest.lower_case
     text = corpora.text(30) + "\n" + corpora.text(20)
-    (tmp_path / "text").write_text(text)
-    made = prepare(causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), heldout_window=0))
+    made = prepare(causal_config(tmp_path / "out", text, heldout_window=0))
     assert made.tokens_read == made.tokens_in_examples + sum(made.tokens_dropped.values())
     assert made.tokens_dropped["duplicate_paragraph"] > 0
     # Fewer than max_seq_length at the end of each shard.
@@ -227,12 +225,9 @@ def test_seed_changes_split_and_order(causal, causal_config, tmp_path):
     ],
 )
 def test_text_that_is_too_short_is_refused(causal_config, tmp_path, changes, words):
-    (tmp_path / "text").write_text(corpora.text(60))
-    refused = {"input_files": str(tmp_path / "text"), "shard_mb": 1.0, "min_tokens_used": 0.9, **changes}
-    if changes["max_seq_length"] == 2048:
-        refused["min_tokens_used"] = 0.0
+    least = 0.0 if changes["max_seq_length"] == 2048 else 0.9
     with pytest.raises(DataError, match=words):
-        prepare(causal_config(tmp_path / "out", **refused))
+        prepare(causal_config(tmp_path / "out", corpora.text(60), shard_mb=1.0, min_tokens_used=least, **changes))
     assert not (tmp_path / "out").exists()
 
 
@@ -287,17 +282,6 @@ def test_every_sequence_of_an_epoch_once(causal):
     written = sequences(causal, "train")
     assert sorted(np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], 1).tolist()) == sorted(written)
     assert batch["labels"].tolist() != [row[1:] for row in written]
-
-
-def test_evaluation_fills_the_last_batch_with_weight_0(causal):
-    data = DataConfig(data_dir=causal)
-    source = source_of(data, "eval")
-    size = next(size for size in (5, 6, 7) if source.num_examples % size)
-    batch = joined(eval_batches(source, data, size, 0, size))
-    assert len(batch["labels"]) % size == 0
-    assert batch["example_weights"].sum() == source.num_examples < len(batch["labels"])
-    real = batch["example_weights"] > 0
-    assert batch["labels"][real].tolist() == [row[1:] for row in sequences(causal, "eval")]
 
 
 def test_synthetic_tokens_are_of_the_whole_vocabulary():

@@ -40,12 +40,6 @@ def test_verbatim_lines_keep_their_white_space(tmp_path):
     assert found == ["", "First line.", "second  line", "", "", "  ", "Other document. ", "Its end"]
 
 
-@pytest.mark.parametrize("separator", ["blank_line", "file", "verbatim"])
-def test_gzip_reads_as_the_plain_file(tmp_path, separator):
-    plain = list(read_documents(write(tmp_path, TEXT), separator))
-    assert list(read_documents(write(tmp_path, gzip.compress(TEXT.encode())), separator)) == plain
-
-
 def test_text_does_not_depend_on_how_it_is_read(tmp_path, monkeypatch):
     path = write(tmp_path, "äöü 漢字 🙂 \r\n\r\nx\r\n")
     expected = [["äöü 漢字 🙂"], ["x"]]
@@ -75,19 +69,6 @@ def test_what_is_not_utf8_names_file_and_byte(tmp_path, monkeypatch, content, of
     path = write(tmp_path, gzip.compress(content) if compressed else content)
     with pytest.raises(DataError, match=rf"text: byte {offset}: not UTF-8"):
         list(read_documents(path, "file"))
-
-
-def test_damaged_gzip_is_named(tmp_path):
-    packed = gzip.compress(TEXT.encode() * 100)
-    with pytest.raises(DataError, match=r"text: damaged, cut short.*end-of-stream"):
-        list(read_documents(write(tmp_path, packed[:-9]), "file"))
-    with pytest.raises(DataError, match="text: damaged, cut short"):
-        list(read_documents(write(tmp_path, packed[:-8] + b"\x00" * 8), "file"))
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="gone: No such file"):
-        list(read_documents(str(tmp_path / "gone"), "file"))
 
 
 @pytest.mark.parametrize("space", [" ", "\t", "\u3000"])

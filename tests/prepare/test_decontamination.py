@@ -150,8 +150,7 @@ def windows_in(manifest):
 
 
 def test_held_out_text_that_is_all_in_training_is_named(prepare_config, tmp_path):
-    (tmp_path / "text").write_text("\n\n".join([REPEATED + "."] * 40))
-    changes = {"input_files": str(tmp_path / "text"), "deduplicate": "none"}
+    changes = {"text": "\n\n".join([REPEATED + "."] * 40), "deduplicate": "none"}
     refused(
         prepare_config(tmp_path / "out", **changes),
         "the held-out split has no example.* of its tokens are cut out, as training has them: --heldout_window=0 keeps",

@@ -1,6 +1,5 @@
 """`python -m tftrain.prepare`: the same bytes for any number of workers, whole or nothing, one line for an error."""
 
-import gzip
 import os
 import signal
 import subprocess
@@ -108,11 +107,8 @@ def test_static_records_have_the_standard_features(prepared_static):
 
 def test_held_out_documents_are_not_in_the_training_split(prepare_config, tmp_path):
     documents = [f"word{number} here. word{number} there." for number in range(100)]
-    (tmp_path / "text").write_text("\n\n".join(documents))
     vocab = corpora.vocab_file(tmp_path / "vocab", extra=[f"word{number}" for number in range(100)])
-    prepare(
-        prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), vocab_file=str(vocab), max_seq_length=8)
-    )
+    prepare(prepare_config(tmp_path / "out", "\n\n".join(documents), vocab_file=str(vocab), max_seq_length=8))
     first = read_vocabulary(str(vocab), "wordpiece").id("word0")
     words = [
         {token for record in examples(tmp_path / "out", split) for token in record["input_ids"] if token >= first}
@@ -126,16 +122,6 @@ def test_seed_changes_split_and_pairs(prepare_config, prepared, tmp_path):
     prepare(prepare_config(tmp_path / "out", seed=2))
     assert read_manifest(str(tmp_path / "out")).documents == read_manifest(prepared).documents
     assert examples(tmp_path / "out", "eval") != examples(prepared, "eval")
-
-
-def test_gzip_files_give_the_same_examples(prepare_config, corpus, prepared, tmp_path):
-    for name in os.listdir(corpus):
-        if name.endswith(".txt"):
-            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((corpus / name).read_bytes()))
-    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "*.gz")))
-    # The number of chunks follows from the compressed sizes, so the examples are others; the text is the same.
-    one, other = read_manifest(str(tmp_path / "out")), read_manifest(prepared)
-    assert (one.documents, one.tokens_read) == (other.documents, other.tokens_read)
 
 
 def test_sentencepiece_end_to_end(prepare_config, tmp_path):
@@ -187,16 +173,13 @@ def refused(config, match):
     ],
 )
 def test_unusable_text_is_named_and_leaves_nothing(prepare_config, tmp_path, content, changes, match):
-    (tmp_path / "text").write_bytes(content)
-    refused(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes), match)
+    refused(prepare_config(tmp_path / "out", content, **changes), match)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("documents", [2, 3, 7, 50])
 def test_a_small_corpus_has_a_document_in_each_split(prepare_config, tmp_path, documents):
-    (tmp_path / "text").write_text(corpora.text(documents), encoding="utf-8")
-    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.001)
-    manifest = prepare(config)
+    manifest = prepare(prepare_config(tmp_path / "out", corpora.text(documents), eval_fraction=0.001))
     assert manifest.examples("train") > 0
     assert manifest.examples("eval") > 0
     assert manifest.documents == documents
@@ -285,9 +268,7 @@ def test_interrupt_while_files_are_moved_comes_too_late(prepare_config, tmp_path
 
 
 def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
-    (tmp_path / "text").write_text(corpora.text(1))
-    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.0, shard_mb=1.0)
-    prepare(config)
+    prepare(prepare_config(tmp_path / "out", corpora.text(1), eval_fraction=0.0, shard_mb=1.0))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "chunks" in line]
     assert line.endswith(
         ": 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
@@ -311,8 +292,7 @@ def test_a_failed_replacement_leaves_the_old_data(prepare_config, tmp_path):
     folder = tmp_path / "out"
     prepare(prepare_config(folder))
     before = contents(folder)
-    (tmp_path / "text").write_bytes(b"good\n\n" * 50 + b"\xff")
-    refused(prepare_config(folder, overwrite=True, input_files=str(tmp_path / "text")), "not UTF-8")
+    refused(prepare_config(folder, b"good\n\n" * 50 + b"\xff", overwrite=True), "not UTF-8")
     assert contents(folder) == before
 
 

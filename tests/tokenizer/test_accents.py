@@ -30,9 +30,8 @@ LANGUAGES = {
 
 
 def prepared(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
     changes = {"vocab_file": None, "vocab_size": 250, "eval_fraction": 0.0} | changes
-    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
+    prepare(prepare_config(tmp_path / "out", text, **changes))
     return read_manifest(str(tmp_path / "out"))
 
 

@@ -1,6 +1,5 @@
 """Vocabularies: read with their special tokens, learned to the size, cut into the same pieces."""
 
-import os
 from collections import Counter
 
 import numpy as np
@@ -86,13 +85,6 @@ def test_vocabulary_of_too_many_tokens_or_bytes_is_refused(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(DataError, match=r"vocab: Larger than \d+ bytes; expected a vocabulary"):
         read_vocabulary(str(path), "wordpiece")
-
-
-@pytest.mark.parametrize("content", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_no_vocabulary(tmp_path, content):
-    content(tmp_path / "vocab")
-    with pytest.raises(DataError, match=r"vocab: (Not a regular file|Is a directory); expected a vocabulary"):
-        read_vocabulary(str(tmp_path / "vocab"), "wordpiece")
 
 
 def test_missing_vocabulary_is_named(tmp_path):
