@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
         config = checkpoint_flags.with_flags_of_checkpoint(config, named).config
     run.prepare_process(config.compute, may_restart=True)
     load_modules()
-    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]], forked=True))
+    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]]))
 
 
 def load_modules() -> None:

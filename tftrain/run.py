@@ -48,22 +48,22 @@ LINGER_SECONDS = 30.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
-def main(argv: list[str], forked: bool = False) -> int:
-    """Runs what the command line says and returns the exit code; `tftrain.rank_server` may have forked this process."""
+def main(argv: list[str]) -> int:
+    """Runs what the command line says and returns the exit code."""
     is_program = __name__ == "__main__"
-    if (is_program or forked) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # It ends the process at once, without a traceback.
     launch = launch_from_environment()
+    if (is_program or launch.is_forked) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # It ends the process at once, without a traceback.
     log.configure(launch.rank, host=launch.host())
-    return guarded("tftrain.run", lambda: _main(argv, launch, is_program, forked), launch.rank)
+    return guarded("tftrain.run", lambda: _main(argv, launch, is_program), launch.rank)
 
 
-def _main(argv: list[str], launch: Launch, is_program: bool, forked: bool) -> int:
+def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
     completed, problems = read(elastic.arguments(argv, os.environ))
     given = completed.config
     if is_program and not problems and elastic.supervises(given.problems, os.environ):
         return elastic.supervise(given.run, given.log.log_level, given.compute, given.problems, os.environ)
-    config, inputs = checked(completed, problems, launch, forked)
+    config, inputs = checked(completed, problems, launch)
     log.configure(launch.rank, config.log.log_level, host=launch.host())
     prepare_process(config.compute, may_restart=is_program)
     if completed.line:
@@ -90,7 +90,7 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
 
 
 def checked(
-    completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch, forked: bool = False
+    completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch
 ) -> tuple[TrainConfig, Inputs]:
     """Returns the configuration that a run takes, given what `read` returned, and what it reads.
 
@@ -112,7 +112,7 @@ def checked(
             config = with_class(config)
         except ConfigError as error:
             raise ConfigError(completed.explain(error.problems)) from error
-    if problems := memory_limit.problems(config, launch.size, launch.local_size, forked):
+    if problems := memory_limit.problems(config, launch.size, launch.local_size, launch.is_forked):
         raise ConfigError(problems)
     if groups := config.optimizer.param_groups:
         names = [each.name for each in describe(config.model).variables()]

@@ -12,7 +12,6 @@ import pytest
 
 from tests.kit.data_sets import open_source, opened_data
 from tests.kit.runs import configured
-from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline
 from tftrain.data.manifest import read_manifest, write_manifest
@@ -22,9 +21,8 @@ from tftrain.data.prepared import open_data
 from tftrain.data.records import RecordSet
 from tftrain.files.addresses import Cache
 from tftrain.files.errors import DataError
-from tftrain.formats import own
+from tftrain.formats import run_folder
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 ADDRESS = "s3://bucket/prepared"
 BLOCK = 8192  # Smaller than a shard, so that shards have several.
 EVERYTHING = 1 << 40
@@ -278,5 +276,5 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
 def test_the_tokenizer_needs_no_shard(server, small, tmp_path, monkeypatch):
     handler, _ = server
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert own.tokenizer_of(ADDRESS) == own.of_data(small)
+    assert run_folder.tokenizer_of(ADDRESS) == run_folder.of_data(small)
     assert not shard_requests(handler, small)

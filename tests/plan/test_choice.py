@@ -16,8 +16,8 @@ from tftrain.plan import choice, machine
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import forecast
-from tftrain.plan.levers import SPLITS
 from tftrain.plan.system import systems
+from tftrain.plan.workload import SPLITS
 
 MACHINE = Cluster("this_machine", 12.0, 0.1, 0.2, 20.0, 0, 1, 0, 2.0, curve=((64, 0.3), (512, 0.9), (2048, 1.0)))
 CPU, GPU = systems()["tftrain_cpu"], systems()["encoder"]

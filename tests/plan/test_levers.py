@@ -4,12 +4,14 @@ import re
 
 import pytest
 
+from tftrain.bench.published.software import Megatron
 from tftrain.cli import flags
 from tftrain.plan import levers
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.system import systems
+from tftrain.plan.workload import Workload
 
 WIDE = ["--num_hidden_layers=48", "--hidden_size=3072", "--num_attention_heads=48", "--max_seq_length=512"]
 BF16 = [*WIDE, "--precision=bf16", "--flagfile=configs/fused.flags"]
@@ -93,19 +95,20 @@ def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
 def test_a_lever_that_a_run_would_refuse_is_not_offered():
     cluster = CLUSTERS["a100_80gb"]
 
-    def offered(*given):
+    def offered(*given, software=Workload):
         config = parsed(*BF16, *given)
-        found = levers.levers(config, workload(config, cluster), cluster, systems()["encoder"])
+        found = levers.levers(config, workload(config, cluster, software), cluster, systems()["encoder"])
         return {name for lever in found for name in lever.changes}
 
     assert {"tensor_parallel_size", "pipeline_parallel_size", "split_opt_state"} <= offered()
     assert "pipeline_parallel_size" not in offered("--split_grad_accum")
     assert "tensor_parallel_size" not in offered("--data_parallel_size=8")
     assert "split_opt_state" not in offered("--split_grad_accum")
+    megatron = "--model_family=gpt", "--trainer=megatron"
     assert {"tensor_parallel_size", "pipeline_parallel_size", "zero_stage"} <= offered(
-        "--model_family=gpt", "--trainer=megatron", "--zero_stage=1"
+        *megatron, "--zero_stage=1", software=Megatron
     )
     assert not {"tensor_parallel_size", "pipeline_parallel_size"} & offered(
-        "--model_family=gpt", "--trainer=megatron", "--data_parallel_size=8"
+        *megatron, "--data_parallel_size=8", software=Megatron
     )
-    assert "pipeline_parallel_size" not in offered("--model_family=gpt", "--trainer=megatron", "--zero_stage=2")
+    assert "pipeline_parallel_size" not in offered(*megatron, "--zero_stage=2", software=Megatron)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.plan.workloads import BERT
+from tests.plan.workloads import TFTRAIN
 from tftrain.config.fields import ConfigError
 from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems
@@ -69,7 +69,7 @@ def test_the_plan_of_a_board_has_the_peaks_that_its_runs_report(board):
 
 
 def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):
-    plan = forecast.forecast(BERT._replace(trainer="tftrain"), machine.read(path), systems()["tftrain_cpu"])
+    plan = forecast.forecast(TFTRAIN, machine.read(path), systems()["tftrain_cpu"])
     kinds = forecast.bytes_by_kind(plan.memory)
     state = {"weights", "master_weights", "moments", "checkpoint_copy"}
     assert set(kinds) == {"baseline", *state, "gradients", "accumulation", "communication", "activations"}
@@ -82,7 +82,7 @@ def test_processes_share_what_the_machine_has(path):
     half = machine.shared(whole, 2)
     assert (half.per_node, half.memory_gb, half.link_gbs) == (2, whole.memory_gb / 2, whole.network_gbs)
     # Two ranks with half of the samples each compute together what one does with all, and have half of the cores each.
-    work = BERT._replace(trainer="tftrain", global_batch=8, micro_batch=4)
+    work = TFTRAIN._replace(global_batch=8, micro_batch=4)
     alone, both = (
         forecast.forecast(each, place, systems()["tftrain_cpu"]).time
         for each, place in ((work, whole), (work._replace(dp=2), half))

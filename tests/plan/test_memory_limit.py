@@ -2,20 +2,19 @@
 
 import pytest
 
-from tftrain import rank_server, run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
-from tftrain.parallel.launcher import Launch
+from tftrain.parallel.launcher import FORKED, Launch, launch_from_environment
 from tftrain.plan import memory_limit
 
 ALONE = Launch()
 
 
-def found(*args, launch=ALONE, forked=False):
+def found(*args, launch=ALONE):
     given = ["run", "--synthetic_data", "--vocab_size=30522", "--output_dir=out", *args]
     config = flags.parse(TrainConfig, given).resolve(launch.size)
-    return [str(problem) for problem in memory_limit.problems(config, launch.size, launch.local_size, forked)]
+    return [str(problem) for problem in memory_limit.problems(config, launch.size, launch.local_size, launch.is_forked)]
 
 
 @pytest.fixture
@@ -61,22 +60,23 @@ def test_the_ranks_of_a_host_share_its_memory(host_gb):
 
 TINY = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--max_seq_length=16")
 HOST_OF_64 = Launch(0, 64, 0, 64)
+FORKED_64 = HOST_OF_64._replace(is_forked=True)
 
 
 def test_forked_ranks_share_what_tensorflow_holds(host_gb):
-    assert found(*TINY, launch=HOST_OF_64, forked=True) == []
+    assert found(*TINY, launch=FORKED_64) == []
     (line,) = found(*TINY, launch=HOST_OF_64)
     assert "expected --fork_ranks, with which the ranks share 0.7 GB, smaller sizes" in line
 
 
 def test_forked_ranks_that_need_too_much_are_refused_with_what_each_needs(host_gb):
-    (line,) = found(launch=HOST_OF_64, forked=True)
+    (line,) = found(launch=FORKED_64)
     assert "beside 0.7 GB that forked ranks share, this machine has, for each of 64 ranks, 0.4 GB" in line
     assert "--fork_ranks" not in line
     (line,) = found(launch=HOST_OF_64)
     assert "--fork_ranks" not in line, "forked ranks would not fit either"
     alone = float(line.split("needs ")[1].split()[0])
-    (line,) = found(launch=HOST_OF_64, forked=True)
+    (line,) = found(launch=FORKED_64)
     assert float(line.split("needs ")[1].split()[0]) == pytest.approx(alone - 0.7, abs=0.11)
 
 
@@ -104,16 +104,7 @@ def test_the_memory_of_the_host_is_known():
     assert 0.1 < hardware.host_memory_gb() < 1e5
 
 
-def test_the_process_that_forks_the_ranks_counts_them_as_forked(host_gb, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(run, "prepare_process", lambda *_, **__: None)
-    monkeypatch.setattr(run, "run", lambda config, launch: 7)
-    monkeypatch.setattr(run, "launch_from_environment", lambda: HOST_OF_64)
-    monkeypatch.setattr(rank_server, "load_modules", lambda: None)
-    codes = []
-    monkeypatch.setattr(rank_server.forking, "fork_ranks", lambda of_rank: codes.append(of_rank()))
-    args = [*TINY, "--synthetic_data", "--vocab_size=101", f"--output_dir={tmp_path}", "--global_batch_size=64"]
-    rank_server.main(["tftrain.rank_server", *args])
-    assert codes == [7]
-    with pytest.raises(SystemExit):
-        run.main(["tftrain.run", *args])
-    assert "the run does not fit the memory: a rank needs 1.0 GB" in capsys.readouterr().err
+def test_a_forked_rank_says_so():
+    ranks = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "64", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "64"}
+    assert launch_from_environment(ranks) == HOST_OF_64
+    assert launch_from_environment(ranks | {FORKED: "1"}) == FORKED_64

@@ -209,12 +209,12 @@ def test_a_table_as_csv_has_a_line_for_every_row(capsys):
 
 
 def test_a_file_of_rows_is_compared_like_a_table(capsys):
-    assert main(["plan", "--rows_file=tftrain/plan/published/reference/decoder_3d_a64fx.csv", "--format=md"]) == 0
+    assert main(["plan", "--rows_file=tftrain/bench/published/reference/decoder_3d_a64fx.csv", "--format=md"]) == 0
     assert "| a64fx_30b/02 |" in capsys.readouterr().out
 
 
 def test_wrong_rows_do_not_keep_the_others_from_being_planned(capsys, tmp_path):
-    lines = Path("tftrain/plan/published/reference/decoder_sweep_a100.csv").read_text().splitlines()[:4]
+    lines = Path("tftrain/bench/published/reference/decoder_sweep_a100.csv").read_text().splitlines()[:4]
     lines[2] = lines[2].replace(",1024,16,", ",1024,0,")
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines))

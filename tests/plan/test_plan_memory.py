@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.workloads import BERT, GPT, bytes_of, resized, workloads
-from tftrain.plan import decoder, encoder, inventory, memory
+from tests.plan.workloads import BERT, GPT, TFTRAIN, bytes_of, resized, workloads
+from tftrain.bench.published import encoder, megatron
+from tftrain.plan import inventory, memory
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
+from tftrain.plan.workload import Workload
 
 BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
 
@@ -21,14 +23,14 @@ def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
     work = resized(GPT, num_attention_heads=heads)._replace(tp=tp)
     s, b, h = work.seq, work.micro_batch, work.model.width
     expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
-    assert bytes_of(decoder.block(work)) == pytest.approx(expected, rel=1e-12)
+    assert bytes_of(megatron.block(work)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
     work = GPT._replace(tp=2)
     expected = work.seq * work.micro_batch * work.model.width * (10 + 24 / 2)
-    assert bytes_of(decoder.block(work), core=False) == pytest.approx(expected, rel=1e-12)
+    assert bytes_of(megatron.block(work), core=False) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [2, 8])
@@ -36,12 +38,12 @@ def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
     # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
     work = resized(GPT, num_attention_heads=16)._replace(tp=tp, sequence_parallel=True)
     s, b, h = work.seq, work.micro_batch, work.model.width
-    assert bytes_of(decoder.block(work)) == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
-    assert bytes_of(decoder.block(work), core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
+    assert bytes_of(megatron.block(work)) == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
+    assert bytes_of(megatron.block(work), core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
 
 
 def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():
-    work = BERT._replace(trainer="tftrain", pp=4, dp=1)
+    work = TFTRAIN._replace(pp=4, dp=1)
     table = work.model.vocab * work.model.width
     block, _, head = inventory.parts(work)
     assert inventory.weights(work, 3) == work.model.layers / 4 * block.weights + head.weights + table
@@ -51,7 +53,7 @@ def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():
 
 
 def test_unequal_stages_have_their_own_layers():
-    work = BERT._replace(trainer="tftrain", pp=2, division=(3, 9))
+    work = TFTRAIN._replace(pp=2, division=(3, 9))
     assert [work.layers_of(stage) for stage in range(2)] == [3, 9]
     block = inventory.parts(work).block.weights
     even = work._replace(division=())
@@ -61,11 +63,11 @@ def test_unequal_stages_have_their_own_layers():
 def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
     work = resized(GPT, num_attention_heads=12)._replace(tp=2, micro_batch=1)  # 6 score matrices a rank
     scores = 6 * work.seq**2 * work.item
-    plain = decoder.block(work._replace(fused=work.fused - {"softmax"}))
-    assert decoder.block(work) == plain
+    plain = megatron.block(work._replace(fused=work.fused - {"softmax"}))
+    assert megatron.block(work) == plain
     fours = work._replace(micro_batch=2)
-    dropped = decoder.block(fours._replace(fused=fours.fused - {"softmax"}))
-    assert bytes_of(dropped) == bytes_of(decoder.block(fours)) + 2 * scores
+    dropped = megatron.block(fours._replace(fused=fours.fused - {"softmax"}))
+    assert bytes_of(dropped) == bytes_of(megatron.block(fours)) + 2 * scores
 
 
 def test_an_encoder_block_keeps_its_tensors_by_hand():
@@ -109,7 +111,7 @@ def test_a_fused_optimizer_spares_its_temporaries():
 
 
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
-    work = BERT._replace(trainer="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
+    work = TFTRAIN._replace(checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
     assert memory.estimate(work, BARE).activations == 2 * 4 * work.model.vocab * work.model.width
     tensors = dict(memory.estimate(work._replace(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
     assert "block's input" in tensors
@@ -125,7 +127,7 @@ def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages
 
 
 def test_an_output_layer_of_its_own_needs_no_copy_of_the_embedding():
-    work = resized(GPT, model_family="llama", tie_output=False)._replace(trainer="tftrain", pp=3, tp=2)
+    work = Workload(*resized(GPT, model_family="llama", tie_output=False))._replace(pp=3, tp=2)
     assert [inventory.copied_weights(work, stage) for stage in range(3)] == [0, 0, 0]
     whole = sum(inventory.weights(work._replace(tp=1), stage) for stage in range(3))
     assert whole == work.model.parameters
@@ -139,7 +141,7 @@ def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
 
 
 def test_masked_words_have_logits_in_chunks():
-    work = BERT._replace(trainer="tftrain", precision="bf16", micro_batch=8, predictions=20)
+    work = TFTRAIN._replace(precision="bf16", micro_batch=8, predictions=20)
 
     def head(work):
         return {saved.name: saved.size for saved in inventory.parts(work).head.saved}
@@ -163,7 +165,7 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
 
 @pytest.mark.parametrize("strategy", ["naive", "greedy:4"])
 def test_an_owner_of_whole_tensors_receives_sums_and_not_the_tensors_of_all_ranks(strategy):
-    work = BERT._replace(trainer="tftrain", zero_stage=1)
+    work = TFTRAIN._replace(zero_stage=1)
     for ranks in (8, 64):
         even = memory.estimate(work._replace(dp=ranks), BARE)
         owners = memory.estimate(work._replace(dp=ranks, split_strategy=strategy), BARE)
@@ -208,11 +210,11 @@ def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work)
     assert full <= selective <= none
 
 
-@pytest.mark.parametrize("trainer", ["megatron", "tftrain"])
+@pytest.mark.parametrize("job", [GPT, TFTRAIN])
 @pytest.mark.parametrize(("gated", "key_bias"), [(False, False), (False, True), (True, False)])
-def test_weights_of_one_rank_are_exactly_the_models(trainer, gated, key_bias):
+def test_weights_of_one_rank_are_exactly_the_models(job, gated, key_bias):
     flags = {"activation": "geglu" if gated else "gelu", "use_bias_in_keys": key_bias}
-    work = resized(GPT if trainer == "megatron" else BERT, **flags)._replace(trainer=trainer)
+    work = resized(job, **flags)
     assert inventory.weights(work) == work.model.parameters
 
 
@@ -238,14 +240,14 @@ def test_zero_3_has_shares_of_everything_and_some_parts_whole(precision):
     assert state(found) == pytest.approx((item + 4 + 8 + item) * weights / 8)
     assert found.gathered == 2 * item * (ends + 2 * block)  # weights and gradients
     # Here the masters are the weights, and gradients of 16 bits are widened one part at a time.
-    found = memory.estimate(work._replace(trainer="tftrain", accumulation="fp32"), Constants())
+    found = memory.estimate(Workload(*work)._replace(accumulation="fp32"), Constants())
     assert state(found) == pytest.approx((4 + 8 + (4 if precision == "fp32" else 0) + 4) * weights / 8)
     assert found.gathered == pytest.approx(2 * item * (block + max(block, ends)))
     assert memory.estimate(work._replace(zero_stage=2), Constants()).gathered == 0
 
 
 def test_blocks_that_are_gathered_ahead_are_whole_and_a_host_holds_all_of_a_state_that_it_splits():
-    work = GPT._replace(dp=16, zero_stage=3, precision="bf16", trainer="tftrain", accumulation="fp32")
+    work = Workload(*GPT)._replace(dp=16, zero_stage=3, precision="bf16", accumulation="fp32")
     block = 2 * inventory.parts(work).block.weights
     found = {ahead: memory.estimate(work._replace(prefetch=ahead), Constants()) for ahead in (0, 1, 3, 1000)}
     assert found[1].gathered - found[0].gathered == pytest.approx(block)
@@ -259,7 +261,7 @@ def test_blocks_that_are_gathered_ahead_are_whole_and_a_host_holds_all_of_a_stat
 
 @pytest.mark.parametrize(("mode", "pp", "lost"), [("full", 1, 3.0), ("full", 2, 0.0), ("selective", 1, 0.0)])
 def test_recomputed_blocks_lose_memory_around_their_inputs(mode, pp, lost):
-    work = BERT._replace(checkpointing=mode, pp=pp, trainer="tftrain")
+    work = TFTRAIN._replace(checkpointing=mode, pp=pp)
     whole, pieces = (memory.estimate(work, BARE), memory.estimate(work, dataclasses.replace(BARE, lost_pieces=3.0)))
     inputs = work.model.layers * inventory.parts(inventory.one_block(work)).block.entry
     assert pieces.total - whole.total == pytest.approx(lost * inputs)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.workloads import BERT, GPT, resized, workloads
+from tests.plan.workloads import BERT, GPT, TFTRAIN, resized, workloads
+from tftrain.bench.published.software import Encoder
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.plan import inventory, timing, traffic
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import from_config
+from tftrain.plan.workload import Workload, from_config
 
 # 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
 SLOW = dataclasses.replace(A100, per_node=4, network_latency=0.0)
@@ -78,13 +79,13 @@ def test_the_host_counts_where_it_is_slower_than_the_device():
     assert timing.step(BERT, A100, INSTANT).host == 0
 
 
-OURS = BERT._replace(trainer="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
+OURS = TFTRAIN._replace(precision="fp32", micro_batch=4, global_batch=16, dp=2)
 
 
-@pytest.mark.parametrize(("trainer", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
-def test_this_projects_owners_get_their_part_of_the_sum_alone(trainer, share):
+@pytest.mark.parametrize(("software", "share"), [(Workload, 1 / 2 + 1 / 2), (Encoder, 1 + 1 / 2)])
+def test_this_projects_owners_get_their_part_of_the_sum_alone(software, share):
     # Half of a sum's traffic brings each its part, and half brings the new weights back.
-    one = OURS._replace(trainer=trainer, global_batch=OURS.dp * OURS.micro_batch)
+    one = software(*OURS)._replace(global_batch=OURS.dp * OURS.micro_batch)
     whole, divided = (timing.step(one._replace(zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1))
     assert divided == pytest.approx(share * whole)
 

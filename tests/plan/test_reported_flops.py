@@ -6,8 +6,8 @@ from tests.plan.workloads import GPT as LARGE
 from tests.plan.workloads import resized
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
+from tftrain.bench.published import rows
 from tftrain.config.model import ModelConfig
-from tftrain.plan.published import rows
 from tftrain.plan.reported_flops import reported
 
 SIZES = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 64}

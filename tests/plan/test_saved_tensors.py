@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.plan.workloads import BERT, bytes_of, resized
+from tests.plan.workloads import TFTRAIN, bytes_of, resized
 from tftrain.architecture.describe import describe
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import FUSED_OPS, ModelConfig
-from tftrain.plan import own
+from tftrain.families import FAMILIES
+from tftrain.plan import inventory
 from tools import gpu_memory
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
@@ -42,8 +42,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     )
     fused = {"ln", "softmax", "gelu", "dropout_add", *(["flash"] if flash else [])}
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
-    work = resized(BERT, **sizes, activation=activation)._replace(
-        trainer="tftrain",
+    work = resized(TFTRAIN, **sizes, activation=activation)._replace(
         seq=LENGTH,
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
@@ -54,7 +53,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     found = saved_bytes(config, dtype)
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - bytes_of(own.block(work)) <= rows
+    assert 0 <= found - bytes_of(inventory.block(work)) <= rows
 
 
 # GB of a block in the programs that XLA compiles for a GPU, as tools/gpu_memory.py prints them.
@@ -86,8 +85,7 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
     flags |= {"attn_softmax_impl": "reference" if core == "plain" else "fused"}
     flags |= {FUSED_OPS[op]: "fused" for op in fused}
     config = ModelConfig("llama", **flags)
-    work = BERT._replace(
-        trainer="tftrain",
+    work = TFTRAIN._replace(
         model=describe(config),
         seq=LENGTH,
         micro_batch=SAMPLES,
@@ -97,14 +95,14 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
         attention_dropout=False,
     )
     found = saved_bytes(config, dtype)
-    assert 0 <= found - bytes_of(own.block(work)) <= 16 * SAMPLES * LENGTH * 4
+    assert 0 <= found - bytes_of(inventory.block(work)) <= 16 * SAMPLES * LENGTH * 4
 
 
 def test_cudnn_keeps_as_many_keys_and_values_as_queries():
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 1, "vocab_size": 64}
     config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
-    work = BERT._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
-    flash, cudnn = (own.block(work._replace(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
+    work = TFTRAIN._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
+    flash, cudnn = (inventory.block(work._replace(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
     assert bytes_of(cudnn) - bytes_of(flash) == 2 * 2 * SAMPLES * LENGTH * WIDTH * (HEADS - 1) / HEADS
 
 
@@ -112,7 +110,7 @@ def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.block import block_class
+    from tftrain.model.block import Context, block_class
     from tftrain.model.parameters import Parameters
     from tftrain.ops.attention_mask import AttentionMask
     from tftrain.ops.dropout import DropoutKey
@@ -126,7 +124,7 @@ def saved_bytes(config, dtype):
         key = DropoutKey(1, tf.constant(3, tf.int64), tf.constant(0, tf.int64))
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = block(x, AttentionMask(mask), key)
+            y = block(x, Context(AttentionMask(mask), key))
         forward = set(x.graph.get_operations())
         found = tape.gradient(y, [x, *block.trainable_variables])
         waiting, seen = [tensor.op for tensor in found], set()

@@ -5,12 +5,12 @@ import dataclasses
 from hypothesis import strategies as some
 
 from tftrain.architecture.describe import describe
+from tftrain.bench.published.software import Encoder, Megatron
 from tftrain.config.model import ModelConfig
 from tftrain.plan.workload import Workload
 
 FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
-GPT = Workload(
-    trainer="megatron",
+GPT = Megatron(
     model=describe(ModelConfig(model_family="gpt", vocab_size=51200, max_position_embeddings=1024)),
     seq=1024,
     predictions=1024,
@@ -21,7 +21,8 @@ GPT = Workload(
     hidden_dropout=True,
     attention_dropout=True,
 )
-BERT = GPT._replace(trainer="encoder", model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
+BERT = Encoder(*GPT)._replace(model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
+TFTRAIN = Workload(*BERT)
 
 
 def resized(work, **flags):

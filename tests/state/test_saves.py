@@ -23,6 +23,8 @@ from tftrain.state.saves import Saves
 from tftrain.train import evaluate, phases
 from tftrain.train.step import TrainStep
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 20
 ALONE = Mesh()
 

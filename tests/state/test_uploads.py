@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.kit.servers import proxy, quick, s3, s3_server
 from tests.kit.waiting import wait_until
 from tests.state import test_memory_checkpoints
 from tftrain.checkpoint import folder, memory_slot, remote, scores
@@ -24,7 +23,6 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume
 from tftrain.state.uploads import Uploads
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 SECONDS = 30
 ADDRESS = "s3://bucket/run"
 NAMES = ["step_00000001", "step_00000002", "step_00000003"]

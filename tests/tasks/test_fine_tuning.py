@@ -16,7 +16,7 @@ from tests.kit.tf_models import tf_models
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
 from tftrain.data import pipeline
-from tftrain.formats import own
+from tftrain.formats import run_folder
 from tftrain.inputs.inputs import Inputs
 from tftrain.observe import trackers
 from tftrain.parallel.mesh import Mesh
@@ -234,7 +234,7 @@ def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictur
     assert max(found) >= 0.9
     kept = {checkpoints.order(path)[0] for path in checkpoints.find(tmp_path)}
     assert kept == {best, 80}
-    assert checkpoints.order(own.find(tmp_path))[0] == best
+    assert checkpoints.order(run_folder.find(tmp_path))[0] == best
     for picture in ("confusion_matrix.png", "score_curve.png", "loss_curve.png"):
         assert pictures.is_drawn(tmp_path / picture)
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()

@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
-from tftrain.config.families import FAMILIES
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.data.causal_source import documents
+from tftrain.families import FAMILIES
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
@@ -326,10 +326,10 @@ def train(config, mesh):
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
-    draw = token_batches if config.model.is_decoder else batches
+    draw = token_batches if config.model.is_causal else batches
     for number, batch in enumerate(draw(STEPS, samples=SAMPLES)):
         if config.data.data_dir:
-            is_decoder = config.model.is_decoder
+            is_decoder = config.model.is_causal
             batch = batch | documents(batch["input_ids"], END) if is_decoder else two_in_a_row(batch)
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))

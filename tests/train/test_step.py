@@ -11,15 +11,17 @@ from tests.checkpoint import states
 from tests.model.samples import PLAIN, LossSums, loss_sums
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
+from tftrain.families import FAMILIES
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
 from tftrain.train.step import Requests, TrainStep
+
+pytestmark = pytest.mark.slow
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
 BASE = TrainConfig(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from tftrain.config.rope import RopeScaling
+from tftrain.families.rope import RopeScaling
 
 
 class Variable(NamedTuple):
@@ -43,7 +43,7 @@ class Variable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseSpec:
     """An affine map of the last axis, y = x W + b.
 
     Attributes:
@@ -71,7 +71,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormSpec:
     """A norm over `width` elements.
 
     Attributes:
@@ -91,7 +91,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSpec:
     """An embedding of `rows` vectors; tensor parallel ranks may divide the rows."""
 
     rows: int
@@ -109,7 +109,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Bias:
+class BiasSpec:
     """A bias of its own, [size], such as that of logits; tensor parallel ranks divide it."""
 
     size: int
@@ -119,12 +119,12 @@ class Bias:
         yield Variable(name, (self.size,), 0, decays=False, initial=0.0)
 
 
-Leaf = Dense | Norm | Table | Bias
+Leaf = DenseSpec | NormSpec | TableSpec | BiasSpec
 Named = tuple[str, Leaf]
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionSpec:
     """Multi-head self-attention.
 
     Attributes:
@@ -136,16 +136,16 @@ class Attention:
         window: the largest distance to a token that it attends to, forward and backward; None: it attends to all.
     """
 
-    query: Dense
-    key: Dense
-    value: Dense
-    output: Dense
+    query: DenseSpec
+    key: DenseSpec
+    value: DenseSpec
+    output: DenseSpec
     heads: int
     positions: str = "learned"
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
     window: int | None = None
-    head_norm: Norm | None = None
+    head_norm: NormSpec | None = None
 
     def keys(self, tokens: int) -> int:
         """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
@@ -170,7 +170,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForwardSpec:
     """GeLU(x W_up) W_down; gated: (GeLU(x W_gate) * (x W_up)) W_down, or with SiLU in the place of GeLU.
 
     Attributes:
@@ -178,13 +178,13 @@ class FeedForward:
         activation: "gelu", or of gated layers "geglu" or "swiglu".
     """
 
-    up: Dense
-    down: Dense
-    gate: Dense | None = None
+    up: DenseSpec
+    down: DenseSpec
+    gate: DenseSpec | None = None
     activation: str = "gelu"
 
     @property
-    def wide(self) -> tuple[Dense, ...]:
+    def wide(self) -> tuple[DenseSpec, ...]:
         """The projections to the wide layer, in their order."""
         return (self.up,) if self.gate is None else (self.gate, self.up)
 
@@ -196,16 +196,16 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockSpec:
     """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
 
     The attention of a pre-norm block may have none.
     """
 
-    attention: Attention
-    attention_norm: Norm | None
-    feed_forward: FeedForward
-    feed_forward_norm: Norm
+    attention: AttentionSpec
+    attention_norm: NormSpec | None
+    feed_forward: FeedForwardSpec
+    feed_forward_norm: NormSpec
     pre_norm: bool
 
     def parts(self) -> Iterator[Named]:
@@ -226,7 +226,7 @@ class Block:
                 yield variable._replace(is_hidden_matrix=len(variable.shape) == 2)
 
 
-class Head(NamedTuple):
+class HeadSpec(NamedTuple):
     """An output head.
 
     Attributes:
@@ -246,7 +246,7 @@ class Head(NamedTuple):
             yield f"{self.name}/{name}" if name else self.name, leaf
 
 
-class Weights(NamedTuple):
+class WeightCounts(NamedTuple):
     """Numbers of weights.
 
     Attributes:
@@ -267,8 +267,8 @@ class Weights(NamedTuple):
         return self.divided / tp + self.whole
 
 
-def weights(variables: Iterator[Variable]) -> Weights:
+def weight_counts(variables: Iterator[Variable]) -> WeightCounts:
     """Counts the weights of variables."""
     all_variables = list(variables)
     divided = sum(each.size for each in all_variables if each.axis is not None)
-    return Weights(divided, sum(each.size for each in all_variables) - divided)
+    return WeightCounts(divided, sum(each.size for each in all_variables) - divided)

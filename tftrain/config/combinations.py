@@ -7,15 +7,15 @@ from collections.abc import Iterator, Set
 from tftrain.config import fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.families import listed, taking
 from tftrain.config.fields import ConfigError, Problem, not_installed, refused, superfluous
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, WITH_CLASSES, ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig, schedule_problems
-from tftrain.config.rope import parse
 from tftrain.config.run import TRACKERS, CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
+from tftrain.families import listed, taking
+from tftrain.families.rope import parse
 from tftrain.files.addresses import is_address
 from tftrain.host.user_code import CLASS, is_class_name
 
@@ -101,7 +101,7 @@ def of_data(data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
         expected = f"expected exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: {named}"
         yield refused(data, "data_dir", expected)
     yield from mixture.problems(data.mix, data.mix_temperature)
-    if data.document_mask and not (model.is_decoder and (data.data_dir or data.mix)):
+    if data.document_mask and not (model.is_causal and (data.data_dir or data.mix)):
         families = listed("causal")
         expected = f"remove this flag, or use --model_family={families} and --data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
@@ -175,7 +175,7 @@ def of_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, paralle
     if lengths == length_choice.NONE:
         return []
     reasons = {
-        f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
+        f"--model_family={model.model_family} has sequences of full length": model.is_causal,
         "fine-tuning makes batches of one length": model.reads_examples,
         "--synthetic_data has rows of full length": data.synthetic_data,
         "--batch_rampup changes the size of the batches that are arranged by length": (batch.batch_rampup != "none"),

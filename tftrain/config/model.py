@@ -4,9 +4,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tftrain.config.families import FAMILIES, Family
 from tftrain.config.fields import flag, implementations
-from tftrain.config.rope import RopeScaling, parse
+from tftrain.families import DEFAULT, FAMILIES, Family, described
+from tftrain.families.rope import RopeScaling, parse
 from tftrain.host.user_code import CLASS, is_class_name
 
 TASKS = (
@@ -38,10 +38,7 @@ class ModelConfig:
     ON_RESUME = "fixed"
     LARGEST = _LARGEST
 
-    model_family: str = flag("bert", choices=tuple(FAMILIES))
-    """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
-    llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
-    attention, which learns masked words. docs/families.md has their flags."""
+    model_family: str = flag(DEFAULT.name, f"{described()}. docs/families.md has their flags.", choices=tuple(FAMILIES))
     task: str = flag("pretraining", choices=(*TASKS, CLASS))
     """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
     others fine-tune an encoder on labelled examples, see docs/finetuning.md; a class of your own, see
@@ -126,13 +123,13 @@ class ModelConfig:
 
     @property
     def family(self) -> Family:
-        """The family; that of BERT for a name that is refused."""
-        return FAMILIES.get(self.model_family, FAMILIES["bert"])
+        """The family; the default one for a name that is refused."""
+        return FAMILIES.get(self.model_family, DEFAULT)
 
     @property
-    def is_decoder(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether each token attends only to itself and to those before it, and the model predicts the next one."""
-        return self.family.objective == "causal"
+        return self.family.is_causal
 
     @property
     def reads_examples(self) -> bool:
@@ -147,13 +144,13 @@ class ModelConfig:
     @property
     def is_fine_tuned(self) -> bool:
         """Whether the model has the head of a task in the place of those of its pre-training."""
-        return self.reads_examples and not self.is_decoder
+        return self.reads_examples and not self.is_causal
 
     @property
     def has_pooler(self) -> bool:
         """Whether the heads read the pooled first token."""
         if self.task == "pretraining":
-            return not self.is_decoder and self.next_sentence
+            return not self.is_causal and self.next_sentence
         return self.predicts_samples and not self.family.transforms_for_tasks
 
     @property
@@ -212,7 +209,7 @@ class ModelConfig:
 
     @property
     def rotary_scaling(self) -> RopeScaling | None:
-        """The scaling of rotary positions; see `tftrain.config.rope`."""
+        """The scaling of rotary positions; see `tftrain.families.rope`."""
         return parse(self.rope_scaling)
 
     @property

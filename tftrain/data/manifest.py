@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tftrain.config.mixture import Source
+from tftrain.families.bert import NORMALIZATION
 from tftrain.files import durable, names, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
@@ -61,7 +62,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
     strip_accents: bool | None = None
     # As `words.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
-    normalization: Literal["bert", "nfkc", "none"] = "nfkc"
+    normalization: Literal[NORMALIZATION, "nfkc", "none"] = "nfkc"
     # Most tokens of an example, with [CLS] and both [SEP]; or the tokens of a sequence, whose record has one more.
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     # Most masked tokens of a static example; None if masking is not static.

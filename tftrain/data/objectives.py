@@ -4,7 +4,7 @@ import abc
 import math
 from collections.abc import Mapping, Sequence
 
-from tftrain.config import families
+from tftrain import families
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import packed_predictions, predictions
 from tftrain.config.fields import Problem, refused

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from tftrain.config import families, length_choice, mixture
+from tftrain import families
+from tftrain.config import length_choice, mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem, refused

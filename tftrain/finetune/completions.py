@@ -23,7 +23,7 @@ from tftrain.tokenizer.tokenizer_model import Tokenizer
 _PROMPT, _COMPLETION = ("prompt", "instruction", "text"), ("completion", "response", "output")
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
 _GIVEN = ("tools", "documents")  # columns that a template may read beside messages
-_CALLS = ("tool_calls", "function_call")  # of tools, in a message
+_CALLS = ("tool_calls", "function_call")  # fields of a message that calls tools
 _BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"

@@ -34,7 +34,7 @@ class Sentence(NamedTuple):
     """A sentence, or a part of it that fits a sequence."""
 
     place: str  # file and line of the first word, for messages
-    number: int  # of the sentence, from 0
+    number: int  # the sentence, from 0
     words: tuple[str, ...]
     tags: tuple[str, ...]  # the class of each word
     places: tuple[int, ...] = ()  # index of each word's first token in the sequence; empty before `divide`
@@ -49,7 +49,7 @@ class _Line(NamedTuple):
 
 class _Layout(NamedTuple):
     path: str
-    count: int  # of columns
+    count: int  # columns
     word: int  # which column has it
     tag: int  # likewise
     tags: set[str]  # what is in the column of the class

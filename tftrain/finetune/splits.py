@@ -113,7 +113,7 @@ def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
 
     A batch has all dimensions of a row as one. Sequences have `length` tokens.
     """
-    ends = {"input_ids": model.vocab_size, "labels" if model.is_decoder else "input_mask": model.vocab_size}
+    ends = {"input_ids": model.vocab_size, "labels" if model.is_causal else "input_mask": model.vocab_size}
     ends |= {"segment_ids": model.type_vocab_size} if model.family.token_types else {}
     names = list(given) if isinstance(given, Mapping) else []
     if not ends.keys() <= set(names) or "example_weights" in names:

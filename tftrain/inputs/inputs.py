@@ -54,7 +54,7 @@ class Inputs:
         if model.reads_examples:
             template, resumes = settings.chat_template, config.checkpoint.resume != "none"
             choice = TokenizerChoice(
-                settings.tokenizer_dir, template, initial, run.folder, resumes, not model.is_decoder
+                settings.tokenizer_dir, template, initial, run.folder, resumes, not model.is_causal
             )
             data = (Labelled(settings, config.data, model, choice),)
         else:

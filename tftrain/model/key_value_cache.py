@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tftrain.model.block import Context
 from tftrain.model.decoder import Decoder
 from tftrain.ops.attention_mask import AttentionMask
 
@@ -165,6 +166,6 @@ def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, 
 def _logits(network, layers, batch, mask, places):
     x = network.embedding(batch, None)
     for block, layer in zip(network.blocks, layers, strict=True):
-        x = block(x, mask._replace(cache=layer), None)
+        x = block(x, Context(mask._replace(cache=layer)))
     x = tf.gather(x, places, batch_dims=1)[:, tf.newaxis]
     return tf.cast(network.logits(x)[:, 0], tf.float32)

@@ -17,8 +17,9 @@ is the gradient of the other, and both together send as many bytes as the sum. T
 backward, which gathers it again.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -31,12 +32,27 @@ def own_copy(tensor: tf.Tensor) -> tf.Tensor:
     return tf.constant(tensor.numpy())
 
 
+def cluster(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a method without collectives an XLA cluster of its own, where the `ranks` of its layer say so.
+
+    XLA can't compile Horovod's collectives. In a group of one there are none, so the caller compiles the whole.
+    """
+    compiled = tf.function(method, jit_compile=True, autograph=False)
+
+    @functools.wraps(method)
+    def call(layer: Any, *args: Any) -> Any:
+        is_cluster = layer.ranks.jit and layer.ranks.group.size > 1
+        return compiled.__get__(layer, type(layer))(*args) if is_cluster else method(layer, *args)
+
+    return call
+
+
 class TensorRanks(NamedTuple):
     """The ranks that partition every layer, and how they hold what is between the layers."""
 
     group: Group = Group()  # the ranks
     by_sequence: bool = False  # whether they partition the residual stream along the sequence; else each has all of it
-    jit: bool = False  # whether XLA compiles what is between two collectives, see `piece`
+    jit: bool = False  # whether XLA compiles what is between two collectives, see `cluster`
 
     @property
     def divide_sequence(self) -> bool:
@@ -46,14 +62,6 @@ class TensorRanks(NamedTuple):
     def own_tokens(self, length: int) -> tuple[int, int]:
         """Returns [first, end) of the tokens of a sequence whose residual stream this rank has."""
         return self.group.share(length) if self.divide_sequence else (0, length)
-
-    def piece(self, function: Callable) -> Callable:
-        """Returns a function without collectives, as an XLA cluster of its own where `jit` says so.
-
-        XLA can't compile Horovod's collectives. In a group of one there are none, so the caller compiles the whole.
-        """
-        compiles = self.jit and self.group.size > 1
-        return tf.function(function, jit_compile=True, autograph=False) if compiles else function
 
     def enter(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the input of a sharded layer, [b, S, H], equal on every rank; in a group of one, `x` itself.

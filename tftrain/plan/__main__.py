@@ -8,6 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tftrain.bench.published import compare, rows
+from tftrain.bench.published.row import Row
+from tftrain.bench.published.software import Megatron
 from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
@@ -18,11 +21,11 @@ from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_changes, of_division
 from tftrain.plan.config import PlanConfig, of_phases, run_problems, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
-from tftrain.plan.published import compare, rows
-from tftrain.plan.published.row import Row
 from tftrain.plan.search import Constraints, layouts, least_memory, search
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
+
+SOFTWARE = {"tftrain": Workload, "megatron": Megatron}  # by --trainer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -92,7 +95,7 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
 
 def print_calibration(form: str) -> None:
     """Prints the errors of the fitted constants, and the text of `constants.json` with them."""
-    from tftrain.plan.published import calibrate  # The only import that loads numpy, a tenth of a second.
+    from tftrain.bench.published import calibrate  # The only import that loads numpy, a tenth of a second.
 
     fitted, errors = calibrate.calibrate(rows.read_reference())
     lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]
@@ -122,10 +125,11 @@ def print_plan(config: PlanConfig) -> int:
     """Prints the plan of a run; returns the exit status."""
     cluster, constants = machine_of(config)
     margin, every = config.plan.memory_margin, of_phases(config, cluster)
-    plans = [forecast(workload(own, cluster), cluster, constants, margin) for own in every]
+    software = SOFTWARE[config.plan.trainer]
+    plans = [forecast(workload(own, cluster, software), cluster, constants, margin) for own in every]
     plan = max(plans, key=lambda each: each.memory.total)
     whole, config = config, every[plans.index(plan)]
-    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants)
+    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software)
     if whole.data.phases:
         suggestions = [lever._replace(config=of_changes(lever.changes, whole)) for lever in suggestions]
         suggestions = [lever for lever in suggestions if not run_problems(lever.config.train, plan.work.ranks)]
@@ -141,11 +145,11 @@ def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     whole, config = config, config.longest_phase
-    work, ramp, constraints = search_request(config, cluster)
+    work, ramp, constraints = search_request(config, cluster, software=SOFTWARE[config.plan.trainer])
     margin = config.plan.memory_margin
 
     def accepts(division: Workload) -> bool:
-        return work.trainer != "tftrain" or of_division(division, whole) is not None
+        return not work.runs_here or of_division(division, whole) is not None
 
     result = search(
         work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, margin, accepts=accepts

@@ -53,7 +53,7 @@ class SavedTensor(NamedTuple):
     core: bool = False  # whether it belongs to the attention core: selective checkpointing does not save it
 
 
-class Part(NamedTuple):
+class Inventory(NamedTuple):
     """The inventory of a block, of the embeddings before the blocks, or of the heads after them."""
 
     products: tuple[Product, ...] = ()
@@ -70,11 +70,36 @@ def total(numbers: Iterable[float]) -> float:
     return float(sum(numbers))
 
 
-def query_key_value_bytes(work: Workload) -> tuple[float, float]:
-    """Returns the bytes of a rank's queries, and of its keys, as many as of its values, in a block."""
-    tokens, item = work.rows * work.seq, work.item
-    attention = work.model.block.attention
-    return tokens * attention.query.outputs * item / work.tp, tokens * attention.key.outputs * item / work.tp
+class BlockSizes(NamedTuple):
+    """Bytes of the tensors of a block on one tensor parallel rank."""
+
+    stream: float  # the residual stream: tokens x hidden
+    stream_of_rank: float  # what a rank has of it: a shard with sequence parallelism
+    query: float  # as many as of the context
+    key: float  # as many as of the values
+    wide: float  # a tensor of the feed-forward layer
+    scores: float  # 0 with flash attention, which never stores them
+
+
+def block_sizes(work: Workload) -> BlockSizes:
+    """Returns the sizes of a block's tensors."""
+    tokens, item, t, model = work.rows * work.seq, work.item, work.tp, work.model
+    attention, stream = model.block.attention, tokens * model.width * item
+    scores = 0.0 if "flash" in work.fused else work.rows * model.attention_heads / t * work.seq**2 * item
+    query, key = (tokens * dense.outputs * item / t for dense in (attention.query, attention.key))
+    return BlockSizes(stream, stream / work.stream_ranks, query, key, tokens * model.inner * item / t, scores)
+
+
+def sums_of_block(work: Workload, stream: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the bytes of a block's sums over tensor parallel ranks, forward and backward.
+
+    An all-gather and a reduce-scatter together count as a sum. Backward of sequence parallelism gathers the inputs of
+    both halves again, each half a sum.
+    """
+    if work.tp == 1:
+        return (), ()
+    half = stream / 2
+    return (stream, stream), (stream, stream, half, half) if work.sequence_parallel else (stream, stream)
 
 
 def products_of_heads(work: Workload) -> tuple[Product, ...]:

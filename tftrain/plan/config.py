@@ -88,8 +88,8 @@ class PlanConfig(TrainConfig):
         return self.plan.max_nodes or self.plan.nodes
 
 
-def workload(config: PlanConfig, cluster: Cluster) -> Workload:
-    """Returns the workload that the flags describe.
+def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Workload) -> Workload:
+    """Returns the workload that the flags describe, as `software` runs it.
 
     Raises:
         ConfigError: the flags contradict each other, or the sizes of the division do not multiply to the devices.
@@ -97,7 +97,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    problems = run_problems(train, devices) + _of_trainer(config)
+    problems = run_problems(train, devices) + _software_problems(config)
     if tp < 1 or pp < 1:
         raise ConfigError(problems)
     if devices % (tp * pp):
@@ -111,7 +111,8 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if problems:
         raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    return from_config(train, dp, pp, plan.zero_stage, plan.trainer, cluster.multiprocessors > 0, cluster.per_node)
+    work = from_config(train, dp, pp, cluster.multiprocessors > 0, cluster.per_node)
+    return software.adapted(work, plan.zero_stage)
 
 
 def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
@@ -144,30 +145,30 @@ def run_problems(train: TrainConfig, ranks: int) -> list[Problem]:
     return [problem for problem in train.problems(ranks) if problem.flag not in NOT_NEEDED]
 
 
-def _of_trainer(config: PlanConfig) -> list[Problem]:
-    """Returns why the other trainer does not run the model."""
-    if config.plan.trainer == "tftrain" or config.model.is_decoder:
+def _software_problems(config: PlanConfig) -> list[Problem]:
+    """Returns why other software does not run the model."""
+    if config.plan.trainer == "tftrain" or config.model.is_causal:
         return []
     return [Problem("trainer", config.plan.trainer, "expected tftrain, or a decoder, such as --model_family=gpt")]
 
 
 def search_request(
-    config: PlanConfig, cluster: Cluster, named: Collection[str] = ()
+    config: PlanConfig, cluster: Cluster, named: Collection[str] = (), software: type[Workload] = Workload
 ) -> tuple[Workload, tuple[int, ...], Constraints]:
     """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
 
-    A default fixes a size only if its flag is in `named`.
+    A default fixes a size only if its flag is in `named`. `software` runs the job.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
     """
-    plan, batch, parallel = config.plan, config.batch, config.parallel
+    batch, parallel = config.batch, config.parallel
     # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
     problems = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
-    problems += _of_trainer(config)
+    problems += _software_problems(config)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
     if config.model.compares_samples and batch.micro_batch_size is None:
@@ -180,9 +181,8 @@ def search_request(
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
-    gpu, per_node = cluster.multiprocessors > 0, cluster.per_node
-    work = from_config(train, 1, trainer=plan.trainer, gpu=gpu, per_node=per_node)
-    return work, sizes, _constraints(config, named)
+    work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
+    return software.adapted(work, None), sizes, _constraints(config, named)
 
 
 def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:

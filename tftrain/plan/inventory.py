@@ -1,22 +1,32 @@
-"""The inventories of a workload's model, cached by the fields that they depend on."""
+"""The inventories of a workload's block, embeddings and heads, cached by the fields that they depend on."""
 
 import functools
 from typing import NamedTuple
 
-from tftrain.plan import decoder, encoder, own
-from tftrain.plan.blocks import Part
+from tftrain.config.output_chunks import rows_of_chunk
+from tftrain.host.units import ITEM_BYTES
+from tftrain.plan.blocks import (
+    Inventory,
+    Kernel,
+    SavedTensor,
+    block_sizes,
+    products_of_block,
+    products_of_heads,
+    sums_of_block,
+)
+from tftrain.plan.kernels import kernels_of_block, kernels_of_embedding, kernels_of_head
+from tftrain.plan.saved import PLAIN_BYTES, saved_by_block
 from tftrain.plan.workload import Workload
 
-# By the trainer.
-INVENTORIES = {"megatron": decoder, "fsdp": decoder, "encoder": encoder, "tftrain": own}
+CHUNK_COPIES = 4  # of a chunk's causal logits in fp32: logits, differences, exponentials, gradients
 
 
 class Parts(NamedTuple):
     """The inventories of one block, of the embeddings and of the heads."""
 
-    block: Part
-    embedding: Part
-    head: Part
+    block: Inventory
+    embedding: Inventory
+    head: Inventory
 
 
 def parts(work: Workload) -> Parts:
@@ -24,7 +34,7 @@ def parts(work: Workload) -> Parts:
     return _parts(one_block(work))
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 14, typed=True)
 def one_block(work: Workload) -> Workload:
     """Returns the workload with fixed values in the fields that its inventories do not depend on."""
     return work._replace(
@@ -40,10 +50,85 @@ def one_block(work: Workload) -> Workload:
     )
 
 
-@functools.lru_cache(maxsize=1 << 12)
+@functools.lru_cache(maxsize=1 << 12, typed=True)
 def _parts(work: Workload) -> Parts:
-    trainer = INVENTORIES[work.trainer]
-    return Parts(trainer.block(work), trainer.embedding(work), trainer.head(work))
+    return make_parts(work)
+
+
+@functools.singledispatch
+def make_parts(work: Workload) -> Parts:
+    """Returns the inventories of this trainer; `tftrain.bench.published` registers those of other software."""
+    last = head(work)
+    return Parts(
+        _accumulated(block(work), work),
+        _accumulated(embedding(work), work),
+        last if work.model.causal else _accumulated(last, work),
+    )
+
+
+def block(work: Workload) -> Inventory:
+    """Returns the inventory of one block on one tensor parallel rank."""
+    sizes = block_sizes(work)
+    return Inventory(
+        products_of_block(work, joined=False),
+        kernels_of_block(work),
+        saved_by_block(work),
+        sizes.stream_of_rank,
+        sums_of_block(work, sizes.stream),
+        work.model.block_weights.of_rank(work.tp),
+    )
+
+
+def embedding(work: Workload) -> Inventory:
+    """Returns the inventory of the embeddings; a tied table's gradient sums those of logits and look-ups."""
+    stream = work.rows * work.seq * work.model.width * work.item
+    masks = (SavedTensor("dropout mask", stream),) if work.hidden_dropout else ()
+    # The gradient of look-ups alone is a sum in fp32, which is the gradient or is cast to it.
+    summands = 2 * work.item if work.model.tied else PLAIN_BYTES * (work.item != PLAIN_BYTES)
+    return Inventory(
+        kernels=kernels_of_embedding(work),
+        saved=(SavedTensor("input of the norm", stream), *masks),
+        entry=stream,
+        sums=((stream,), ()) if work.tp > 1 else ((), ()),
+        weights=work.model.embedding_weights.of_rank(work.tp),
+        summands=summands * work.model.word.size / work.tp,
+    )
+
+
+def head(work: Workload) -> Inventory:
+    """Returns the inventory after the blocks: the logits of the masked words, or of all; in chunks of rows."""
+    causal, item, words, width = work.model.causal, work.item, work.model.vocab / work.tp, work.model.width
+    rows = work.rows * (work.seq if causal else work.predictions)
+    picked, chunk = rows * width * item, rows_of_chunk(rows, round(words), width)
+    table_sum = SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(round(words)) * width)
+    if causal:
+        saved = [
+            SavedTensor("input of the last norm", picked / work.stream_ranks),
+            SavedTensor("input of the output layer", picked),
+            SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * chunk * words),
+            table_sum._replace(size=4.0 * words * width if chunk < rows else 0.0),
+        ]
+        small = ((4.0 * rows,) * 4, (picked,))
+    else:
+        logits = SavedTensor("logits and probabilities of a chunk", (item + 8.0) * chunk * round(words))
+        saved = [SavedTensor("masked positions", 4 * picked), logits, *([table_sum] if chunk < rows else [])]
+        small = ((4.0 * rows,) * 2, (picked,))
+    return Inventory(
+        products_of_heads(work),
+        kernels_of_head(work),
+        tuple(saved) if rows else (),
+        picked,
+        small if work.tp > 1 else ((), ()),
+        work.model.output_weights.of_rank(work.tp),
+    )
+
+
+def _accumulated(part: Inventory, work: Workload) -> Inventory:
+    """Adds the traffic of accumulation: it reads a gradient and the sum, and writes the sum."""
+    if not work.accumulation:
+        return part
+    moved = part.weights * (work.item + 2 * ITEM_BYTES[work.accumulation])
+    return part._replace(kernels=(*part.kernels, Kernel("sums over micro-batches", 0, moved, (0, 0))))
 
 
 def weights(work: Workload, stage: int = 0) -> float:
@@ -62,6 +147,6 @@ def weights(work: Workload, stage: int = 0) -> float:
 
 
 def copied_weights(work: Workload, stage: int) -> float:
-    """Returns the weights of a stage whose state another one has: the token embedding of this project's last stage."""
-    is_copy = work.trainer == "tftrain" and work.model.tied and 0 < stage == work.pp - 1
+    """Returns the weights of a stage whose state another one has: the token embedding of this trainer's last stage."""
+    is_copy = work.copies_table and work.model.tied and 0 < stage == work.pp - 1
     return work.model.word.size / work.tp if is_copy else 0.0

@@ -17,8 +17,6 @@ from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
 
-SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
-
 
 class Lever(NamedTuple):
     """Changed flags by name, the configuration with them, and its plan."""
@@ -44,12 +42,18 @@ class Lever(NamedTuple):
         return " ".join(shown)
 
 
-def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Lever]:
+def cheapest(
+    config: PlanConfig,
+    cluster: Cluster,
+    constants: Constants,
+    most: int = 3,
+    software: type[Workload] = Workload,
+) -> list[Lever]:
     """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
 
-    At most `most` of them; each is one lever, or a pair if neither lever alone is enough.
+    At most `most` of them; each is one lever, or a pair if neither lever alone is enough. `software` runs the job.
     """
-    all_levers = list(levers(config, workload(config, cluster), cluster, constants))
+    all_levers = list(levers(config, workload(config, cluster, software), cluster, constants))
     enough = {lever.name for lever in all_levers if lever.plan.fits}
     for first in [lever for lever in all_levers if not lever.plan.fits]:
         others = levers(first.config, first.plan.work, cluster, constants, enough, after=first.name[0])
@@ -75,7 +79,7 @@ def levers(
             continue
         new_config = changed(config, changes)
         with contextlib.suppress(ConfigError):
-            new_work = workload(new_config, cluster)
+            new_work = workload(new_config, cluster, type(work))
             yield Lever(changes, new_config, forecast(new_work, cluster, constants, config.plan.memory_margin))
 
 
@@ -86,16 +90,11 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
         yield {**dict.fromkeys(ops.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
-    by_stage = work.trainer == "megatron"
     for stage in zero_stages(work.dp, work.pp):
         if stage > work.zero_stage:
-            yield {"zero_stage": stage} if by_stage else {SPLITS[stage - 1]: True}
-    if (
-        work.trainer == "tftrain"
-        and work.zero_stage == 3
-        and not work.split_devices
-        and 1 < per_node // work.tp < work.dp
-    ):
+            yield work.stage_changes(stage)
+    shards = work.zero_stage == 3 and not work.split_devices
+    if work.runs_here and shards and 1 < per_node // work.tp < work.dp:
         yield {"split_group": "host"}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
-from tftrain.plan.blocks import Part, SavedTensor, total
+from tftrain.plan.blocks import Inventory, SavedTensor, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -82,28 +82,21 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         matrices = work.layers_of(stage) * sum(kernels)
         owned = (with_state - matrices) / work.owners + max(*kernels, matrices / work.owners)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
-    held = _held_by_stages(work, one, stage) if work.pp > 1 else _lost_pieces(work, one, constants)
+    held = held_by_stages(work, one, stage) if work.pp > 1 else _lost_pieces(work, one, constants)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
-    half = work.precision != "fp32"
-    # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
-    # In this project and in FSDP, the shards of the weights are the masters, and gradients are shards in fp32, which
-    # count as widened ones if there are any.
-    shares = work.zero_stage >= {"fsdp": 2, "tftrain": 3}.get(work.trainer, 4)
-    widened = half and not (work.trainer == "tftrain" and work.dp == 1)
+    # Gradients that are shards in fp32 count as widened ones, if there are any.
+    shares, widened = work.sharded_masters, work.widens_gradients
     # Every data parallel rank writes a share of whole state.
     written = owned if work.zero_stage else with_state / work.dp
-    # ZeRO-2 partitions the accumulation buffer. In this project, each rank computes all gradients of a micro-batch, and
-    # what the process once held stays with it.
-    divided = work.owners if work.zero_stage >= 2 else 1
-    whole = (work.accumulation or work.trainer == "tftrain") and work.zero_stage < 3
+    divided = work.owners if work.zero_stage >= 2 else 1  # ZeRO-2 partitions the accumulation buffer.
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
         weights=0.0 if shares else weights * work.item / (work.owners if work.zero_stage == 3 else 1),
-        master_weights=4 * owned if half or work.zero_stage else 0.0,
+        master_weights=4 * owned if work.precision != "fp32" or work.zero_stage else 0.0,
         moments=4 * work.moments * owned,
         checkpoint_copy=(4 + 4 * work.moments) * written * work.checkpoint_copies,
-        gathered=_gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
-        gradients=0.0 if shares and widened else weights * work.item / (1 if whole else divided),
+        gathered=gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
+        gradients=0.0 if shares and widened else weights * work.item / (1 if work.whole_gradients else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
@@ -114,19 +107,16 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     )
 
 
-def _gathered(work: Workload, weights: float) -> float:
+@functools.singledispatch
+def gathered(work: Workload, weights: float) -> float:
     """Returns the bytes of weights that are whole on each rank though ZeRO partitions them, and of their gradients.
 
     They are the weights of the part that computes and of those that are gathered ahead, and the gradients of this part
-    and of the one before; elsewhere both ends stay whole too, and with FSDP's ZeRO-2 all weights.
+    and of the one before.
     """
-    of_block, layers = inventory.parts(work).block.weights, work.layers_of(0)
-    ends = weights - layers * of_block
-    if work.trainer == "tftrain":
-        here = max(of_block, ends)
-        return work.item * (min(weights, work.prefetch * of_block + here) + min(weights, of_block + here))
-    some = min(2, layers) * of_block + ends
-    return work.item * ((some if work.zero_stage == 3 else weights) + some)
+    one_block = inventory.parts(work).block.weights
+    computing = max(one_block, weights - work.layers_of(0) * one_block)
+    return work.item * (min(weights, work.prefetch * one_block + computing) + min(weights, one_block + computing))
 
 
 def _lost_pieces(work: Workload, one: Workload, constants: Constants) -> list[tuple[str, float]]:
@@ -136,15 +126,14 @@ def _lost_pieces(work: Workload, one: Workload, constants: Constants) -> list[tu
     return [("free memory between the inputs of blocks", lost)] if lost else []
 
 
-def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
-    """Returns what this project's pipeline stages hold beside the activations that the schedule counts.
+@functools.singledispatch
+def held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
+    """Returns what this trainer's pipeline stages hold beside the activations that the schedule counts.
 
     Backward of a part frees nothing before its end, where it has the part's gradients too; six tenths of a
     micro-batch's activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of
     all products' outputs until the second half.
     """
-    if work.trainer != "tftrain":
-        return []
     block, layers = inventory.parts(one).block, work.layers_of(stage)
     whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
@@ -164,7 +153,7 @@ def _under_way(work: Workload, stage: int) -> Peak:
     return cost.peak(work.schedule, stage, work.pp, round(work.micro_batches), work.chunks)
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 14, typed=True)
 def _activations(
     work: Workload, layers: float, under_way: Peak, first: bool, last: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
@@ -186,7 +175,7 @@ def _bytes(tensors: list[tuple[str, float]]) -> float:
     return total(size for _, size in tensors)
 
 
-def _saved(work: Workload, block: Part, layers: float, under_way: float) -> list[tuple[str, float]]:
+def _saved(work: Workload, block: Inventory, layers: float, under_way: float) -> list[tuple[str, float]]:
     """Returns the tensors that a stage's blocks save from forward to backward."""
     if work.checkpointing == "full":
         return [("inputs of blocks", layers * under_way * block.entry)]
@@ -194,7 +183,7 @@ def _saved(work: Workload, block: Part, layers: float, under_way: float) -> list
     return [(saved.name, layers * under_way * saved.size) for saved in block.saved if saved not in once]
 
 
-def _once(work: Workload, block: Part) -> list[SavedTensor]:
+def _once(work: Workload, block: Inventory) -> list[SavedTensor]:
     """Returns the tensors that exist for one block at a time: those recomputed at the start of its backward."""
     if work.checkpointing == "none":
         return []
@@ -204,13 +193,13 @@ def _once(work: Workload, block: Part) -> list[SavedTensor]:
 def _buffers(work: Workload, weights: float, owned: float) -> float:
     """Returns the bytes of the buffers of sums over data parallel ranks.
 
-    In this project, an owner of whole tensors receives equal parts from all ranks, as with `even`, and then the sums
+    An owner of whole tensors receives equal parts from all ranks, as with `even`, and then the sums
     that it owns, in fp32.
     """
     if work.dp == 1:
         return 0.0
-    has_owners = work.trainer == "tftrain" and work.zero_stage and (work.split_strategy != "even" or work.orthogonal)
-    return min(weights, BUCKET) * ITEM_BYTES[work.wire] + (4 * min(owned, BUCKET) if has_owners else 0.0)
+    received = 4 * min(owned, BUCKET) if work.has_tensor_owners else 0.0
+    return min(weights, BUCKET) * ITEM_BYTES[work.wire] + received
 
 
 def _fullest_owner(work: Workload, weights: float) -> float:

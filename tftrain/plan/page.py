@@ -129,7 +129,7 @@ def _suggestions(levers: Sequence[Lever]) -> list[str]:
 
 def _command(work: Workload, config: PlanConfig) -> str:
     """Returns the command of a division that the trainer takes, to be opened; "" for the other trainer."""
-    run = of_division(work, config) if work.trainer == "tftrain" else None
+    run = of_division(work, config) if work.runs_here else None
     shown = f"<code>{html.escape(command(run, work.ranks))}</code>" if run else ""
     return f"<details><summary>command</summary>{shown}</details>" if run else ""
 
@@ -154,7 +154,7 @@ def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[str]:
 def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[str]:
     if not layouts:
         return []
-    own = plan.work.trainer == "tftrain"
+    own = plan.work.runs_here
     best = scatter.frontier(layouts, lambda each: not own or of_division(each.work, config) is not None)
     days = steps / report.SECONDS_PER_DAY
     fitting = [each for each in best if each.gb <= (1 - plan.margin) * plan.cluster.memory_gb]

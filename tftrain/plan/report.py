@@ -143,7 +143,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Lever]) -> str:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
     shown = [f"{each.flags} ({each.plan.gb:.1f} GB, {each.plan.seconds:.3g} s a step)" for each in suggestions]
     lines = [f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."]
-    if plan.work.trainer == "tftrain":
+    if plan.work.runs_here:
         lines += [f"  {command(found.config.train, found.plan.work.ranks)}" for found in suggestions]
     return "\n".join(lines)
 
@@ -162,7 +162,7 @@ def search_cells(result: SearchResult, config: PlanConfig) -> list[list[str]]:
         sizes = (work.ranks // plan.cluster.per_node, work.dp, work.tp, work.pp, work.micro_batch, work.zero_stage)
         figures = f"{plan.seconds:.4f}", f"{plan.gb:.1f}", f"{plan.tflops_per_device:.1f}", f"{plan.mfu:.3f}"
         core = "flash" if "flash" in work.fused else "softmax"
-        run = of_division(work, config) if work.trainer == "tftrain" else None
+        run = of_division(work, config) if work.runs_here else None
         shown = command(run, work.ranks) if run else "-"
         lines.append([*map(str, sizes), work.checkpointing, core, str(work.sequence_parallel).lower(), *figures, shown])
     return lines

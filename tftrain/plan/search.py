@@ -190,7 +190,7 @@ def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
     """Returns the attention cores to try; "" is that of the workload."""
     multiple, largest = HEAD_SIZES["flash"]
     size = work.model.block.attention.head_size
-    if work.trainer != "tftrain" or constraints.core or size % multiple or size > largest:
+    if not work.runs_here or constraints.core or size % multiple or size > largest:
         return ("",)
     return ("", "flash")
 
@@ -199,7 +199,7 @@ def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
     """Returns whether ranks divide the residual stream, which saves memory, and may take time to gather; or both."""
     possible = work.tp > 1 and work.seq % work.tp == 0
     if constraints.sequence_parallel is None:
-        return (possible if work.trainer == "tftrain" else work.sequence_parallel,)
+        return (possible if work.runs_here else work.sequence_parallel,)
     return tuple(value for value in constraints.sequence_parallel if possible or not value)
 
 

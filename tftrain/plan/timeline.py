@@ -6,7 +6,7 @@ A pipeline's stages hold several micro-batches at a time, by their schedule: the
 from typing import NamedTuple
 
 from tftrain.plan import inventory, memory, timing
-from tftrain.plan.blocks import Part, total
+from tftrain.plan.blocks import Inventory, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -61,7 +61,7 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     return [*moments, Moment(now, lasting, "update")]
 
 
-def _kept(work: Workload, block: Part) -> float:
+def _kept(work: Workload, block: Inventory) -> float:
     """Returns the bytes that a block holds from forward to backward."""
     if work.checkpointing == "full":
         return block.entry

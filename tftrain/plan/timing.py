@@ -11,10 +11,10 @@ from typing import NamedTuple
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.plan import inventory, products
-from tftrain.plan.blocks import Part, Product
+from tftrain.plan.blocks import Inventory, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
-from tftrain.plan.traffic import Durations, Rates, all_reduce, data_parallel_seconds, rates, transfer
+from tftrain.plan.traffic import PartSeconds, Rates, all_reduce, data_parallel_seconds, rates, transfer
 from tftrain.plan.workload import Workload
 from tftrain.schedules import cost, simulation
 
@@ -71,9 +71,9 @@ class StepTime(NamedTuple):
         return sum(self)
 
 
-def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -> Passes:
+def passes(part: Inventory, work: Workload, cluster: Cluster, constants: Constants) -> Passes:
     """Returns the seconds of one micro-batch's passes over a part."""
-    core = Part([p for p in part.products if p.core], [k for k in part.kernels if k.core])
+    core = Inventory([p for p in part.products if p.core], [k for k in part.kernels if k.core])
     return Passes(*(_span(each, index, work, cluster, constants) for each, index in ((part, 0), (part, 1), (core, 0))))
 
 
@@ -92,7 +92,7 @@ def product_seconds(
     return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
 
 
-def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: Constants) -> Span:
+def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constants: Constants) -> Span:
     """Returns the seconds of the forward pass, 0, or of backward, 1."""
     speed, chosen = rates(cluster, constants), (slice(0, 1), slice(1, 3))[index]
     computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
@@ -109,7 +109,7 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
 _Seconds = tuple[float, ...]
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 14, typed=True)
 def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Seconds, ...]:
     """Returns the seconds of block, embedding and head for one micro-batch, with recomputation."""
     parts = inventory.parts(work)
@@ -122,8 +122,8 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
     return tuple((*three, wait) for three, wait in zip(kinds, waits, strict=True))
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[Durations, ...]:
+@functools.lru_cache(maxsize=1 << 14, typed=True)
+def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[PartSeconds, ...]:
     """Returns the seconds of one micro-batch's actions in block, embedding and head."""
     block = passes(inventory.parts(work).block, work, cluster, constants)
     launches = relaunch_seconds(work, constants)
@@ -135,7 +135,7 @@ def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tu
         products = [product for product in part.products if not product.core]
         weights = sum(product_seconds(product, work, cluster, constants, slice(2, 3)) for product in products)
         weights = min(weights, backward.total)
-        durations.append(Durations(forward.total, backward.total - weights + recomputed, weights))
+        durations.append(PartSeconds(forward.total, backward.total - weights + recomputed, weights))
     return tuple(durations)
 
 

@@ -23,7 +23,7 @@ class Rates(NamedTuple):
     network: float
 
 
-class Durations(NamedTuple):
+class PartSeconds(NamedTuple):
     """Seconds of one micro-batch's actions in a part of a model."""
 
     forward: float
@@ -76,26 +76,23 @@ def transfer(size: float, cluster: Cluster) -> float:
 
 
 def data_parallel_seconds(
-    work: Workload, parts: tuple[Durations, Durations, Durations], cluster: Cluster, constants: Constants
+    work: Workload, parts: tuple[PartSeconds, PartSeconds, PartSeconds], cluster: Cluster, constants: Constants
 ) -> float:
     """Returns the seconds by which sums over data parallel ranks, and gathered weights, make an update longer.
 
     Args:
         parts: seconds of block, embedding and head, as `tftrain.plan.timing.part_durations` returns them.
     """
-    if work.dp == 1 and work.trainer != "encoder":
+    if not work.gradient_sums:
         return 0.0
-    if work.zero_stage == 3 or (work.trainer == "fsdp" and work.zero_stage == 2):
+    if work.gathers_blocks:
         return _block_by_block(work, parts, cluster, constants)
     weights, speed = inventory.weights(work), rates(cluster, constants)
     size = weights * ITEM_BYTES[work.wire]
     one = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
     gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
-    # Of sums: with ZeRO-2, and in the encoder's published program, on one GPU too, every micro-batch has one.
-    rounds = work.micro_batches if work.zero_stage == 2 or work.trainer == "encoder" else 1.0
-    # Gradients are reduced to the owners alone, or summed for all: with ZeRO-1, this project does the first.
-    owners = work.zero_stage == 2 or (work.zero_stage and work.trainer == "tftrain")
-    total = rounds * (one / (2 if owners else 1) + constants.sum_ms * 1e-3) + (gathered if work.zero_stage else 0.0)
+    each = one / (2 if work.sums_to_owners else 1) + constants.sum_ms * 1e-3
+    total = work.gradient_sums * each + (gathered if work.zero_stage else 0.0)
     if work.backward_segments == 1:
         return total
     # The sums of all segments but the last are hidden by the backward passes of the others.
@@ -104,13 +101,15 @@ def data_parallel_seconds(
     return total - (1 - 1 / work.backward_segments) * min(one / 2 if work.zero_stage else one, backward)
 
 
-def _block_by_block(work: Workload, parts, cluster: Cluster, constants: Constants) -> float:
+def _block_by_block(
+    work: Workload, parts: tuple[PartSeconds, PartSeconds, PartSeconds], cluster: Cluster, constants: Constants
+) -> float:
     """Returns the seconds that compute waits for ZeRO-3's gathers and reductions, with blocks gathered ahead.
 
     Nothing hides those of the embedding, which both ends need, and of the first block, and on a CPU, whose cores also
     send, nothing at all. FSDP's ZeRO-2 gathers weights once an update.
     """
-    speed, block = rates(cluster, constants), parts[0] if cluster.multiprocessors else Durations(0.0, 0.0, 0.0)
+    speed, block = rates(cluster, constants), parts[0] if cluster.multiprocessors else PartSeconds(0.0, 0.0, 0.0)
     of_block, layers = inventory.parts(work).block.weights, work.layers_of(0)
     of_ends = inventory.weights(work) - layers * of_block
 

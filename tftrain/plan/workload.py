@@ -1,7 +1,7 @@
-"""A workload: a model, its batch, its levers and its division among ranks, for any software system."""
+"""A workload: a model, its batch, its levers and its division among ranks, as this trainer runs it."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
@@ -13,15 +13,14 @@ from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
 
+SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
 OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
 MOMENTS = {"lion": 1}  # of an update rule; the others have two, and muon one for the kernels of the blocks
 
 
 class Workload(NamedTuple):
-    """A training job."""
+    """A training job; subclasses in `tftrain.bench.published` are jobs of other software and say what differs there."""
 
-    # The code that runs it and decides the saved tensors: megatron, tftrain, or of published rows encoder and fsdp.
-    trainer: str
     model: Architecture  # what is trained
     seq: int  # tokens of a sequence
     predictions: int  # positions of a sequence that have logits
@@ -55,6 +54,10 @@ class Workload(NamedTuple):
     orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
     checkpoint_copies: int = 0  # of the state that a rank saves, in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
+
+    # Whether tftrain.run can start it, so that its layouts have commands; and whether the last pipeline stage has the
+    # weights, but not the state, of a tied token embedding.
+    runs_here = copies_table = True
 
     @property
     def ranks(self) -> int:
@@ -115,6 +118,50 @@ class Workload(NamedTuple):
         """Bytes of one activation or one weight."""
         return ITEM_BYTES[self.precision]
 
+    @property
+    def sharded_masters(self) -> bool:
+        """Whether shards of the fp32 weights, which are the masters, and of the gradients are all that a rank keeps."""
+        return self.zero_stage == 3
+
+    @property
+    def widens_gradients(self) -> bool:
+        """Whether the update has fp32 copies of 16-bit gradients; a rank without data parallel ones reads them."""
+        return self.precision != "fp32" and self.dp > 1
+
+    @property
+    def whole_gradients(self) -> bool:
+        """Whether a rank computes all gradients of a micro-batch; what the process once held stays with it."""
+        return self.zero_stage < 3
+
+    @property
+    def gathers_blocks(self) -> bool:
+        """Whether ranks gather the weights of one block after the other."""
+        return self.zero_stage == 3
+
+    @property
+    def sums_to_owners(self) -> bool:
+        """Whether gradients are reduced to the owners of their state alone, not summed for all ranks."""
+        return self.zero_stage > 0
+
+    @property
+    def gradient_sums(self) -> float:
+        """Sums of all gradients over data parallel ranks in an update."""
+        return 0.0 if self.dp == 1 else self.micro_batches if self.zero_stage == 2 else 1.0
+
+    @property
+    def has_tensor_owners(self) -> bool:
+        """Whether the state of a whole tensor has one owner."""
+        return self.zero_stage > 0 and (self.split_strategy != "even" or self.orthogonal)
+
+    @classmethod
+    def adapted(cls, work: "Workload", zero_stage: int | None) -> "Workload":
+        """Returns a workload of this trainer as one of this class; `zero_stage` is that of other software."""
+        return work
+
+    def stage_changes(self, stage: int) -> dict[str, Any]:
+        """Returns the flags, with their values, that raise the ZeRO stage to this one."""
+        return {SPLITS[stage - 1]: True}
+
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
@@ -151,45 +198,25 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 
-def from_config(
-    config: TrainConfig,
-    dp: int,
-    pp: int | None = None,
-    zero_stage: int | None = None,
-    trainer: str = "tftrain",
-    gpu: bool = True,
-    per_node: int = 0,
-) -> Workload:
+def from_config(config: TrainConfig, dp: int, pp: int | None = None, gpu: bool = True, per_node: int = 0) -> Workload:
     """Returns the workload of a run's configuration.
 
     Args:
         config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
         dp: data parallel ranks.
         pp: pipeline stages; None: as pipeline_parallel_size says.
-        zero_stage: 0 to 3; None: as split_opt_state, split_grad_accum and split_weights say.
-        trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    data = config.data
-    if model.reads_examples:
-        data = dataclasses.replace(data, max_seq_length=data_sizes.example_length(data, model))
-    vocab, seq, predictions = data_sizes.synthetic(data, model.vocab_size, model.objective)
-    if model.is_fine_tuned:
-        predictions = 0  # The head of a task has no logits of words.
-    if zero_stage is None:
-        zero_stage = parallel.zero_stage
-    # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
-    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
+    vocab, seq, predictions = _sizes(config)
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
     pp = parallel.pipeline_parallel_size if pp is None else pp
-    of_host = per_node if parallel.split_group == "host" else 0
-    owners = _partition(dp, parallel.tensor_parallel_size, of_host)
+    group = per_node if parallel.split_group == "host" else 0
+    owners = _partition(dp, parallel.tensor_parallel_size, group)
     return Workload(
-        trainer=trainer,
         model=architecture,
         seq=seq,
         predictions=predictions,
@@ -204,15 +231,15 @@ def from_config(
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
         division=_division(config, pp, head_in_layers(pretrained(architecture.config), seq, predictions)),
-        zero_stage=zero_stage if owners > 1 else 0,  # One rank partitions nothing.
-        split_devices=of_host,
+        zero_stage=parallel.zero_stage if owners > 1 else 0,  # One rank partitions nothing.
+        split_devices=group,
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
         fused=fused_ops(config),
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
-        accumulation=sums,
+        accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
@@ -221,6 +248,15 @@ def from_config(
         checkpoint_copies=0 if gpu else config.checkpoint.copies(config.run.max_steps),
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
+
+
+def _sizes(config: TrainConfig) -> tuple[int, int, int]:
+    """Returns words, tokens of a sequence, and positions of a sequence with logits."""
+    model, data = config.model, config.data
+    if model.reads_examples:
+        data = dataclasses.replace(data, max_seq_length=data_sizes.example_length(data, model))
+    vocab, seq, predictions = data_sizes.synthetic(data, model.vocab_size, model.objective)
+    return vocab, seq, 0 if model.is_fine_tuned else predictions  # The head of a task has no logits of words.
 
 
 def _partition(dp: int, tp: int, split_devices: int) -> int:

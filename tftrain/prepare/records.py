@@ -65,7 +65,7 @@ def copy_file(path: str, copy: str, config: PrepareConfig, tokenizer: Tokenizer)
     ids, unknown = len(tokenizer.vocabulary), tokenizer.vocabulary.unknown_id
     slots = config.max_predictions_per_seq
     length = config.max_seq_length + (slots is None)  # A causal record has the last label too.
-    # Of each feature, how many values a record has, and the largest one.
+    # The number of values of each feature in a record, and the largest value.
     limits = {"input_ids": (length, ids - 1)}
     if slots:
         limits |= {"input_mask": (length, 1), "segment_ids": (length, 1), "next_sentence_labels": (1, 1)}

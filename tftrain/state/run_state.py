@@ -5,7 +5,6 @@ function of the seed and of these.
 """
 
 import contextlib
-import json
 import zlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
-from tftrain.config import param_groups
 from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import ModelConfig
@@ -31,7 +29,8 @@ from tftrain.formats.weights import Weights
 from tftrain.host import devices
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
-from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.optimizer import Optimizer, Sharding
+from tftrain.optim.parameter_spec import specs
 from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
@@ -86,7 +85,7 @@ class Evaluation(NamedTuple):
     unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
     examples: int  # how many were evaluated
     split_examples: int  # how many the split has
-    # Of the task's scorer, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
+    # The scorer's, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
     scores: Mapping[str, float] = MappingProxyType({})
     outputs: np.ndarray | None = None  # predictions for the examples, fp32 [examples, ...]; None without a scorer
 
@@ -151,33 +150,25 @@ class Run:
 
         An evaluation, which never `trains`, has no moments and no average.
         """
-        self.config, self.mesh = config, mesh
+        self.config, self.mesh, self._described = config, mesh, describe(config.model).variables()
         self.whole, self.timeline = config, config.timeline
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
         self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
-        self.task = make_task(config, mesh, joined(self.parts), initial)
-        self._shapes = self._shapes_of_all_stages()
-        model, parallel, variables = self.task.model, config.parallel, describe(config.model).variables()
-        named = model.named_variables()
-        rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
+        self.task = make_task(config, mesh, joined(self.parts), initial and initial.shard)
+        model, parallel = self.task.model, config.parallel
+        rounded = {name for name, each in model.parameters.items() if each.variable.dtype != tf.float32}
         if not self.shards_weights:
+            named = model.named_variables()
             self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
+        is_split = parallel.splits_state and mesh.split.size > 1
         self.optimizer = Optimizer(
             config.optimizer,
             run_length(config),
-            named,
+            list(specs(self._described, model.parameters, config.optimizer.param_groups)),
             mesh,
-            parallel.state_split_strategy if parallel.splits_state and mesh.split.size > 1 else None,
-            model.pieces,
-            model.initial_value,
-            list(self._shapes),
-            model.summed,
-            {each.name for each in variables if not each.decays},
-            {each.name for each in variables if each.is_hidden_matrix},
-            self.shards_weights,
-            param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
+            Sharding(parallel.state_split_strategy if is_split else None, self.shards_weights),
             trains,
         )
         state = self.optimizer.state
@@ -209,7 +200,8 @@ class Run:
     def tensor_shapes(self) -> dict[str, list[int]]:
         """Returns the shape of every whole tensor of a checkpoint of this run, by name."""
         slots_of = self.optimizer.slots_of
-        shapes = {f"{kind}/{n}": shape for n, shape in self._shapes.items() for kind in (MASTER, *slots_of(n))}
+        kinds = {each: (MASTER, *slots_of(each.name)) for each in self._described}
+        shapes = {f"{kind}/{each.name}": list(each.shape) for each in kinds for kind in kinds[each]}
         return shapes | {name: variable.shape.as_list() for name, variable in self.counters().items()}
 
     def tensors_to_save(self) -> Iterator[TensorData]:
@@ -249,20 +241,11 @@ class Run:
 
     def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""
-        pieces = self.task.model.pieces
-        divided = {name: variable for name, variable in variables.items() if pieces[name].is_divided}
+        shards = self.task.model.shards
+        divided = {name: variable for name, variable in variables.items() if shards[name].is_divided}
         whole = {name: variable for name, variable in variables.items() if name not in divided}
         collectives.broadcast_variables(self.mesh.group("stage"), whole)
         collectives.broadcast_variables(self.mesh.data, divided)
-
-    def _shapes_of_all_stages(self) -> dict[str, list[int]]:
-        """Returns the shapes of the whole variables of the model, from the input to the output."""
-        model = self.task.model
-        own = {name: list(model.pieces[name].whole) for name in model.named_variables()}
-        if self.mesh.pipeline.size == 1:
-            return own
-        shapes = map(json.loads, collectives.gather_texts(self.mesh.pipeline, json.dumps(own), "shapes"))
-        return {name: shape for of_stage in shapes for name, shape in of_stage.items()}
 
     def _counter_pieces(self) -> Iterator[tuple[TensorSlice, tf.Variable]]:
         for name, variable in self.counters().items():

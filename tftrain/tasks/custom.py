@@ -127,7 +127,7 @@ class CustomTask(LabelledTask):
 
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
-        return Task.step_flops(self, samples) if self.config.model.is_decoder else super().step_flops(samples)
+        return Task.step_flops(self, samples) if self.config.model.is_causal else super().step_flops(samples)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the counts of each loss, fp32 [len(losses)]."""
@@ -139,7 +139,7 @@ class CustomTask(LabelledTask):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums and, for `score`, the predictions; see `Task.compute`."""
         sequences, model = self._shapes["input_ids"], self.model
-        if self.config.model.is_decoder:
+        if self.config.model.is_causal:
             labels = tf.reshape(tf.maximum(batch["labels"], 0), [-1, sequences[-1]])
             outputs = tf.stack(model.cross_entropy(x, labels), axis=-1)
         else:
@@ -227,7 +227,7 @@ def with_class(config: TrainConfig) -> TrainConfig:
     head = f"expected {', '.join(task.head) or 'none'}, the head of {model.task}; another class does not go on with it"
     expected = {
         "labels": (model.labels in ((), task.head), head),
-        "task": (not (model.is_decoder and task.head), "its head has names; expected (): a decoder has no such layer"),
+        "task": (not (model.is_causal and task.head), "its head has names; expected (): a decoder has no such layer"),
         "best_metric": (settings.best_metric in (None, *task.scored), f"expected one of {', '.join(task.scored)}"),
         "early_stopping": (task.scored or not settings.early_stopping, "expected 0: scored has no names"),
     }

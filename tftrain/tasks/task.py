@@ -21,12 +21,12 @@ from tftrain.config.train import TrainConfig
 from tftrain.data.opened import OpenedData
 from tftrain.data.source import ExampleSource
 from tftrain.finetune.scorers import METRICS, Scorer
-from tftrain.formats.weights import Weights
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.inputs.labelled import Labelled
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.parameters import InitialValues
 from tftrain.model.part import ModelPart
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
@@ -76,7 +76,9 @@ class Task(abc.ABC):
     sequences: int = 1  # of a sample, which the model reads each by itself
     loss_name: str = "the loss"  # in a message
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
+    def __init__(
+        self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
+    ):
         """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.
 
         Args:
@@ -93,7 +95,6 @@ class Task(abc.ABC):
         dtype = DTYPES[config.compute.precision]
         self.model = model_class(config.model)(
             implementations.resolve_implementations(config.model, dtype, gpu),
-            config.model.vocab_size,
             dtype,
             config.run.seed,
             Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
-from tftrain.formats.own import NO_AVERAGE
+from tftrain.formats.run_folder import NO_AVERAGE
 from tftrain.host import devices
 from tftrain.host.units import shown
 from tftrain.inputs.inputs import Inputs
@@ -30,7 +30,7 @@ from tftrain.train.sharded import ShardedEvaluation
 
 logger = logging.getLogger(__name__)
 
-LARGEST_EXPONENT = 709  # of e in a float64
+LARGEST_EXPONENT = 709  # e to the power of more is no float64
 
 
 def evaluate(
@@ -90,8 +90,8 @@ def load_task(
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
-        task, forward = make_task(config, mesh, joined(parts), initial), None
-        held = weights_of(task.model.held_variables(), task.model.pieces, kind)
+        task, forward = make_task(config, mesh, joined(parts), initial and initial.shard), None
+        held = weights_of(task.model.held_variables(), task.model.shards, kind)
     if initial:
         return task, forward, Path(initial.path), 0
     reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(RestoreBuffers, held))

@@ -129,7 +129,7 @@ class HeldOut:
         mesh = self._mesh
         own = np.concatenate(outputs or [np.zeros([0], np.float32)])
         shapes = collectives.gather_texts(mesh.pipeline, json.dumps(own.shape), "evaluation/shapes")
-        rows, *shape = max(map(json.loads, shapes))  # of the last stage; the others have no rows
+        rows, *shape = max(map(json.loads, shapes))  # The last stage's; the others have no rows.
         own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
         rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published.rows import Published
 from tftrain.bench.published.scale import LocalMachine, Scale, scaled
+from tftrain.bench.published.tables import Published
 from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import FUSED_OPS

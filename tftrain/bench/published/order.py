@@ -8,8 +8,8 @@ stands for one stage of a pipeline counts with its speed divided by the number o
 import itertools
 from collections.abc import Sequence
 
+from tftrain.bench.published.compare import differ
 from tftrain.bench.table import Record
-from tftrain.plan.published.compare import differ
 
 PUBLISHED_SPREAD = 0.05  # 22 configurations of the published sweep ran twice, 2.8 % apart in the mean
 # Kind, column of the measured figure, column of the published one, and figures of all runs of the base row.

@@ -1,78 +1,99 @@
-"""The rows of the reference files as rows of benchmark tables, the base row of each table first.
-
-A row has the workload and the figures that `tftrain.plan.published.rows` reads, its levers and its note.
-"""
+"""Published rows of the reference tables, or of any file in one of their formats."""
 
 import csv
 import io
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.plan.published.row import Row
-from tftrain.plan.published.rows import REFERENCE, read_text, reference_text
+from tftrain.bench.published.csv_row import CsvRow
+from tftrain.bench.published.formats import FORMATS
+from tftrain.bench.published.row import Row
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.text import reason
 
-# By its note 'the row "base" of every other Large table'. All other tables begin with their own base.
-LARGE_BASE = "large_precision/04"
-NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
-LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a table that states no model either
+TABLES = (
+    *("encoder_a100", "decoder_3d_a100", "decoder_3d_a64fx", "decoder_sweep_a100", "decoder_selene_a100"),
+    "decoder_zero3",
+)
+REFERENCE = [f"{name}.csv" for name in TABLES]
 
 
-class Published(NamedTuple):
-    """One row: workload, system and figures, and the source's note.
+class Rows(NamedTuple):
+    """The rows of a file that can be planned, and the problems of the others."""
 
-    Attributes:
-        levers: flags and values as the source states them; a decoder's file has none.
-        assumed: sizes and levers that the source does not state and the planner assumes.
+    rows: list[Row]
+    problems: list[Problem]
+
+
+def read_reference() -> list[Row]:
+    """Returns every row of the reference tables that come with the planner."""
+    return [row for name in REFERENCE for row in read_text(reference_text(name), name).rows]
+
+
+def reference_text(name: str) -> str:
+    """Returns the text of one of the files REFERENCE."""
+    return (resources.files("tftrain.bench.published") / "reference" / name).read_text(encoding="utf-8")
+
+
+def read_file(path: str) -> Rows:
+    """Returns the rows of a file in one of the reference formats.
+
+    Raises:
+        ConfigError: the file cannot be read, its columns belong to no format, or it has no rows.
     """
-
-    row: Row
-    levers: dict[str, str]
-    note: str
-    assumed: tuple[str, ...]
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings in which rows of a table differ: sizes, division and levers."""
-        work = self.row.workload
-        model = work.model
-        values = {"layers": model.layers, "hidden": model.width, "heads": model.attention_heads, "seq": work.seq}
-        values |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
-        if work.model.causal:
-            values |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
-            values |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
-        else:
-            values |= {"grad_accum_steps": round(work.micro_batches), **self.levers}
-            del values["tp"]  # among the levers
-        return {name: str(value) for name, value in values.items()}
-
-    def against(self, base: "Published") -> str:
-        """Returns the settings of this row that differ from those of the table's base row."""
-        own, other = self.settings, base.settings
-        if self.row.name == base.row.name:
-            return " ".join(f"{name}={value}" for name, value in own.items())
-        changed = [f"{name}={value}" for name, value in own.items() if other.get(name) != value]
-        return " ".join(changed + [f"no {name}" for name in other if name not in own]) or "the same settings"
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # a spreadsheet's byte order mark is no part of a name
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem("rows_file", path, f"expected a readable CSV file: {reason(error)}")]) from error
+    return read_text(text, path)
 
 
-def read() -> dict[str, tuple[Published, ...]]:
-    """Returns the rows of every table by its name; the first row is the base of the others."""
-    rows_of: dict[str, list[Published]] = {}
-    for name in REFERENCE:
-        text = reference_text(name)
-        for row, cells in zip(read_text(text, name).rows, csv.DictReader(io.StringIO(text)), strict=True):
-            rows_of.setdefault(row.table, []).append(_published(row, cells))
-    base = next(each for each in rows_of[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
-    for table, rows in rows_of.items():
-        if table.startswith("large_") and base not in rows:
-            rows.insert(0, base)
-    return {table: tuple(rows) for table, rows in rows_of.items()}
+def read_text(text: str, name: str) -> Rows:
+    """Returns the rows of the text of the file `name`; see `read_file`."""
+    try:
+        lines = list(_lines(text))
+    except csv.Error as error:
+        raise ConfigError([Problem("rows_file", name, f"expected a readable CSV file: {error}")]) from error
+    columns = lines[0][1] if lines else []
+    read = next((read for needed, read in FORMATS if needed <= set(columns)), None)
+    if read is None:
+        formats = "; or ".join(", ".join(sorted(needed)) for needed, _ in FORMATS)
+        raise ConfigError([Problem("rows_file", name, f"expected columns of a reference table, among them {formats}")])
+    if len(lines) == 1:
+        raise ConfigError([Problem("rows_file", name, "expected rows below the columns")])
+    rows = Rows([], [])
+    for number, cells in lines[1:]:
+        try:
+            rows.rows.append(_row(columns, cells, read))
+        except ValueError as error:
+            rows.problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
+    return rows
 
 
-def _published(row: Row, cells: dict[str, str]) -> Published:
-    levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
-    unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
-    if row.relative:
-        unknown += [what for name, what in LEVERS_NOT_STATED.items() if name not in levers]
-    note = cells.get("note", "")
-    if "accumulation" in unknown and (row.workload.micro_batches == 1 or "global batch" in note):
-        unknown.remove("accumulation")  # There is none, or it follows from what the note states.
-    return Published(row, levers, note, tuple(dict.fromkeys(unknown)))
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the line number and the stripped cells of each line that is not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    for cells in reader:
+        if any(stripped := [cell.strip() for cell in cells]):
+            yield reader.line_num, stripped
+
+
+def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) -> Row:
+    """Returns the row of a line; a short line has empty cells at its end.
+
+    Raises:
+        ValueError: a cell is wrong, or cells contradict each other.
+    """
+    if len(cells) > len(columns):
+        raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
+    row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
+    work = row.workload
+    width, heads = work.model.width, work.model.attention_heads
+    if width % heads:
+        raise ValueError(f"heads={heads}: expected a divisor of hidden={width}")
+    if work.global_batch < work.dp * work.micro_batch:
+        whole = f"micro_batch={work.micro_batch} on each of dp={work.dp}"
+        raise ValueError(f"global_batch={work.global_batch}: expected at least {whole}")
+    return row

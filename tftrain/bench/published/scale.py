@@ -148,8 +148,7 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         intermediate_size=model.inner // model.width * hidden,
         vocab_size=min(model.vocab, words),
     )
-    return work._replace(
-        trainer="tftrain",
+    return Workload(*work)._replace(
         model=describe(small),
         seq=seq,
         predictions=seq if model.causal else math.ceil(0.15 * seq),

@@ -12,16 +12,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import order, rows, scale
+from tftrain.bench.published import compare, order, scale, tables
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
-from tftrain.bench.published.rows import Published
+from tftrain.bench.published.tables import Published
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
 from tftrain.bench.worker import MeasureError
-from tftrain.plan.published import compare
 
 STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
 SWEEPS = ("sweep_", "foundry_")  # tables too long to run, unless --rows names the rows
@@ -177,4 +176,4 @@ def _table(name: str, published: Sequence[Published]) -> Table:
     )
 
 
-PUBLISHED = tuple(_table(name, published) for name, published in rows.read().items())
+PUBLISHED = tuple(_table(name, published) for name, published in tables.read().items())

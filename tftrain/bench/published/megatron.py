@@ -6,7 +6,15 @@ u is a tensor of the residual stream (tokens x hidden), v what a rank has of it,
 keys, s the scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
-from tftrain.plan.blocks import Kernel, Part, SavedTensor, products_of_block, products_of_heads, query_key_value_bytes
+from tftrain.plan.blocks import (
+    Inventory,
+    Kernel,
+    SavedTensor,
+    block_sizes,
+    products_of_block,
+    products_of_heads,
+    sums_of_block,
+)
 from tftrain.plan.workload import Workload
 
 # Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (copy
@@ -15,15 +23,13 @@ LOGIT_BYTES = (38, 22)
 FUSED_LOGIT_PASSES = (1, 2)  # a kernel reads the logits, and another one reads them and writes their gradients
 
 
-def block(work: Workload) -> Part:
+def block(work: Workload) -> Inventory:
     """Returns the inventory of one block on one tensor parallel rank."""
-    tokens, item, t, model = work.rows * work.seq, work.item, work.tp, work.model
-    u = tokens * model.width * item
-    d, wide, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
-    _, k = query_key_value_bytes(work)
+    item, t, model = work.item, work.tp, work.model
+    u, v, _, k, wide, scores = block_sizes(work)
+    d = u / t
     biases = model.block.attention.output.bias * (2 * v + wide) + model.block.attention.query.bias * (d + 2 * k)
     heads, flash = work.rows * model.attention_heads / t, "flash" in work.fused
-    scores = 0.0 if flash else heads * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
     batch = next(each.batch for each in products if each.core)
@@ -69,21 +75,10 @@ def block(work: Workload) -> Part:
         saved += [SavedTensor("dropout masks", 2 * mask * v)]
     if not fused_softmax:
         saved += [SavedTensor("masked scores", scores, True)]
-    return Part(products, tuple(kernels), tuple(saved), v, sums_of_block(work, u), weights)
+    return Inventory(products, tuple(kernels), tuple(saved), v, sums_of_block(work, u), weights)
 
 
-def sums_of_block(work: Workload, u: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the bytes of a block's sums over tensor parallel ranks, forward and backward.
-
-    An all-gather and a reduce-scatter together count as a sum. Backward of sequence parallelism gathers the inputs of
-    both halves again, each half a sum.
-    """
-    if work.tp == 1:
-        return (), ()
-    return (u, u), (u, u, u / 2, u / 2) if work.sequence_parallel else (u, u)
-
-
-def embedding(work: Workload) -> Part:
+def embedding(work: Workload) -> Inventory:
     """Returns the inventory of the embedding: look-ups, their sum, dropout; the table's gradient is dense."""
     tokens, item = work.rows * work.seq, work.item
     u, table = tokens * work.model.width * item, work.model.word.size / work.tp
@@ -93,10 +88,10 @@ def embedding(work: Workload) -> Part:
     )
     mask = (SavedTensor("dropout mask", u / item / work.stream_ranks),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, mask, u, sums, work.model.embedding_weights.of_rank(work.tp))
+    return Inventory((), kernels, mask, u, sums, work.model.embedding_weights.of_rank(work.tp))
 
 
-def head(work: Workload) -> Part:
+def head(work: Workload) -> Inventory:
     """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy.
 
     The cross-entropy is one op in the precision of the logits, if it is fused, and plain ops in fp32 otherwise.
@@ -116,4 +111,4 @@ def head(work: Workload) -> Part:
     saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", per_logit * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Part(products_of_heads(work), kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
+    return Inventory(products_of_heads(work), kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))

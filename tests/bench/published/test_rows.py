@@ -8,8 +8,8 @@ import random
 import pytest
 
 from tests.plan.workloads import resized
+from tftrain.bench.published import compare, encoder_format, rows
 from tftrain.config.fields import ConfigError
-from tftrain.plan.published import compare, encoder_format, rows
 
 ENCODER, TOPOLOGY, CPU_NODES, SWEEP, SELENE, FOUNDRY = rows.REFERENCE
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import rows, scale
+from tftrain.bench.published import scale, tables
 from tftrain.bench.published.case import prepare, resolved
 from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.tables import TABLES
@@ -19,7 +19,7 @@ from tftrain.plan.workload import from_config, reference_optimizer
 
 REFERENCE = ROOT / "tftrain" / "plan" / "published" / "reference"
 RANKS = 4
-PUBLISHED = rows.read()
+PUBLISHED = tables.read()
 
 
 def cells():
@@ -66,7 +66,7 @@ def test_every_row_of_the_reference_files_is_in_its_table():
 
 def test_the_base_of_the_large_tables_is_the_one_that_its_note_names():
     (noted,) = (each["row"] for each in cells() if 'the row "base"' in each.get("note", ""))
-    assert noted == rows.LARGE_BASE
+    assert noted == tables.LARGE_BASE
 
 
 def test_flags_of_every_row_come_to_its_scaled_workload(cases, configs):
@@ -102,7 +102,7 @@ def test_every_lever_of_every_row_reaches_the_run_or_is_in_its_note(cases, confi
 def test_what_a_run_can_not_be_is_in_the_note(cases, configs):
     for each in cells():
         note = cases[each["row"]].note
-        assert configs[each["row"]].model.is_decoder == ("levers" not in each)
+        assert configs[each["row"]].model.is_causal == ("levers" not in each)
         assert configs[each["row"]].model.norm_position == ("post" if "levers" in each else "pre")
         assert ("resource variables are on" in note) == ("levers" in each)
         if "levers" not in each and int(each["dp"]) * int(each["tp"]) * int(each["pp"]) > 2 * 2 * RANKS:

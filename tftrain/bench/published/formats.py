@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tftrain.architecture.describe import describe
+from tftrain.bench.published import encoder_format
+from tftrain.bench.published.csv_row import CsvRow
+from tftrain.bench.published.row import Reference, Row
+from tftrain.bench.published.software import Fsdp, Megatron
 from tftrain.config.model import ModelConfig
 from tftrain.host.units import ITEM_BYTES, MIB
-from tftrain.plan.published import encoder_format
-from tftrain.plan.published.csv_row import CsvRow
-from tftrain.plan.published.row import Reference, Row
 from tftrain.plan.workload import Workload
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
@@ -39,8 +40,7 @@ def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero
         vocab_size=vocab,
         max_position_embeddings=seq,
     )
-    return Workload(
-        trainer="megatron",
+    return Megatron(
         model=describe(config),
         seq=seq,
         predictions=seq,
@@ -156,8 +156,10 @@ def _foundry(cells: CsvRow) -> Row:
         cells.choice("precision", tuple(ITEM_BYTES)),
         cells.choice("activation_checkpointing", ("none", "full")),
         {"zero2": 2, "zero3": 3}[cells.choice("sharding", ("zero2", "zero3"))],
-    )._replace(trainer="fsdp", fused=FOUNDRY_FUSED, hidden_dropout=False, attention_dropout=False)
-    workload = workload._replace(wire=workload.precision)
+    )
+    workload = Fsdp(*workload)._replace(
+        fused=FOUNDRY_FUSED, hidden_dropout=False, attention_dropout=False, wire=workload.precision
+    )
     gpus, steps = cells.whole("gpus"), cells.whole("grad_accum")
     if workload.ranks != gpus or -(-gpus // PER_NODE) != cells.whole("nodes"):
         raise ValueError(f"{_ranks(workload)}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each node")

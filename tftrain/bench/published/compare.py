@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from tftrain.bench.published.row import Row
 from tftrain.host.units import GB
 from tftrain.plan import memory, reported_flops, timing
 from tftrain.plan.cluster import CLUSTERS
-from tftrain.plan.published.row import Row
 from tftrain.plan.system import systems
 
 MIN_DIFFERENCE = 0.05  # runs of one configuration differ by less in the mean, and by more at most: see `repeats`

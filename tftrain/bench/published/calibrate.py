@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.bench.published.row import Row
 from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import CARDS, CLUSTERS
-from tftrain.plan.published.row import Row
 from tftrain.plan.system import Constants
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")

@@ -7,10 +7,11 @@ with the reason beside them.
 import re
 from typing import Any
 
+from tftrain.bench.published.csv_row import CsvRow
+from tftrain.bench.published.row import Reference, Row
+from tftrain.bench.published.software import Encoder
 from tftrain.config.fields import changed, field_problems, sections
 from tftrain.config.train import TrainConfig
-from tftrain.plan.published.csv_row import CsvRow
-from tftrain.plan.published.row import Reference, Row
 from tftrain.plan.workload import from_config, reference_levers, reference_optimizer
 
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
@@ -59,8 +60,7 @@ def read(cells: CsvRow) -> Row:
     accumulates = "grad_accum_dtype" in levers
     steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
     batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
-    workload = from_config(changed(config, batch), dp)._replace(
-        trainer="encoder",
+    workload = Encoder(*from_config(changed(config, batch), dp))._replace(
         segments=1,  # These runs summed gradients after backward.
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tftrain.plan.published import calibrate, compare, rows
+from tftrain.bench.published import calibrate, compare, rows
 
 # The aim for rows not seen is 10 % of memory and 8 % of time; these are mean errors of rows that the constants know.
 MEMORY_PERCENT, TIME_PERCENT = 4, 6

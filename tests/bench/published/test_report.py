@@ -9,7 +9,7 @@ import pytest
 
 from tftrain.bench import __main__ as program
 from tftrain.bench import host
-from tftrain.bench.published import chart, rows, scale, table
+from tftrain.bench.published import chart, scale, table, tables
 from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.report import render
 from tftrain.bench.table import Outcome, Row
@@ -20,7 +20,7 @@ from tftrain.bench.training.run import Figures
 from tftrain.bench.worker import MeasureError
 from tftrain.plan.system import Constants
 
-PUBLISHED = rows.read()
+PUBLISHED = tables.read()
 
 
 def test_published_figures_and_changes_are_those_of_the_file():

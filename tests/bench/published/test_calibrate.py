@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from tftrain.bench.published import calibrate, rows
 from tftrain.plan import machine, timing
 from tftrain.plan.cluster import CLUSTERS
-from tftrain.plan.published import calibrate, rows
 from tftrain.plan.system import Constants, of_trainer, systems
 
 NAMES = ("product_rate", "memory_rate", "link_rate", "launch_us")
