@@ -77,7 +77,7 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
 
 def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
     """Draws the learning rate of the updates of a resolved run and, if it grows, the batch; OSError as `loss_curve`."""
-    length, last = run_length(config), config.run.max_steps
+    length, last = run_length(config.run.max_steps, config.timeline), config.run.max_steps
     steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
     rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
     axes = axes_of(f"Learning rate: --schedule={config.optimizer.schedule}")

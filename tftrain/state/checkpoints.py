@@ -178,7 +178,11 @@ class Checkpoints:
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
             before, after = (
-                float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+                float(
+                    learning_rate(
+                        run.optimizer, run_length(run.run.max_steps, run.timeline), tf.constant(step, tf.int64)
+                    )
+                )
                 for run, step in ((older, max(done - 1, 0)), (config, done))
             )
         except (ArithmeticError, LookupError, TypeError, ValueError):

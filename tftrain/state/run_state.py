@@ -165,7 +165,7 @@ class Run:
         is_split = parallel.splits_state and mesh.split.size > 1
         self.optimizer = Optimizer(
             config.optimizer,
-            run_length(config),
+            run_length(config.run.max_steps, self.timeline),
             list(specs(self._described, model.parameters, config.optimizer.param_groups)),
             mesh,
             Sharding(parallel.state_split_strategy if is_split else None, self.shards_weights),
@@ -184,7 +184,7 @@ class Run:
             state.publish()  # With a split, each part of the weights comes from its owner.
         state.start_average()
         model.token_embedding.update_copy(mesh, "initial")
-        self.loss_scale = make_loss_scale(config)
+        self.loss_scale = make_loss_scale(config.compute, config.batch)
         self.progress = Progress(len(self.task.sums), self.task.source_names)
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import host_name, project, versions
@@ -23,7 +24,7 @@ def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
         return
     packages = {**versions(), "python": ".".join(versions()["python"].split(".")[:2])}
     facts = {
-        **rank_consistency.settings(config),
+        **rank_consistency.settings(sections(config)),
         "tftrain": project(),
         **{f"package {name}": str(version) for name, version in packages.items()},
         "the device": "a GPU" if devices.has_gpu() else "a CPU",

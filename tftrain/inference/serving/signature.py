@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.architecture.describe import describe
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.trained_model import TrainedModel
 
@@ -45,7 +46,7 @@ class ServedModel(NamedTuple):
     @property
     def has_pooler(self) -> bool:
         """Whether there is a pooled first token."""
-        return self.model.config.has_pooler and "pooler" not in self.model.missing
+        return describe(self.model.config).head("pooler") is not None and "pooler" not in self.model.missing
 
     @property
     def has_masked_lm(self) -> bool:
