@@ -44,7 +44,7 @@ class OptimizerConfig:
     ema_decay: float = flag(0.0, minimum=0, below=1, on_resume="logged")
     """Decay of an exponential moving average of the weights, such as 0.999, which weights=averaged evaluates; 0: no
     average. After t updates it is at most (1 + t) / (10 + t)."""
-    param_groups: str | None = flag(None, in_file=True)
+    param_groups: str | None = flag(None, names="content")
     """File of parameter groups: on each line a pattern of weights' names, then rate=X, which multiplies the learning
     rate, weight_decay=Y, or both, such as layer_0*/attention/* rate=0.5 weight_decay=0; or the lines themselves,
     separated by semicolons. A checkpoint holds the groups, not the file's name."""

@@ -22,7 +22,7 @@ NOT_NEEDED = ("output_dir", "data_dir")
 class PlanFlags:
     """The planner's own flags: the job, the machine, the format."""
 
-    cluster: str = flag("a100_80gb", path=True)
+    cluster: str = flag("a100_80gb", names="path")
     """The machine: a name that --list prints, or FILE.json. this_machine needs --measure once."""
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
     ranks_per_node: int = flag(1, "Ranks that share this_machine equally.", minimum=1)
@@ -48,9 +48,9 @@ class PlanFlags:
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
     rows_file: str | None = flag(
-        None, "Compare with the rows of a CSV file in a format of the published tables.", path=True
+        None, "Compare with the rows of a CSV file in a format of the published tables.", names="path"
     )
-    html: str = flag("", path=True)
+    html: str = flag("", names="path")
     """Also write the plan, or that of the fastest layout of --search, as one page of HTML to this file."""
     format: str = flag("text", "Format of tables.", choices=FORMATS)
     list: bool = flag(False, "Print the names of clusters, systems and tables.")
