@@ -1,13 +1,28 @@
 """The flags of the update rule and its schedule: `OptimizerConfig`."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tftrain.config.fields import flag
 
-# The update rules of tftrain.optim.rules, and which of them have fused ops.
-OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False, "muon": False, "stableadamw": False}
-ORTHOGONAL_ITERATIONS = 5  # of Newton and Schulz in an update of muon
-_FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, has_fused in OPTIMIZERS.items() if has_fused]
+
+class Rule(NamedTuple):
+    """An update rule of `tftrain.optim.rules`: its fp32 state tensors for each weight, and whether it has fused ops."""
+
+    slots: tuple[str, ...] = ("adam_m", "adam_v")
+    has_fused: bool = False
+    slots_of_kernels: tuple[str, ...] = ()  # those of the kernels of the blocks, if they have others
+
+
+UPDATE_RULES = {
+    "lamb": Rule(has_fused=True),
+    "adamw": Rule(has_fused=True),
+    "lion": Rule(("lion_m",)),
+    "muon": Rule(slots_of_kernels=("muon_m",)),
+    "stableadamw": Rule(),
+}
+ORTHOGONAL_ITERATIONS = 5  # Newton and Schulz's, in an update of muon
+_FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, rule in UPDATE_RULES.items() if rule.has_fused]
 _FALLING = ("polynomial", "cosine", "wsd", "inverse_sqrt")
 
 
@@ -17,7 +32,7 @@ class OptimizerConfig:
 
     ON_RESUME = "named"
 
-    optimizer: str = flag("lamb", choices=(*OPTIMIZERS, *_FORCED), on_resume="fixed")
+    optimizer: str = flag("lamb", choices=(*UPDATE_RULES, *_FORCED), on_resume="fixed")
     """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675; Muon: arXiv 2502.16982;
     StableAdamW: arXiv 2304.13013), by fused ops where they are built, else by plain TensorFlow; the prefixes fused_ and
     reference_ force one."""

@@ -9,13 +9,11 @@ from tftrain.architecture.flops import head_in_layers, kernels_of_block
 from tftrain.config import data_sizes
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
-from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.optimizer import UPDATE_RULES
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
 
 SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
-OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
-MOMENTS = {"lion": 1}  # of an update rule; the others have two, and muon one for the kernels of the blocks
 
 
 class Workload(NamedTuple):
@@ -178,7 +176,7 @@ def update_rule(optimizer: str) -> str:
 
 def reference_optimizer(rule: str) -> str:
     """Returns the value of --optimizer that runs an update rule in plain TensorFlow."""
-    return f"reference_{rule}" if f"reference_{rule}" in OPTIMIZERS else rule
+    return f"reference_{rule}" if UPDATE_RULES[rule].has_fused else rule
 
 
 def reference_levers() -> dict[str, str]:
@@ -266,10 +264,11 @@ def _partition(dp: int, tp: int, split_devices: int) -> int:
 
 def _moments(rule: str, model: Architecture) -> float:
     """Returns the moments that an update rule has for each weight, on average."""
-    if rule != "muon":
-        return MOMENTS.get(rule, 2)
+    slots, of_kernels = (len(each) for each in (UPDATE_RULES[rule].slots, UPDATE_RULES[rule].slots_of_kernels))
+    if not of_kernels:
+        return slots
     kernels = model.layers * sum(rows * columns for rows, columns in kernels_of_block(model))
-    return 2 - kernels / model.parameters
+    return slots - (slots - of_kernels) * kernels / model.parameters
 
 
 def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:
