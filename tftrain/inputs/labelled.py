@@ -39,7 +39,7 @@ class Labelled:
 
     def of_run(self, folder: str) -> "Labelled":
         """Returns the files for a run in a folder, which may have a tokenizer of its own."""
-        return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, run_folder=folder))
+        return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, output_dir=folder))
 
     @property
     def tokenizer(self) -> Tokenizer:
