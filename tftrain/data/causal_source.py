@@ -9,10 +9,10 @@ another.
 
 import tensorflow as tf
 
-from tftrain.config.data_sizes import Sizes
 from tftrain.data.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.data.masking import random_block, stream_key
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes
 
 _NAMES = ("input_ids", "labels")
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data_sizes import Sizes, predictions
 from tftrain.data.example import decode
 from tftrain.data.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.objectives import TOKEN_TYPES
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes, predictions
 
 _WEIGHTS = ("masked_lm_weights",)
 _LISTS = ("sequence_lengths", "second_segment_start", "next_sentence_labels")  # with a number for each example

@@ -9,12 +9,12 @@ import msgspec
 from tftrain import families
 from tftrain.config import cudnn, length_choice, mixture
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import NAME, Manifest, file_sha256, read_manifest
 from tftrain.data.mirror import local_folder
 from tftrain.data.opened import OpenedData, RecordFiles, Synthetic, held_out_problems
+from tftrain.data.sizes import Sizes
 from tftrain.files import addresses
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenizer_model import Tokenizer

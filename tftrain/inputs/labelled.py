@@ -7,10 +7,10 @@ import logging
 from dataclasses import dataclass
 
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import Sizes, example_length
 from tftrain.config.fields import Problem, refused
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels

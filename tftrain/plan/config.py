@@ -5,10 +5,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.config import data_sizes, ramp
+from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
+from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.search import Constraints
 from tftrain.plan.workload import Workload, from_config
@@ -129,7 +130,7 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
 
     def sized(own: PlanConfig) -> PlanConfig:
         dp = own.plan.data_parallel_size or own.parallel.data_parallel_size(devices)
-        length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
+        length = synthetic(own.data, own.model.vocab_size).max_seq_length
         sizes = {"max_seq_length": length, "fit_micro_batch": False}  # The micro-batch is fitted now.
         return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), sizes)
 

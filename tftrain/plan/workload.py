@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
-from tftrain.config import data_sizes
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.optimizer import UPDATE_RULES
 from tftrain.config.train import TrainConfig
+from tftrain.data.sizes import example_length, synthetic
 from tftrain.host.units import ITEM_BYTES
 
 SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
@@ -252,8 +252,8 @@ def _sizes(config: TrainConfig) -> tuple[int, int, int]:
     """Returns words, tokens of a sequence, and positions of a sequence with logits."""
     model, data = config.model, config.data
     if model.reads_examples:
-        data = dataclasses.replace(data, max_seq_length=data_sizes.example_length(data, model))
-    vocab, seq, predictions = data_sizes.synthetic(data, model.vocab_size, model.objective)
+        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
+    vocab, seq, predictions = synthetic(data, model.vocab_size, model.objective)
     return vocab, seq, 0 if model.is_fine_tuned else predictions  # The head of a task has no logits of words.
 
 
