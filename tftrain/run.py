@@ -190,10 +190,5 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     return problems
 
 
-def with_sizes(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration with the sizes and the classes that the data gives."""
-    return Inputs.open(config).with_sizes(config)
-
-
 if __name__ == "__main__":
     sys.exit(main(["tftrain.run", *sys.argv[1:]]))

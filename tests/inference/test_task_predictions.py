@@ -8,6 +8,7 @@ import pytest
 
 from tests.finetune import files
 from tests.formats.models import DATA
+from tests.kit import runs
 from tests.tasks.test_fine_tuning import configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
@@ -22,7 +23,6 @@ from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
-from tftrain.train import loop
 
 __all__ = ["data"]
 
@@ -96,7 +96,7 @@ def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_pa
         *("--num_hidden_layers=1", "--hidden_size=16", "--num_attention_heads=2", "--initializer_range=0.3"),
         *("--global_batch_size=4", "--max_steps=2", "--eval_every=2", f"--output_dir={tmp_path / 'run'}"),
     )
-    assert loop.train(configured(flags), Mesh()) == 0
+    assert runs.train(configured(flags)) == 0
     capsys.readouterr()
     expected = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
     lines = "".join("\t".join(each["texts"]) + "\n" for each in expected)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.finetune.files import write_completions
 from tests.formats.models import DATA
-from tests.kit import programs
+from tests.kit import programs, runs
 from tests.kit.programs import done
 from tftrain import run
 from tftrain.cli import flags
@@ -49,7 +49,7 @@ def task(files):
     """The task in fp64, and the batch of all its held-out rows, of which one only fills it."""
     completed, problems = run.read(["tftrain.run", *arguments(files, "--output_dir=unused")])
     assert problems == []
-    config = run.with_sizes(completed.config.resolve(1))
+    config = runs.with_sizes(completed.config.resolve(1))
     made = make_task(config, Mesh())
     made.model = trained_model.load(ModelSource(init_checkpoint=f"hf:{LLAMA}"), dtype="float64").network
     source = made.open_source(Inputs.open(config).data[0], "eval", 1)

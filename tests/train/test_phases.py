@@ -28,7 +28,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
 from tftrain.state.spikes import SpikeMonitor
-from tftrain.train import build, evaluate
+from tftrain.train import build
 from tftrain.train.phases import Phases
 
 MODEL = (
@@ -188,7 +188,7 @@ def resumed(folder, *args):
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
     config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
-    row = evaluate.evaluate(config, Mesh())
+    row = runs.evaluate(config)
     assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
 
 

@@ -67,7 +67,7 @@ def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, u
     grappler.configure(config.compute)
     baseline, outside, max_steps = memory.measure().now, memory.outside_allocator(), config.run.max_steps
     run = Run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
-    checkpoints = Checkpoints(run, uploads, inputs)
+    checkpoints = Checkpoints(run, inputs, uploads)
     phases = Phases(run, inputs.data)
     resumed = checkpoints.restore()
     done = int(run.progress.step)
