@@ -12,7 +12,6 @@ from tests.kit.data_sets import open_source, opened_data
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
-from tftrain.config.train import TrainConfig
 from tftrain.data.mixture import Mixture
 from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.files.errors import DataError
@@ -256,32 +255,6 @@ def test_an_empty_source_is_refused(folders, prepare_config, tmp_path):
     (other / "manifest.json").write_text(re.sub(r'"train": \[.*?\]', '"train": []', text, flags=re.DOTALL))
     (line,) = problems(DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:{other}"))
     assert line.endswith(f"other: the train split of {other} is empty; leave this source out")
-
-
-def test_a_folder_that_is_not_there_is_named(folders):
-    (line,) = problems(DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:none"))
-    assert "none/manifest.json: no such file" in line
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"data_dir": "x"},
-            "exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: --data_dir, --mix",
-        ),
-        ({"synthetic_data": True}, "given: --mix, --synthetic_data"),
-        ({"mix": "a=0:x"}, "--mix=a=0:x: a=0:x: expected a share above 0"),
-        (
-            {"mix": None, "mix_temperature": 2.0, "data_dir": "x"},
-            "--mix_temperature=2.0: remove this flag, or add --mix",
-        ),
-        ({"mix_temperature": 0.0}, "--mix_temperature=0.0: expected a number above 0"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(changes, line):
-    found = TrainConfig(data=DataConfig(**{"mix": "a=1:x", **changes})).problems(1)
-    assert any(line in str(problem) for problem in found)
 
 
 def test_identity_has_shares_and_manifests(folders):
