@@ -55,11 +55,8 @@ def test_neighbours_do_not_stay_neighbours():
     assert (np.abs(np.diff(found)) == 1).sum() < 15
 
 
-def test_all_orders_of_four_examples_occur():
+def test_all_orders_of_four_examples_occur_and_large_numbers_stay_in_range():
     assert len({tuple(epoch(4, 1, number)) for number in range(1000)}) == 24
-
-
-def test_large_numbers_stay_in_range():
     size = 2**40 + 3
     found = example_ids(np.array([0, 1, size - 1, size, 2**62]), size, 1)
     assert ((found >= 0) & (found < size)).all()

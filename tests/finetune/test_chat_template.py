@@ -105,12 +105,8 @@ def test_a_template_reads_tools_and_their_calls(tmp_path, as_text):
     row = {"messages": [say("user", "a"), call, say("tool", "1"), say("assistant", "b")]}
     row["tools"] = json.dumps(tools) if as_text else tools
     found = parts(tmp_path, CALLS, row)
-    assert found == [
-        (json.dumps(tools) + "<user>a<assistant>", False),
-        ("f", True),
-        ("<tool>1<assistant>", False),
-        ("b", True),
-    ]
+    prompts = json.dumps(tools) + "<user>a<assistant>", "<tool>1<assistant>"
+    assert found == [(prompts[0], False), ("f", True), (prompts[1], False), ("b", True)]
 
 
 def test_parts_of_text_are_one_text_unless_the_template_asks_for_types(tmp_path):
@@ -121,10 +117,8 @@ def test_parts_of_text_are_one_text_unless_the_template_asks_for_types(tmp_path)
     assert parts(tmp_path, typed, {"messages": [say("user", pieces), say("assistant", pieces)]})[0][0] == "texttext"
 
 
-@pytest.mark.parametrize("content", [None, 5, [], [{"type": "image", "url": "x"}]])
-def test_a_message_without_text_or_calls_is_refused(tmp_path, content):
-    with pytest.raises(DataError, match="line 1: messages is not a list of objects"):
-        parts(tmp_path, BLOCKS, {"messages": [say("user", content), say("assistant", "c")]})
+MORE = "additional_chat_templates"
+NAMED = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
 
 
 @pytest.mark.parametrize(
@@ -132,26 +126,11 @@ def test_a_message_without_text_or_calls_is_refused(tmp_path, content):
     [
         ({"chat_template": "x"}, {}, ("x", "tokenizer_config.json"), []),
         ({"chat_template": [{"name": "rag", "template": "r"}]}, {}, ("r", "tokenizer_config.json"), []),
-        (
-            {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]},
-            {},
-            ("d", "tokenizer_config.json"),
-            ["tool_use"],
-        ),
+        ({"chat_template": NAMED}, {}, ("d", "tokenizer_config.json"), ["tool_use"]),
         ({"chat_template": "x"}, {"chat_template.jinja": "y"}, ("y", "chat_template.jinja"), []),
-        (
-            {},
-            {"chat_template.jinja": "y", "additional_chat_templates/rag.jinja": "z"},
-            ("y", "chat_template.jinja"),
-            ["rag"],
-        ),
-        ({}, {"additional_chat_templates/rag.jinja": "z"}, ("z", "rag.jinja"), []),
-        (
-            {},
-            {"additional_chat_templates/rag.jinja": "z", "additional_chat_templates/a.jinja": "z"},
-            None,
-            ["a", "rag"],
-        ),
+        ({}, {"chat_template.jinja": "y", f"{MORE}/rag.jinja": "z"}, ("y", "chat_template.jinja"), ["rag"]),
+        ({}, {f"{MORE}/rag.jinja": "z"}, ("z", "rag.jinja"), []),
+        ({}, {f"{MORE}/rag.jinja": "z", f"{MORE}/a.jinja": "z"}, None, ["a", "rag"]),
     ],
 )
 def test_named_templates_and_those_in_files_are_read(tmp_path, settings, files, expected, others):

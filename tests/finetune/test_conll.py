@@ -41,6 +41,13 @@ def test_only_words_become_words(tmp_path, text, words, tags):
     assert read(tmp_path, text) == [(tuple(words.split()), tuple(tags.split()))]
 
 
+def test_only_tabs_and_spaces_end_a_word_and_blank_lines_end_a_sentence(tmp_path):
+    text = "-DOCSTART- -X- O\n\n10\u00a0000 X B-A\r\n\u3000 O\r\n\t\r\nNew York \tX\tB-A\n\n\nPeter\tB-PER\n"
+    first = (("10\u00a0000", "\u3000"), ("B-A", "O"))
+    assert read(tmp_path, text) == [first, (("New York",), ("B-A",)), (("Peter",), ("B-PER",))]
+    assert conll.read_sentences(str(tmp_path / "x.conll"))[2].place == f"{tmp_path}/x.conll, line 9"
+
+
 def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
     assert read(tmp_path, UNIVERSAL, "1", "3") == [(("a", "c"), ("DET", "NOUN"))]
     assert read(tmp_path, GERMAN, "1", "2") == [(("Schartau", "sagte"), ("B-PER", "O")), (("Hi",), ("O",))]
@@ -58,7 +65,6 @@ def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
         ("1 EU B-A\n2 x O\n\n3 y O\n", (), "the first column numbers the words"),
         ("a X B-A\nb X O\n", ("0", "3"), "--label_column=3: .*expected a number from 0 to 2"),
         ("x 0 The *\nx 1 dog (ORG)\nx 2 sits (A*\nx 3 on *)\n", (), "line 4: the classes are brackets; expected tags"),
-        ("# a\n# b\n", (), "no examples in it"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n", (), "git lfs pull"),
     ],
 )

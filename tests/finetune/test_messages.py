@@ -11,12 +11,9 @@ from tftrain.files.errors import DataError
 from tftrain.finetune import completions, messages
 from tftrain.tokenizer import tokenizer_files
 
-CALL = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+CALLS = {"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}
+TEXT, BOTH = {"type": "text", "text": "a"}, ["prompt", "completion"]
 PLAIN = [say("user", "a"), say("assistant", "b")]
-WITH_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE.replace(
-    "{{ message.content }}",
-    "{{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}",
-)
 
 
 @pytest.mark.parametrize(
@@ -25,23 +22,11 @@ WITH_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE.replace(
         ({"messages": PLAIN}, ["messages"], PLAIN),
         ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, ["conversations"], PLAIN),
         ({"messages": PLAIN, "system": "s"}, ["messages"], [say("system", "s"), *PLAIN]),
-        (
-            {"m": [say("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "c"}])]},
-            ["m"],
-            [say("user", "ac")],
-        ),
-        (
-            {"m": [{"role": "assistant", "content": None, "tool_calls": CALL}]},
-            ["m"],
-            [say("assistant", "") | {"tool_calls": CALL}],
-        ),
-        ({"m": [{"role": "assistant", "tool_calls": CALL}]}, ["m"], [say("assistant", "") | {"tool_calls": CALL}]),
-        (
-            {"prompt": PLAIN, "completion": PLAIN[1:]},
-            ["prompt", "completion"],
-            [*({**m, "weight": 0} for m in PLAIN), PLAIN[1]],
-        ),
-        ({"prompt": PLAIN[:1], "completion": "b"}, ["prompt", "completion"], [{**PLAIN[0], "weight": 0}, PLAIN[1]]),
+        ({"m": [say("user", [TEXT, TEXT])]}, ["m"], [say("user", "aa")]),
+        ({"m": [say("assistant", None) | CALLS]}, ["m"], [say("assistant", "") | CALLS]),
+        ({"m": [{"role": "assistant"} | CALLS]}, ["m"], [say("assistant", "") | CALLS]),
+        ({"prompt": PLAIN, "completion": PLAIN[1:]}, BOTH, [*({**m, "weight": 0} for m in PLAIN), PLAIN[1]]),
+        ({"prompt": PLAIN[:1], "completion": "b"}, BOTH, [{**PLAIN[0], "weight": 0}, PLAIN[1]]),
     ],
 )
 def test_messages_have_one_form(row, columns, expected):
@@ -72,14 +57,21 @@ def read(tmp_path, template, *rows, **settings):
     return completions.read_examples(str(path), FineTuningConfig(**settings), own)
 
 
-@pytest.mark.parametrize("tools", [[{"name": "t"}], '[{"name": "t"}]'])
-def test_tools_and_their_calls_are_what_the_template_makes_of_them(tmp_path, tools):
-    chat = [say("user", "a"), {"role": "assistant", "content": None, "tool_calls": [{"f": 1}]}]
-    (example,) = read(tmp_path, WITH_TOOLS, {"messages": chat, "tools": tools})
-    assert example.prompt == '[{"name": "t"}]<user>a<|endoftext|>\n<assistant>'
-    assert example.completion == '[{"f": 1}]<|endoftext|>\n'
-    with pytest.raises(DataError, match="line 1: tool_calls would not be read by the chat template"):
-        read(tmp_path, TEMPLATE, {"messages": chat})
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"messages": [*PLAIN, say("assistant", "") | {"tool_calls": [{"f": 1}]}]},
+            "tool_calls would not be read",
+        ),
+        ({"messages": PLAIN, "tools": [{}]}, "tools would not be read"),
+        ({"instruction": "a", "input": "b", "output": "c"}, "input would not be read, only instruction and output"),
+        ({"instruction": "a", "context": "b", "response": "c"}, "context would not be read.*text_column=instruc"),
+    ],
+)
+def test_what_would_not_be_read_is_refused_instead_of_ignored(tmp_path, row, message):
+    with pytest.raises(DataError, match=f"line 1: {message}"):
+        read(tmp_path, TEMPLATE, row)
 
 
 def test_prompts_and_completions_may_be_messages_and_a_bad_row_left_out(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 
 from tftrain.config.prepare import PrepareConfig
 
+CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_file": None, "vocab_size": 300}
+
 
 def write_corpus(folder):
     """Writes three files of text and a vocabulary."""
@@ -71,6 +73,13 @@ def prepared_static(prepare_config, tmp_path_factory):
     """A static data set: the folder's path."""
     folder = tmp_path_factory.mktemp("prepared") / "static"
     return written(prepare_config(folder, masking="static", dupe_factor=2))
+
+
+@pytest.fixture(scope="session")
+def prepared_causal(prepare_config, tmp_path_factory):
+    """A data set of sequences for a decoder, with byte pairs: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "causal"
+    return written(prepare_config(folder, **CAUSAL))
 
 
 def written(config):

@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow
 import pytest
 
-from tests.prepare.test_sources import DOCUMENTS, arrow, csv, json_lines, parquet, tar, tsv, write, zipped
+from tests.prepare.test_sources import arrow, csv, json_lines, parquet, tar, tsv, write, zipped
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files.errors import DataError
 from tftrain.prepare import data_names, sources
@@ -170,11 +170,6 @@ def test_bytes_of_utf8_are_text(tmp_path, kind):
     write(tmp_path, {"a.parquet": binary_table(kind, [b"a b", b"\xffab"])})
     with pytest.raises(DataError, match="row 2: column text: bytes that are not UTF-8"):
         read(tmp_path)
-
-
-def test_every_document_is_read_after_all(tmp_path):
-    write(tmp_path, NO_DATA | {"a.parquet": parquet(DOCUMENTS)})
-    assert len(read(tmp_path)[0]) == len(DOCUMENTS)
 
 
 UUID = uuid.UUID(int=5)

@@ -102,15 +102,12 @@ def g():
     ]
 
 
+BROKEN = b'def broken(:\n """x"""'
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("a.py", b'def broken(:\n """x"""'),
-        ("a.py", b'"""\x00"""'),
-        ("a.txt", b"\xff\xfe"),
-        ("a.md", b""),
-        ("gone.py", None),
-    ],
+    [("a.py", BROKEN), ("a.py", b'"\x00"'), ("a.txt", b"\xff\xfe"), ("a.md", b""), ("gone.py", None)],
 )
 def test_file_that_is_not_what_its_name_says_has_no_text(tmp_path, name, content):
     if content is not None:

@@ -4,11 +4,9 @@ import json
 import logging
 
 import pytest
-from tokenizers.normalizers import BertNormalizer as Normalizer
 
 from tests.kit import corpora
 from tests.tokenizer.test_normalization import texts
-from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import NAME, read_manifest
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
@@ -46,18 +44,6 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     tokenizer = run_folder.of_data(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
     assert BertNormalizer(tokenizer.lower_case, tokenizer.strip_accents).words(letters[0]) == [letters[0]]
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("lower_case", [True, False])
-@pytest.mark.parametrize("strips", [True, False])
-def test_words_of_a_language_are_those_of_the_other_implementation(language, lower_case, strips):
-    text, letters = LANGUAGES[language]
-    other = Normalizer(clean_text=True, handle_chinese_chars=True, strip_accents=strips, lowercase=lower_case)
-    ours = BertNormalizer(lower_case, strips)
-    for word in text.replace(".", " ").split():
-        assert "".join(ours.words(word)) == other.normalize_str(word).replace(" ", "")
-    assert all(("".join(ours.words(letter)) == letter) != strips for letter in letters)
 
 
 def test_english_text_loses_the_few_marks_that_it_has(prepare_config, tmp_path, caplog):
@@ -135,12 +121,3 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
     assert content.pop("strip_accents") is True
     path.write_text(json.dumps(content))
     assert run_folder.of_data(manifest.folder).strip_accents is None
-
-
-def test_flags_that_strip_nothing_are_refused():
-    config = {"input_files": ("x",), "output_dir": "y", "strip_accents": "true"}
-    (problem,) = PrepareConfig(tokenizer_type="sentencepiece", **config).problems()
-    assert str(problem) == "--strip_accents=true: remove this flag: --tokenizer_type=sentencepiece strips no accents"
-    (problem,) = PrepareConfig(normalization="nfkc", lower_case=False, **config).problems()
-    assert str(problem).startswith("--strip_accents=true: expected false: --normalization=nfkc strips accents if it")
-    assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []
