@@ -81,10 +81,6 @@ def test_format_1_is_read_without_the_accounting(folder):
         ('{"format": 99}', "its format is 99"),
         ('{"format": "' + "x" * 100_000 + '"}', "its format is 'xxx.*xxx', this version"),
         ('{"format": 1}', "Object missing required field `masking`"),
-        ('{"format": 1' + "0" * 5000 + "}", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ('{"format": 1, "format": 1}', "not JSON .a name occurs twice"),
-        (b"\x80\x04K\x01.", "not JSON"),
     ],
 )
 def test_what_is_no_manifest_is_refused(folder, content, match):
@@ -153,12 +149,6 @@ def test_symbolic_link_that_leads_out_of_the_folder_is_refused(folder, tmp_path_
     refused(folder, rf"{name}: a symbolic link leads out of ")
 
 
-def test_symbolic_link_within_the_folder_is_followed(folder):
-    (folder / "train-0").rename(folder / "elsewhere")
-    (folder / "train-0").symlink_to("elsewhere")
-    assert read_manifest(str(folder)).examples("train") == 3
-
-
 @pytest.mark.parametrize("name", [manifest.NAME, "vocab.txt"])
 def test_pipe_folder_and_huge_file_are_refused(folder, name):
     path = folder / name
@@ -174,7 +164,9 @@ def test_pipe_folder_and_huge_file_are_refused(folder, name):
     refused(folder, rf"{name}: Larger than ")
 
 
-def test_nothing_is_written_through_a_symbolic_link(folder, tmp_path_factory):
+def test_links_within_the_folder_are_followed_and_nothing_is_written_through_one(folder, tmp_path_factory):
+    (folder / "train-0").rename(folder / "elsewhere")
+    (folder / "train-0").symlink_to("elsewhere")
     outside = tmp_path_factory.mktemp("outside") / "precious"
     outside.write_text("as it was")
     found = read_manifest(str(folder))

@@ -53,12 +53,8 @@ def test_random_block_of_a_sample_is_its_own():
         part = random_block(key, tf.constant(first, tf.int64), tf.constant(rows), 7).numpy()
         np.testing.assert_array_equal(part, whole[first - 1000 : first - 1000 + rows])
     assert len(np.unique(whole)) > 0.99 * whole.size
-
-
-def test_random_block_far_into_a_run_is_not_its_beginning():
-    key = stream_key(1, "test")
-    near, far = (random_block(key, tf.constant(n, tf.int64), tf.constant(4), 64).numpy() for n in (0, 2**40))
-    assert not np.isin(far, near).any()
+    far = random_block(key, tf.constant(2**40, tf.int64), tf.constant(50), 7).numpy()
+    assert not np.isin(far, whole).any()
 
 
 @pytest.mark.parametrize("whole_words", [pytest.param(False, marks=pytest.mark.nightly), True])
@@ -154,32 +150,6 @@ def test_whole_words_are_those_that_fit_in_random_order():
                 expected += word
         chosen = made["masked_lm_positions"][row][made["masked_lm_weights"][row] > 0]
         assert chosen.tolist() == sorted(expected)
-
-
-def test_whole_words_use_up_the_share_whatever_their_length():
-    # Words of one to four pieces, as many of each, in a random order.
-    count, length, per_size, longest = 400, 256, 20, 4
-    rng = np.random.default_rng(0)
-    rows, sizes = [], []
-    for _ in range(count):
-        order = rng.permutation(np.repeat(np.arange(1, longest + 1), per_size))
-        rows.append([CLS, *[token for size in order for token in [6, *[7] * (size - 1)]], SEP])
-        sizes.append([0, *np.repeat(order, order), 0])
-    rule = Masking(vocabulary(), length, 64, 0.15, True, stream_key(1, "test"))
-    made = mask(rule, tf.RaggedTensor.from_tensor(tf.constant(rows, tf.int32)))
-    budget = round(0.15 * per_size * longest * (longest + 1) / 2)
-    used = made["masked_lm_weights"].sum(1)
-    assert used.max() == budget
-    # Only where too few short words are left does a place stay free.
-    assert used.mean() > budget - 0.1
-    row, slot = np.nonzero(made["masked_lm_weights"])
-    size = np.array(sizes)[row, made["masked_lm_positions"][row, slot]]
-    share = np.bincount(size, minlength=longest + 1)[1:] / (count * per_size * np.arange(1, longest + 1))
-    # Up to the first misfit the choice is by random order alone. The rest, fewer tokens than the longest word has, goes
-    # to shorter words; the sampling error is five standard deviations of a share of that many words.
-    rest = (longest - 1) / budget * 0.15
-    tolerance = rest + 5 * np.sqrt(0.15 * 0.85 / (count * per_size))
-    np.testing.assert_allclose(share, 0.15, atol=tolerance)
 
 
 def test_a_sample_whose_words_are_all_too_long_has_no_prediction():

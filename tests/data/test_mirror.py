@@ -155,7 +155,7 @@ def test_ranks_fetch_a_block_once(server, small, tmp_path):
 
 def test_what_a_crash_has_lost_is_fetched_again(server, small, tmp_path):
     folder = local_folder(ADDRESS, Cache(str(tmp_path), EVERYTHING))
-    records(folder)
+    assert records(folder) == records(small)
     with open(paths(folder)[0], "r+b") as file:
         file.write(bytes(BLOCK))
     assert records(folder) == records(small)

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
+from tests.prepare.test_prepare import examples
 from tftrain.config.data import DataConfig
-from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches, open_source, train_batches
 from tftrain.data.records import write_records
@@ -62,7 +62,7 @@ def source_of(data, split="train"):
 def test_batches_have_static_shapes_and_the_standard_types(data):
     source = source_of(data)
     spec = train_batches(source, data, SEED, 0, 8, 2, 6).element_spec
-    length, slots = source.max_seq_length, source.max_predictions_per_seq
+    length, slots = source.max_seq_length, getattr(source, "max_predictions_per_seq", None)
     shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (4, length))
     shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), (4, slots))
     shapes |= dict.fromkeys(("next_sentence_labels", "example_weights"), (4,))
@@ -76,13 +76,12 @@ def test_batches_have_static_shapes_and_the_standard_types(data):
     assert all(value.dtype == (tf.float32 if name in floats else tf.int32) for name, value in spec.items())
 
 
-def test_slices_of_three_ranks_are_the_whole_batches(data):
-    source = source_of(data)
-    whole = list(train_batches(source, data, SEED, 0, 10, 0, 10).take(6).as_numpy_iterator())
-    parts = [
-        list(train_batches(source, data, SEED, 0, 10, start, stop).take(6).as_numpy_iterator())
-        for start, stop in ((0, 3), (3, 4), (4, 10))
-    ]
+def test_slices_of_three_ranks_and_any_readers_are_the_whole_batches(data):
+    source, found = source_of(data), []
+    for share, readers in (((0, 10), 1), ((0, 3), 1), ((3, 4), 4), ((4, 10), 4)):
+        read = train_batches(source, dataclasses.replace(data, data_readers=readers), SEED, 0, 10, *share)
+        found.append(list(read.take(6).as_numpy_iterator()))
+    whole, *parts = found
     for step, batch in enumerate(whole):
         same(batch, {name: np.concatenate([part[step][name] for part in parts]) for name in batch})
 
@@ -95,15 +94,6 @@ def test_resumed_run_sees_what_the_uninterrupted_one_would(data):
     same({name: value[54:] for name, value in whole.items()}, resumed)
 
 
-def test_number_of_readers_changes_nothing(data):
-    source = source_of(data)
-    one, four = (
-        joined(train_batches(source, dataclasses.replace(data, data_readers=readers), SEED, 0, 8, 0, 8), 10)
-        for readers in (1, 4)
-    )
-    same(one, four)
-
-
 def text_of(batch):
     """Returns the unmasked token ids, without padding, of each row."""
     ids = batch["input_ids"].copy()
@@ -112,35 +102,16 @@ def text_of(batch):
     return [tuple(row[mask > 0].tolist()) for row, mask in zip(ids, batch["input_mask"], strict=True)]
 
 
-def records_of(folder, split):
-    manifest = read_manifest(folder)
-    return [
-        decode(payload, "")
-        for shard in manifest.splits[split]
-        for payload in tf.data.TFRecordDataset(manifest.path(shard.file)).as_numpy_iterator()
-    ]
-
-
-def test_every_example_of_an_epoch_once_and_reshuffled(prepared):
+def test_every_example_of_an_epoch_once_and_reshuffled_with_other_masks(prepared):
     data = DataConfig(data_dir=prepared)
     source = source_of(data)
-    written = [tuple(record["input_ids"]) for record in records_of(prepared, "train")]
-    assert source.num_examples == len(written)
-    epochs = [
-        text_of(joined(train_batches(source, data, SEED, first, source.num_examples, 0, source.num_examples), 1))
-        for first in (0, source.num_examples)
-    ]
-    for epoch in epochs:
-        assert sorted(epoch) == sorted(written)
-    assert epochs[0] != epochs[1] != written
-
-
-def test_masks_differ_between_epochs(prepared):
-    data = DataConfig(data_dir=prepared)
-    source = source_of(data)
+    written = [tuple(record["input_ids"]) for record in examples(prepared, "train")]
     size = source.num_examples
+    assert size == len(written)
     batch = joined(train_batches(source, data, SEED, 0, size, 0, size), 2)
     texts, masks = text_of(batch), [tuple(row) for row in batch["masked_lm_positions"]]
+    assert sorted(texts[:size]) == sorted(texts[size:]) == sorted(written)
+    assert texts[:size] != texts[size:] != written
     first, second = (dict(zip(texts[part], masks[part], strict=True)) for part in (slice(size), slice(size, None)))
     assert np.mean([first[text] != second[text] for text in first]) > 0.9
 
@@ -149,7 +120,7 @@ def test_segments_and_labels_are_those_of_the_record(prepared):
     data = DataConfig(data_dir=prepared)
     source = source_of(data, "eval")
     batch = joined(eval_batches(source, data, 7, 0, 7))
-    for row, record in enumerate(records_of(prepared, "eval")):
+    for row, record in enumerate(examples(prepared, "eval")):
         size, (start,) = len(record["input_ids"]), record["second_segment_start"]
         assert batch["segment_ids"][row].tolist() == [0] * start + [1] * (size - start) + [0] * (32 - size)
         assert batch["input_mask"][row].sum() == size
@@ -187,7 +158,7 @@ def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared
             assert not batch["masked_lm_weights"][~kept].any()
             assert batch["masked_lm_weights"][kept].any(1).all()
     assert source.num_examples % size
-    assert texts == [tuple(record["input_ids"]) for record in records_of(prepared, "eval")]
+    assert texts == [tuple(record["input_ids"]) for record in examples(prepared, "eval")]
 
 
 def test_evaluation_has_the_same_examples_and_masks_whatever_the_batch(prepared):
@@ -269,7 +240,7 @@ def test_record_that_is_no_example_is_named(tmp_path):
 def test_prepared_record_with_wrong_features_is_named(prepared, tmp_path, change, words):
     folder, shard = copy_of(prepared, tmp_path)
     path = os.path.join(folder, shard)
-    good = records_of(prepared, "train")[0]
+    good = examples(prepared, "train")[0]
     bad = {name: value for name, value in (good | change).items() if value is not None}
     write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
     content = json.loads((tmp_path / "manifest.json").read_text())

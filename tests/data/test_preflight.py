@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
+from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import predictions
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
+from tftrain.data import preflight
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.preflight import problems, sizes
 from tftrain.data.source import open_source
@@ -45,12 +48,6 @@ def test_sizes_follow_from_prepared_data(prepared, prepared_static):
     assert sizes(config({"vocab_size": 128}, data_dir=prepared, max_predictions_per_seq=7)) == (128, 32, 7)
     assert sizes(config(data_dir=prepared_static)) == (vocab_size, 32, 5)
     assert problems(config(data_dir=prepared)) == problems(config(data_dir=prepared_static)) == []
-
-
-def test_sizes_follow_from_standard_records(standard):
-    made = config({"vocab_size": 100}, train_files=standard)
-    assert sizes(made) == (100, 16, 3)
-    assert problems(made) == []
 
 
 def test_records_with_the_names_of_tf_models_give_the_same_batches(tmp_path, standard):
@@ -86,18 +83,12 @@ def test_sizes_of_synthetic_data():
     assert sizes(config(synthetic_data=True)) == (30522, 128, 20)
     assert sizes(config({"vocab_size": 99}, synthetic_data=True, max_seq_length=64)) == (99, 64, 10)
     assert problems(config(synthetic_data=True)) == []
-
-
-def test_predictions_round_up():
     assert [predictions(length, 0.15) for length in (128, 512, 20, 8)] == [20, 77, 3, 2]
 
 
 @pytest.mark.parametrize(
     ("name", "lengths", "words"),
-    [
-        ("prepared_packed", "16", "are packed, so they are full"),
-        ("standard", "8,32", "at most --max_seq_length=16"),
-    ],
+    [("prepared_packed", "16", "are packed, so they are full"), ("standard", "8,32", "at most --max_seq_length=16")],
 )
 def test_lengths_of_batches_must_fit_the_data(request, name, lengths, words):
     data = request.getfixturevalue(name)
@@ -237,3 +228,27 @@ def test_data_of_the_other_family_is_one_line_that_names_both(prepared_causal, p
     assert found.flag == "train_files"
     assert "lacks input_mask, segment_ids" in found.expected
     assert found.expected.endswith("for --model_family=bert or modernbert")
+
+
+def test_a_copy_is_the_same_data_and_another_preparation_is_not(prepared, tmp_path):
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    original = preflight.identity(DataConfig(data_dir=prepared))
+    assert original
+    assert preflight.identity(DataConfig(data_dir=str(tmp_path))) == original
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 99}))
+    changed = preflight.identity(DataConfig(data_dir=str(tmp_path)))
+    assert [name for name in original if changed[name] != original[name]] == ["manifest.json of the data"]
+
+
+def test_records_are_told_apart_by_names_and_sizes(tmp_path):
+    rng = np.random.default_rng(0)
+    payloads = [corpora.standard_example(rng)[0] for _ in range(3)]
+    for folder, name, count in (("a", "x", 2), ("b", "x", 2), ("c", "y", 2), ("d", "x", 3)):
+        (tmp_path / folder).mkdir()
+        corpora.write_tfrecords(tmp_path / folder / name, payloads[:count])
+    a, b, c, d = (preflight.identity(DataConfig(train_files=f"{tmp_path}/{folder}/*")) for folder in "abcd")
+    assert a == b
+    assert a != c
+    assert a != d
+    assert preflight.identity(DataConfig(synthetic_data=True)) == {}

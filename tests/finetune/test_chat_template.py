@@ -81,7 +81,7 @@ def test_weights_that_fit_no_generation_block_are_refused(tmp_path):
         ("{{ messages[0].content|tojson(ensure_ascii=True) }}", '"\\u00e9<"'),
         ("{{ messages[0]|tojson(indent=1, sort_keys=true) }}", '{\n "content": "é<",\n "role": "user"\n}'),
         ("{{ {'b': 1, 'a': [1, 2]}|tojson(separators=(',', ':')) }}", '{"b":1,"a":[1,2]}'),
-        ("{% for m in messages %}{% break %}{% endfor %}.", "."),
+        ("{% for m in messages %}{% continue %}{% break %}{% endfor %}.", "."),
         ("{% set n = namespace(x=1) %}{% set n.x = 2 %}{{ n.x }}{{ dict(a=1).a }}", "21"),
         ("{{ bos_token }}{{ no_such_token }}", "<|begin_of_text|>"),
     ],

@@ -60,10 +60,7 @@ def read(tmp_path, template, *rows, **settings):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            {"messages": [*PLAIN, say("assistant", "") | {"tool_calls": [{"f": 1}]}]},
-            "tool_calls would not be read",
-        ),
+        ({"messages": [*PLAIN, say("assistant", "") | {"tool_calls": [{"f": 1}]}]}, "tool_calls would not be read"),
         ({"messages": PLAIN, "tools": [{}]}, "tools would not be read"),
         ({"instruction": "a", "input": "b", "output": "c"}, "input would not be read, only instruction and output"),
         ({"instruction": "a", "context": "b", "response": "c"}, "context would not be read.*text_column=instruc"),

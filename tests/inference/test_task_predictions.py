@@ -8,7 +8,7 @@ import pytest
 
 from tests.finetune import files
 from tests.formats.models import DATA
-from tests.tasks.test_fine_tuning import configured, data
+from tests.tasks.test_fine_tuning import OUTPUT_SHAPES, configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
 from tftrain.config.model_source import ModelSource
@@ -24,8 +24,6 @@ from tftrain.tasks import make_task
 from tftrain.train import loop
 
 __all__ = ["data"]
-
-TASKS = ["classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"]
 
 
 class TrainedWeights(Weights):
@@ -64,7 +62,7 @@ def texts_of(expected, contexts):
     return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", OUTPUT_SHAPES)
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
@@ -127,13 +125,6 @@ def test_lines_to_read_have_the_text_and_its_prediction(capsys, name, given, lin
     assert [line[: len(start)] for line, start in zip(shown, lines, strict=True)] == lines
 
 
-def test_logits_are_those_of_transformers():
-    expected = np.load(DATA / "hf_bert_classes/expected.npz")
-    network = load(f"hf:{DATA / 'hf_bert_classes'}").network
-    batch = {key: expected[key].astype(np.int32) for key in ("input_ids", "input_mask", "segment_ids")}
-    np.testing.assert_allclose(network.task_outputs(batch), expected["task_logits"], rtol=1e-5, atol=1e-5)
-
-
 def test_a_question_may_have_no_answer(capsys):
     place, text = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}", "a\tb c d e"
     (some,) = objects(capsys, place, text)
@@ -141,16 +132,6 @@ def test_a_question_may_have_no_answer(capsys):
     assert some["prediction"] == some["n_best"][0]["text"] != ""
     assert none["prediction"] == none["n_best"][0]["text"] == ""
     assert none["n_best"][1:] == some["n_best"][:19]
-
-
-def test_a_long_context_is_read_in_windows(capsys):
-    """Each letter is a token, and 20 fit: the answer may be anywhere."""
-    place = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}"
-    context = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
-    (found,) = objects(capsys, place, f"a b\t{context}")
-    assert all(each["text"] in context for each in found["n_best"])
-    (early,) = objects(capsys, place, f"a b\t{context[:29]}")  # The 15 letters of the first window.
-    assert {each["text"] for each in found["n_best"]} - {each["text"] for each in early["n_best"]}
 
 
 def test_a_vector_has_length_1_and_the_cosine_of_a_pair_is_their_product(data, tmp_path):

@@ -98,21 +98,18 @@ def test_documents_that_the_file_system_lost_are_missed(prepare_config, tmp_path
     refused(prepare_config(tmp_path / "out"), "have written 120 documents into it, and found .* of them there")
 
 
-def test_results_come_in_task_order(tmp_path):
-    with BeamWorkers([], str(tmp_path)) as workers:
-        assert list(workers.run("square", pow, [(n, 2) for n in range(20)])) == [n**2 for n in range(20)]
-    assert not os.listdir(tmp_path)
-
-
 def test_workers_that_do_not_see_the_folder(prepare_config, tmp_path, monkeypatch):
     monkeypatch.setattr(beam_workers, "_write", lambda *_: None)
     expected = f"failed: {tmp_path}/out/.unfinished/stage-.* a Beam worker on .* does not see this folder; expected an"
     refused(prepare_config(tmp_path / "out", **by_beam()), expected)
 
 
-def test_a_task_with_a_defect_is_one_line(tmp_path):
-    with BeamWorkers([], str(tmp_path)) as workers, pytest.raises(DataError) as caught:
-        list(workers.run("divide", divmod, [(1, 0)]))
+def test_results_come_in_task_order_and_a_task_with_a_defect_is_one_line(tmp_path):
+    with BeamWorkers([], str(tmp_path)) as workers:
+        assert list(workers.run("square", pow, [(n, 2) for n in range(20)])) == [n**2 for n in range(20)]
+        assert not os.listdir(tmp_path)
+        with pytest.raises(DataError) as caught:
+            list(workers.run("divide", divmod, [(1, 0)]))
     assert str(caught.value).startswith("the Beam pipeline of the stage 'divide' failed: integer division or modulo")
     assert "\n" not in str(caught.value)
 

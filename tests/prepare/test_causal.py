@@ -50,11 +50,7 @@ def sequences(folder, split):
     return [record["input_ids"] for record in examples(folder, split)]
 
 
-@given(
-    st.lists(st.lists(st.integers(5, 90), max_size=30), max_size=12),
-    st.integers(8, 20),
-    st.integers(0, 2**31),
-)
+@given(st.lists(st.lists(st.integers(5, 90), max_size=30), max_size=12), st.integers(8, 20), st.integers(0, 2**31))
 @settings(max_examples=150)
 def test_every_token_is_predicted_once_except_the_rest(documents, length, seed):
     """The oracle is the text itself: joined sequences are the documents, each with an end token after it."""
@@ -197,10 +193,7 @@ SHORT = {"max_seq_length": 2048, "eval_fraction": 0.01, "seed": 2, "min_tokens_u
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"max_seq_length": 8192},
-            r"\d% of [\d,]+ tokens are in examples, because .* at the ends of shards fill no",
-        ),
+        ({"max_seq_length": 8192}, r"\d% of [\d,]+ tokens are in examples, because .* at the ends of shards fill no"),
         (SHORT, "the held-out split has no example; expected at least 2048 tokens"),
     ],
 )

@@ -48,16 +48,6 @@ def test_all_forms_together(texts, values, expected):
     assert [os.path.normpath(path) for path in list_files(values)[0]] == expected
 
 
-def test_a_file_behind_two_links_occurs_once(texts):
-    (texts / "link.txt").symlink_to("a.txt")
-    assert list_files(["a.txt,link.txt"])[0] == ["a.txt"]
-
-
-def test_home_is_expanded(texts, monkeypatch):
-    monkeypatch.setenv("HOME", str(texts))
-    assert list_files(["~/a.txt"])[0] == [str(texts / "a.txt")]
-
-
 @pytest.mark.parametrize(
     ("values", "match"),
     [
@@ -68,12 +58,6 @@ def test_home_is_expanded(texts, monkeypatch):
 def test_what_matches_nothing_is_named(texts, values, match):
     with pytest.raises(DataError, match=match):
         list_files(values)
-
-
-def test_special_files_are_no_text(texts):
-    os.mkfifo(texts / "empty" / "pipe")
-    with pytest.raises(DataError, match="no file in this folder"):
-        list_files(["empty"])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +74,14 @@ def test_a_link_that_leads_nowhere_is_named(texts, caplog, named, target, reason
     assert re.search(f"^--skip_unreadable: 1 left out: (./)?more/link: {reason}$", caplog.messages[-1])
 
 
-def test_links_to_folders_are_followed_once(texts):
+def test_links_are_followed_once_and_special_files_are_no_text(texts, monkeypatch):
+    (texts / "link.txt").symlink_to("a.txt")
+    assert list_files(["a.txt,link.txt"])[0] == ["a.txt"]
+    os.mkfifo(texts / "empty" / "pipe")
+    with pytest.raises(DataError, match="no file in this folder"):
+        list_files(["empty"])
+    monkeypatch.setenv("HOME", str(texts))
+    assert list_files(["~/a.txt"])[0] == [str(texts / "a.txt")]
     (texts / "more/deep/up").symlink_to("..")
     (texts / "linked").mkdir()
     (texts / "linked/deep").symlink_to("../more/deep")

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +10,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_pipeline import failure, joined, records_of, source_of
+from tests.data.test_pipeline import failure, joined, source_of
 from tests.kit import corpora
+from tests.prepare.test_prepare import examples
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError
 from tftrain.data.manifest import read_manifest
@@ -24,11 +24,7 @@ from tftrain.prepare.preparation import prepare
 LENGTH = 32  # of the rows of the small corpus
 
 
-@given(
-    lengths=st.lists(st.integers(1, 40), max_size=200),
-    longest=st.integers(40, 60),
-    most=st.integers(1, 9),
-)
+@given(lengths=st.lists(st.integers(1, 40), max_size=200), longest=st.integers(40, 60), most=st.integers(1, 9))
 def test_every_example_is_in_one_row_and_no_row_is_too_full(lengths, longest, most):
     rows = pack(np.array(lengths, np.int64), longest, most)
     assert sorted(rows[rows >= 0].tolist()) == list(range(len(lengths)))
@@ -55,19 +51,6 @@ def test_hardly_any_position_is_padding_where_examples_are_half_as_long_as_rows(
     }[shape]
     assert 0.45 < lengths.mean() / 512 < 0.6
     assert lengths.sum() / (len(pack(lengths, 512, 3)) * 512) >= 0.99
-
-
-def test_rows_with_room_for_more_examples_are_fewer():
-    lengths = np.clip(np.random.default_rng(0).exponential(120, 5000).astype(int), 5, 512)
-    rows = [len(pack(lengths, 512, most)) for most in (1, 2, 4, 8)]
-    assert rows[0] == len(lengths)
-    assert all(more < fewer for fewer, more in pairwise(rows))
-
-
-@pytest.mark.parametrize(("lengths", "most"), [([0], 3), ([33], 3), ([5], 0)])
-def test_impossible_lengths_are_refused(lengths, most):
-    with pytest.raises(ValueError, match="expected"):
-        pack(np.array(lengths), 32, most)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +81,10 @@ def examples_of(record):
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_packed_records_hold_the_same_examples(folders, split):
-    packed = [example for record in records_of(folders["greedy"], split) for example in examples_of(record)]
+    packed = [example for record in examples(folders["greedy"], split) for example in examples_of(record)]
     plain = [
         (tuple(record["input_ids"]), *record["second_segment_start"], *record["next_sentence_labels"])
-        for record in records_of(folders["none"], split)
+        for record in examples(folders["none"], split)
     ]
     assert sorted(packed) == sorted(plain)
     manifest = read_manifest(folders["greedy"])
@@ -113,10 +96,10 @@ def test_a_packed_batch_has_each_example_apart(folders):
     data = DataConfig(data_dir=folders["greedy"])
     source = source_of(data, "eval")
     batch = joined(eval_batches(source, data, 5, 0, 5))
-    records = records_of(folders["greedy"], "eval")
+    records = examples(folders["greedy"], "eval")
     assert source.max_predictions_per_seq == 5 + 4
     for row, record in enumerate(records):
-        examples, sizes = examples_of(record), record["sequence_lengths"]
+        apart, sizes = examples_of(record), record["sequence_lengths"]
         size, most = sum(sizes), 4 - len(sizes)
         starts = np.cumsum([0, *sizes])[:-1].tolist()
         number = np.repeat(np.arange(len(sizes)), sizes)
@@ -140,7 +123,7 @@ def test_a_packed_batch_has_each_example_apart(folders):
         unchanged = np.setdiff1d(np.arange(size), masked)
         np.testing.assert_array_equal(ids[unchanged], np.array(record["input_ids"])[unchanged])
         ids[masked] = labels
-        assert ids[:size].tolist() == [token for tokens, _, _ in examples for token in tokens]
+        assert ids[:size].tolist() == [token for tokens, _, _ in apart for token in tokens]
         of_each = np.bincount(number[masked], minlength=len(sizes))
         share = [max(1, round(0.15 * (each - 3))) for each in sizes]
         assert of_each.tolist() == share

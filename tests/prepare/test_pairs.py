@@ -99,12 +99,6 @@ def test_ends_of_sentences_do_not_tell_the_label(name):
         assert abs(shares[0] - shares[1]) < 0.035 + 5 * np.sqrt(0.5 / len(pairs))
 
 
-def test_segments_begin_with_a_sentence_where_one_begins():
-    text = text_of(random_sizes(200, (5, 40)))
-    pairs = np.array(pairs_of(text, short=0))
-    assert np.isin(pairs[:, 2], text.passages).mean() > 0.99
-
-
 def test_pairs_fill_the_sequence_unless_short():
     text = text_of([[7] * 100] * 20)
     sizes = [pair.first_end - pair.first + pair.second_end - pair.second for pair in pairs_of(text, short=0)]

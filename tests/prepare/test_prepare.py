@@ -151,31 +151,20 @@ def test_error_in_a_worker_is_the_same_line(prepare_config, tmp_path):
     refused(prepare_config(tmp_path / "out", input_files=f"{tmp_path}/text*", num_workers=2), "text2: byte 5: not UTF")
 
 
-def test_a_preparation_is_replaced_only_when_told(prepare_config, tmp_path):
-    folder = tmp_path / "out"
-    prepare(prepare_config(folder))
+def test_a_preparation_is_replaced_only_when_told_and_as_a_whole(prepare_config, tmp_path):
+    folder, stray = tmp_path / "out", "train-00000-of-00001.tfrecord"
+    made = prepare(prepare_config(folder))
     before = contents(folder)
     refused(prepare_config(folder), "expected --overwrite")
-    prepare(prepare_config(folder, overwrite=True, shard_mb=1.0))
-    assert set(contents(folder)) != set(before)
-    assert all(os.path.exists(folder / f"{name}") for name in before if name.startswith("vocab"))
-    assert len([name for name in contents(folder) if name.endswith(".tfrecord")]) == sum(
-        map(len, read_manifest(str(folder)).splits.values())
-    )
-
-
-def test_a_folder_with_other_files_is_never_touched(prepare_config, tmp_path):
-    (tmp_path / "thesis.txt").write_text("mine")
-    refused(prepare_config(tmp_path, overwrite=True), r"holds other files \(thesis.txt\)")
-    assert contents(tmp_path) == {"thesis.txt": b"mine"}
-
-
-def test_files_beside_a_replaced_preparation_survive(prepare_config, tmp_path):
-    folder = tmp_path / "out"
-    prepare(prepare_config(folder))
-    (folder / "mine.tfrecord").write_bytes(b"mine")
-    # A damaged preparation can be replaced too.
-    os.remove(folder / read_manifest(str(folder)).splits["train"][0].file)
+    (tmp_path / "text").write_bytes(b"good\n\n" * 50 + b"\xff")
+    refused(prepare_config(folder, overwrite=True, input_files=str(tmp_path / "text")), "not UTF-8")
+    assert contents(folder) == before
+    (folder / stray).write_bytes(b"mine")
+    refused(prepare_config(folder, overwrite=True, shard_mb=1.0), f"{stray} is in the way")
+    assert contents(folder) == before | {stray: b"mine"}
+    # Files beside it survive, and a damaged preparation can be replaced too.
+    (folder / stray).rename(folder / "mine.tfrecord")
+    os.remove(folder / made.splits["train"][0].file)
     made = prepare(prepare_config(folder, overwrite=True, shard_mb=1.0))
     listed = [shard.file for shards in made.splits.values() for shard in shards]
     kept = contents(folder)
@@ -183,13 +172,10 @@ def test_files_beside_a_replaced_preparation_survive(prepare_config, tmp_path):
     assert kept["mine.tfrecord"] == b"mine"
 
 
-def test_a_file_in_the_way_of_a_shard_is_not_replaced(prepare_config, tmp_path):
-    folder = tmp_path / "out"
-    prepare(prepare_config(folder))
-    (folder / "train-00000-of-00001.tfrecord").write_bytes(b"mine")
-    before = contents(folder)
-    refused(prepare_config(folder, overwrite=True, shard_mb=1.0), "train-00000-of-00001.tfrecord is in the way")
-    assert contents(folder) == before
+def test_a_folder_with_other_files_is_never_touched(prepare_config, tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    refused(prepare_config(tmp_path, overwrite=True), r"holds other files \(thesis.txt\)")
+    assert contents(tmp_path) == {"thesis.txt": b"mine"}
 
 
 @pytest.mark.parametrize(
@@ -232,15 +218,6 @@ def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
         "--shard_mb, or --document_separator=file if that is what parts the text"
     )
     assert {label for record in examples(tmp_path / "out") for label in record["next_sentence_labels"]} == {0}
-
-
-def test_a_failed_replacement_leaves_the_old_data(prepare_config, tmp_path):
-    folder = tmp_path / "out"
-    prepare(prepare_config(folder))
-    before = contents(folder)
-    (tmp_path / "text").write_bytes(b"good\n\n" * 50 + b"\xff")
-    refused(prepare_config(folder, overwrite=True, input_files=str(tmp_path / "text")), "not UTF-8")
-    assert contents(folder) == before
 
 
 def test_a_worker_that_is_killed_is_one_clear_error():

@@ -117,15 +117,9 @@ def test_causal_records_keep_their_last_label(tmp_path, vocab, vocab_size):
     [
         ({"input_ids": [5] * 20}, "the record has 20 input_ids; the first record of all has 32"),
         ({"input_ids": [10**6] * LENGTH}, "the record has 1000000 in input_ids; expected ints from 0 to "),
-        (
-            {"masked_lm_positions": [LENGTH] * SLOTS},
-            "the record has 32 in masked_lm_positions; expected ints from",
-        ),
+        ({"masked_lm_positions": [LENGTH] * SLOTS}, "the record has 32 in masked_lm_positions; expected ints from"),
         ({"masked_lm_weights": [*[1.0] * (SLOTS - 1), float("nan")]}, "the record has nan in masked_lm_weights"),
-        (
-            {"masked_lm_weights": [5.0] * SLOTS},
-            "the record has 5.0 in masked_lm_weights; expected floats from",
-        ),
+        ({"masked_lm_weights": [5.0] * SLOTS}, "the record has 5.0 in masked_lm_weights; expected floats from"),
         ({"next_sentence_labels": []}, "the record has 0 next_sentence_labels"),
     ],
 )

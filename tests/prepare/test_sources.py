@@ -267,13 +267,6 @@ def test_a_column_that_is_no_text_has_bad_rows_whatever_is_in_it(tmp_path, kind)
     assert [bool(document.fault) for document in documents_of(tmp_path, skip_bad_rows=True)] == [True, True]
 
 
-@pytest.mark.parametrize(("value", "kind"), [("true", "bool"), ("1.5", "float"), ("null", "NoneType")])
-def test_an_id_is_text_or_a_whole_number(tmp_path, value, kind):
-    folder = write(tmp_path, {"a.jsonl": f'{{"text": "a", "id": 1}}\n{{"text": "b", "id": {value}}}\n'})
-    with pytest.raises(DataError, match=f"line 2: column id: {kind}; expected text or a whole number; correct it"):
-        list(documents_of(folder, id_column="id"))
-
-
 def test_skipped_rows_are_in_manifest_and_log(prepare_config, tmp_path, caplog):
     content = json_lines(DOCUMENTS[:15]) + b"{}\nnope\n" + json_lines(DOCUMENTS[15:])
     path = write(tmp_path, {"a.jsonl": content}) + "/a.jsonl"

@@ -23,7 +23,7 @@ from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
-from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.bert_pretraining import BertPretraining, original_tokens
 from tftrain.tasks.task import Contents
 
 
@@ -109,9 +109,7 @@ def test_sums_and_gradients_of_micro_batches_add_up_to_those_of_the_batch():
 def test_means_are_sums_divided_by_their_weights():
     values = BertPretraining.mean_values(BertPretraining, [6.0, 2.0, 1.0, 4.0, 3.0, 4.0])
     assert values == {"mlm_loss": 3.0, "nsp_loss": 1.0, "mlm_accuracy": 0.5, "nsp_accuracy": 0.75, "loss": 4.0}
-
-
-def test_a_mean_without_weight_is_none_and_no_part_of_the_loss():
+    # A mean without weight is None and no part of the loss.
     values = BertPretraining.mean_values(BertPretraining, [0.0, 0.0, 0.0, 4.0, 3.0, 4.0])
     assert [values[name] for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "loss")] == [None, None, 1.0, 1.0]
     assert BertPretraining.mean_values(BertPretraining, [0.0] * 6)["loss"] is None
@@ -143,12 +141,8 @@ def test_parts_one_after_the_other_are_the_model(flags):
 
 
 def batches_of(config, samples):
-    source = make_source(config)
+    source = pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
     return pipeline.train_batches(source, config.data, config.run.seed, 0, samples, 0, samples)
-
-
-def make_source(config):
-    return pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
 
 
 def test_the_contents_of_a_batch_are_its_examples_and_tokens():
@@ -161,3 +155,19 @@ def test_the_contents_of_a_batch_are_its_examples_and_tokens():
     assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10, flops=operations)
     assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10, flops=operations)
     assert task.contents(whole) == Contents(samples=2, tokens=10, positions=10, flops=operations)
+
+
+def test_the_tokens_of_a_text_are_those_before_masking_without_special_ones():
+    cls, sep, mask = 2, 3, 4
+    ids = [[cls, 10, mask, sep, 12, sep, 0, 0], [cls, mask, 11, sep, 99, sep, 14, sep], [cls, *[50] * 6, sep]]
+    batch = {
+        "input_ids": np.array(ids, np.int32),
+        "input_mask": np.array([[1] * 6 + [0] * 2, [1] * 8, [1] * 8], np.int32),
+        "masked_lm_positions": np.array([[2, 0], [1, 4], [1, 2]], np.int32),
+        "masked_lm_ids": np.array([[11, 0], [10, 13], [1, 1]], np.int32),
+        "masked_lm_weights": np.array([[1, 0], [1, 1], [0, 0]], np.float32),
+        # The last example only fills the batch.
+        "example_weights": np.array([1, 1, 0], np.float32),
+    }
+    assert sorted(original_tokens(batch)) == [10, 10, 11, 11, 12, 13, 14]
+    assert original_tokens({"example_weights": np.zeros(2, np.float32)}).size == 0

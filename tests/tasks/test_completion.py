@@ -115,12 +115,8 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
     (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
     end = "<|endoftext|>\n"
-    assert example.parts == (
-        (f"<system>s{end}<user>a{end}<assistant>", False),
-        (f"b c{end}", True),
-        (f"<user>d{end}<assistant>", False),
-        (f"e{end}", True),
-    )
+    prompts = f"<system>s{end}<user>a{end}<assistant>", f"<user>d{end}<assistant>"
+    assert example.parts == ((prompts[0], False), (f"b c{end}", True), (prompts[1], False), (f"e{end}", True))
     ((ids, is_learned),) = completions.encode([example], own)
     assert np.sum(ids == own.vocabulary.end_id) == 5
     assert own.build(with_special_tokens=True)(["".join(text for text, _ in example.parts)])[0].tolist() == ids.tolist()
@@ -140,18 +136,14 @@ def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
 
 
 def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp_path):
-    text = "{{ bos_token }}{% for m in messages %}{% if m.role == 'x' %}{% continue %}{% endif %}{{ m | tojson }}"
-    text += "{% endfor %}"
+    text = "{{ bos_token }}{% for m in messages if m.role != 'x' %}{{ m | tojson }}{% endfor %}"
     shutil.copytree(LLAMA, tmp_path / "model")
     settings = {"bos_token": {"content": "<|endoftext|>"}, "eos_token": "</s>", "tokenizer_type": "bpe"}
     (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "model/chat_template.jinja").write_text(text)
     own = tokenizer_files.read(tmp_path / "model")
-    template = completions.compiled_template(own)
-    assert (
-        template([say("x", "1"), say("user", "<\u00e9>")], False)
-        == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
-    )
+    found = completions.compiled_template(own)([say("x", "1"), say("user", "<\u00e9>")], False)
+    assert found == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
     (tmp_path / "again").mkdir()
     tokenizer_files.write(tmp_path / "again", own)
     assert tokenizer_files.read(tmp_path / "again") == own
@@ -231,9 +223,7 @@ def test_a_chat_template_stays_with_the_model(tmp_path):
     messages = [say("user", "the model"), say("assistant", "of words")]
     (tmp_path / "template").write_text(TEMPLATE)
     file, folder = chats(tmp_path, *[messages] * 8), tmp_path / "run"
-    options = (
-        f"--task=completion --init_checkpoint=hf:{LLAMA} --train_file={file} --chat_template={tmp_path / 'template'}"
-    )
+    options = f"--task=completion --init_checkpoint=hf:{LLAMA} --train_file={file} --chat_template={tmp_path}/template"
     done("started", f"{options} --max_seq_length=64 --micro_batch_size=1 --max_steps=1 --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     assert tokenizer_files.read(tmp_path / "hf").chat_template == TEMPLATE

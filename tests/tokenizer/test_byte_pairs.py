@@ -67,13 +67,6 @@ def test_tokens_do_not_depend_on_the_texts_beside_them(learned):
     assert together[0] == []
 
 
-def test_a_document_has_the_tokens_of_its_lines(learned):
-    """So a preparation may tokenize paragraphs one by one."""
-    tokenizer = BytePairTokenizer(learned[1])
-    lines = [line + "\n" for line in [*LINES, "don't 12 漢字.", "(a)"]]
-    assert tokenizer(["".join(lines)])[0].tolist() == [number for ids in tokenizer(lines) for number in ids]
-
-
 # Many pairs are equally frequent, so an order that depended on threads or on the hash of a map would show.
 TIES = """
 import hashlib, random, sys

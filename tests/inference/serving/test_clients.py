@@ -1,6 +1,7 @@
 """Exports for standard clients: empty batches, the names of transformers, the default, and sizes that can't work."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -10,9 +11,9 @@ import tensorflow as tf
 from tests.formats.models import DATA
 from tests.test_export import run
 from tests.test_predict import load
-from tftrain import export
+from tftrain.host import log
 from tftrain.inference.serving import onnx_file, saved_model
-from tftrain.inference.serving.signatures import ServedModel, signatures
+from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
 from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
 NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
@@ -122,9 +123,22 @@ def test_the_limit_of_protobuf_is_one_byte_below_2_gib(count):
             onnx_file.check_size(4 * count)
 
 
-def test_each_class_is_one_line_of_its_own():
-    labels = ["a\nb", "c", "", "\u2028x\x85", "back\\slash", ' a,"b" ']
-    lines = "".join(f"{export.one_line_of(label)}\n" for label in labels).splitlines()
-    assert [json.loads(line) if line.startswith('"') else line for line in lines] == labels
-    assert lines[1] == "c"
-    assert lines[4:] == ["back\\slash", ' a,"b" ']
+def test_a_conversion_is_silent(tmp_path, capfd):
+    pytest.importorskip("tf2onnx")
+    inputs = (tf.TensorSpec([None, None], tf.int32, "input_ids"),)
+    signature = Signature(inputs=inputs, function=lambda input_ids: {"doubled": input_ids * 2})
+    onnx_file.write(tmp_path / "x.onnx", signature, 0)
+    assert (tmp_path / "x.onnx").stat().st_size > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_conversion_that_fails_has_said_is_shown(capfd):
+    def fail():
+        with log.native_log_on_failure():
+            os.write(2, b"a reason in C++\n")
+            raise ValueError("the graph")
+
+    with pytest.raises(ValueError, match="the graph"):
+        fail()
+    os.write(2, b"after it\n")
+    assert capfd.readouterr().err == "a reason in C++\nafter it\n"
