@@ -74,14 +74,15 @@ def test_columns_without_a_header_are_numbers(tmp_path):
         ("x.tsv", "text\ttext\na\tb\n", "line 1: two columns have the same name"),
         ("x.jsonl", '{"text": "a"}\n{"text": "a", "text": "b"}\n', "line 2: not JSON: a name occurs twice"),
         ("x.jsonl", "[1]\n", "line 1: expected a JSON object"),
+        ("x.csv", "text,label\n中文,x\n".encode("gb18030"), "byte 11: not UTF-8; .*iconv -f GB18030 -t UTF-8"),
+        ("x.csv", "text,label\na,x\n".encode("utf-16"), "byte 0: not UTF-8; .*iconv -f UTF-16 -t UTF-8"),
+        ("x.csv", "text,label\nGrüße \x81,a\n".encode("latin-1"), "iconv -f "),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, text, message):
     path = write(tmp_path, name, text)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=f"^{path}.*{message}"):
         read_table(path)
-    assert str(error.value).startswith(path)
-    assert message in str(error.value)
 
 
 EQUAL = tuple(f"{'0' * zeros}1" for zeros in range(9, -1, -1))
@@ -195,19 +196,6 @@ def test_a_quote_without_an_end_is_refused_and_a_text_of_several_lines_is_not(tm
             read_table(write(tmp_path, "x.csv", text.replace(",", mark)))
     letter = 'text,label\nDear,x\n"Dear, sir\nThanks, bye\nyours, Bob",pos\nshape,neg\n'
     assert len(read_table(write(tmp_path, "y.csv", letter))) == 3
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("text,label\n中文,x\n".encode("gb18030"), "byte 11: not UTF-8; .*iconv -f GB18030 -t UTF-8"),
-        ("text,label\na,x\n".encode("utf-16"), "byte 0: not UTF-8; .*iconv -f UTF-16 -t UTF-8"),
-        ("text,label\nGrüße \x81,a\n".encode("latin-1"), "iconv -f "),
-    ],
-)
-def test_a_file_in_another_encoding_is_refused_with_what_converts_it(tmp_path, content, message):
-    with pytest.raises(DataError, match=message):
-        read_table(write(tmp_path, "x.csv", content))
 
 
 def test_the_columns_are_those_of_all_rows(tmp_path):

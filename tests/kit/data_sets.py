@@ -4,6 +4,7 @@ What loads TensorFlow is imported where it is used: the process that deals the t
 """
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -45,9 +46,12 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def prepare_config(corpus):
-    """Returns a configuration for the small corpus, which each test changes as it needs."""
+    """Returns a configuration for the small corpus or a text, which each test changes as it needs."""
 
-    def make(output_dir, **changes):
+    def make(output_dir, text=None, **changes):
+        if text is not None:
+            changes["input_files"] = f"{output_dir}.text"
+            Path(changes["input_files"]).write_text(text, encoding="utf-8")
         if isinstance(changes.get("input_files"), str):
             changes["input_files"] = (changes["input_files"],)
         return config_of(corpus, output_dir, **changes)

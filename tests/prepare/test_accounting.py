@@ -21,9 +21,7 @@ def lower_cased(documents, sentences=30):
 
 
 def made(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
-    changes = {"shard_mb": 1.0, "eval_fraction": 0.2} | changes
-    return prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
+    return prepare(prepare_config(tmp_path / "out", text, **{"shard_mb": 1.0, "eval_fraction": 0.2} | changes))
 
 
 def adds_up(manifest):

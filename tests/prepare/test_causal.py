@@ -105,8 +105,7 @@ def test_paragraphs_have_the_tokens_of_each_by_itself(byte_pair_tokenizers, text
 
 def test_labels_are_the_text(causal_config, tmp_path):
     documents = [f"Document {number} begins. {'the model reads ' * (number % 7)}end." for number in range(60)]
-    (tmp_path / "text").write_text("\n\n".join(documents), encoding="utf-8")
-    labels_are(documents, causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), **ONE_SHARD))
+    labels_are(documents, causal_config(tmp_path / "out", text="\n\n".join(documents), **ONE_SHARD))
 
 
 def test_white_space_stays_in_verbatim_documents(causal_config, tmp_path):
@@ -148,8 +147,7 @@ def labels_are(documents, config):
 
 def test_manifest_accounts_for_every_token(causal_config, tmp_path, capsys):
     text = corpora.text(30) + "\n" + corpora.text(20)
-    (tmp_path / "text").write_text(text)
-    made = prepare(causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), heldout_window=0))
+    made = prepare(causal_config(tmp_path / "out", text=text, heldout_window=0))
     assert (made.objective, made.masking, made.max_predictions_per_seq) == ("causal", None, None)
     assert (made.tokenizer_type, made.tokenizer_file, made.normalization) == ("bpe", "tokenizer.json", "none")
     assert not made.lower_case
@@ -198,8 +196,7 @@ SHORT = {"max_seq_length": 2048, "eval_fraction": 0.01, "seed": 2, "min_tokens_u
     ],
 )
 def test_text_that_is_too_short_is_refused(causal_config, tmp_path, changes, words):
-    (tmp_path / "text").write_text(corpora.text(60))
-    refused(causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), shard_mb=1.0, **changes), words)
+    refused(causal_config(tmp_path / "out", text=corpora.text(60), shard_mb=1.0, **changes), words)
     assert not (tmp_path / "out").exists()
 
 

@@ -23,8 +23,7 @@ def config(**changes):
 def test_factors_are_those_that_the_flags_give(prepare_config, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     text = "\n\n".join(corpora.text(1, seed, 1 + seed % 3) for seed in range(1200))
-    (tmp_path / "text").write_text(text)
-    changes = {"input_files": str(tmp_path / "text"), "max_seq_length": 128, "shard_mb": 1.0, "eval_fraction": 0.0}
+    changes = {"text": text, "max_seq_length": 128, "shard_mb": 1.0, "eval_fraction": 0.0}
     prepare(prepare_config(tmp_path / "padded", **changes))
     (line,) = [line for line in caplog.messages if "padding;" in line]
     share, packed, most, cut, buckets = re.fullmatch(

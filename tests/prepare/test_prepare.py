@@ -137,9 +137,7 @@ def refused(config, match):
 
 @pytest.mark.parametrize("documents", [2, 3, 7, 50])
 def test_a_small_corpus_has_a_document_in_each_split(prepare_config, tmp_path, documents):
-    (tmp_path / "text").write_text(corpora.text(documents), encoding="utf-8")
-    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.001)
-    manifest = prepare(config)
+    manifest = prepare(prepare_config(tmp_path / "out", corpora.text(documents), eval_fraction=0.001))
     assert manifest.examples("train") > 0
     assert manifest.examples("eval") > 0
     assert manifest.documents == documents
@@ -209,14 +207,9 @@ def test_interrupt_while_files_are_moved_comes_too_late(prepare_config, tmp_path
 
 
 def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
-    (tmp_path / "text").write_text(corpora.text(1))
-    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.0, shard_mb=1.0)
-    prepare(config)
+    prepare(prepare_config(tmp_path / "out", corpora.text(1), eval_fraction=0.0, shard_mb=1.0))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "chunks" in line]
-    assert line.endswith(
-        ": 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
-        "--shard_mb, or --document_separator=file if that is what parts the text"
-    )
+    assert ": 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents" in line
     assert {label for record in examples(tmp_path / "out") for label in record["next_sentence_labels"]} == {0}
 
 

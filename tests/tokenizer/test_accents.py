@@ -7,7 +7,7 @@ import pytest
 
 from tests.kit import corpora
 from tests.tokenizer.test_normalization import texts
-from tftrain.data.manifest import NAME, read_manifest
+from tftrain.data.manifest import NAME
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
@@ -29,10 +29,8 @@ LANGUAGES = {
 
 
 def prepared(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
     changes = {"vocab_file": None, "vocab_size": 250, "eval_fraction": 0.0} | changes
-    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
-    return read_manifest(str(tmp_path / "out"))
+    return prepare(prepare_config(tmp_path / "out", text, **changes))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

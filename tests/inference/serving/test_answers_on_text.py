@@ -28,40 +28,26 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 __all__ = ["sentencepiece"]
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-LONG = " ".join(files.WORDS * 4)
+LONG, TH = " ".join(files.WORDS * 4), "\u0e01\u0e02"
 # Questions and contexts; no context is in the vocabulary as a whole.
-EXAMPLES = [
-    ("which type", "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."),
-    ("key?", LONG),
-    ("", "value"),
-    ("which shape", ""),
-    ("which shape", " \u00a0\t\n\u3000"),
-    ("\u0e01\u0e02" * 60, "key " + "\u0e01\u0e02" * 80 + " map"),
-    ("name", "\u200b\x07\ufeff\x00"),
-    ("name, type and shape of all keys " * 4, f"{LONG}. {LONG}"),
-    (
-        "Caf\u00e9 cafe\u0301?",
-        "Le caf\u00e9, cafe\u0301 na\u00efve \u00c5ngstro\u0308m \u1e69 s\u0323\u0307 \u01d5ber.",
-    ),
-    ("\u6771\u4eac", "\u6771\u4eac\u306fgood\u3067\u3059\u3002\uff21\uff22\uff11\uf900\u3400 \u4e00path\u4e8c"),
-    (
-        "\ud55c",
-        "\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab key \u0939\u093f\u0928\u094d\u0926\u0940 \u0e01\u0e33\u0e49\u0e01",
-    ),
-    (
-        "\U0001f600",
-        "a\U0001f600b \U0001f468\u200d\U0001f469\u200d\U0001f467 good\u00a0bad\u2009\u2028path\u202f\u1680key",
-    ),
-    (
-        "a",
-        "co\u00adop\x07name \u202eerror\u202c \x85\x1c x\ufffdy \ue000 _under_score_ 3\u00bd \u00b2 \u2167 \U0001d7d8",
-    ),
-    (
-        "\u0130I",
-        "\u0130stanbul \u00df \u03a3\u03c2 \ufb01le \u1f80 \u212b \U00010400\U0001d15e \u0344 \U00020000\U0002f800",
-    ),
-    ("b", "x" * 120 + " key " + "\u0e01" * 130),
-]
+PAIRS = (
+    "which type|The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'.",
+    f"key?|{LONG}",
+    "|value",
+    "which shape|",
+    "which shape| \u00a0\t\n\u3000",
+    f"{TH * 60}|key {TH * 80} map",
+    "name|\u200b\x07\ufeff\x00",
+    f"{'name, type and shape of all keys ' * 4}|{LONG}. {LONG}",
+    "Caf\u00e9 cafe\u0301?|Le caf\u00e9, cafe\u0301 na\u00efve \u00c5ngstro\u0308m \u1e69 s\u0323\u0307 \u01d5ber.",
+    "\u6771\u4eac|\u6771\u4eac\u306fgood\u3067\u3059\u3002\uff21\uff22\uff11\uf900\u3400 \u4e00path\u4e8c",
+    "\ud55c|\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab key \u0939\u093f\u0928\u094d\u0926\u0940 \u0e01\u0e33\u0e49\u0e01",
+    "\U0001f600|a\U0001f600b \U0001f468\u200d\U0001f469\u200d\U0001f467 good\u00a0bad\u2009\u2028path\u202f\u1680key",
+    "a|co\u00adop\x07name \u202eerror\u202c \x85\x1c x\ufffdy \ue000 _under_score_ 3\u00bd \u00b2 \u2167 \U0001d7d8",
+    "\u0130I|\u0130stanbul \u00df \u03a3\u03c2 \ufb01le \u1f80 \u212b \U00010400\U0001d15e \u0344 \U00020000\U0002f800",
+    f"b|{'x' * 120} key {TH[0] * 130}",
+)
+EXAMPLES = [tuple(each.split("|")) for each in PAIRS]
 # What a server does. The packages that it must not need can't be imported.
 BARE = """
 import sys
