@@ -161,29 +161,29 @@ def test_questions_are_nested_or_rows_and_may_have_no_answer(tmp_path, content):
     assert read_json(tmp_path, json.dumps(content)) == [("1", *answer)]
 
 
+def damaged(**entry):
+    return nested(**{"answers": [ANSWER], **entry})
+
+
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    ("content", "message"),
     [
-        ({"id": None}, "no id"),
-        ({"id": 107.5}, "question 1: id is 107.5; expected a text or a whole number"),
-        ({"is_impossible": "yes"}, "question 1: is_impossible is 'yes'; expected true or false"),
-        ({"answers": [{"text": "path", "answer_start": True}]}, "answer_start is True; expected a whole number"),
-        ({"answers": {"text": ["a", "path"], "answer_start": [2]}}, "2 texts of answers and 1 of answer_start"),
-        ({"answers": None}, "question 1: no answers"),
-        ({"question": ["q"]}, r"question is \['q'\]; expected a text"),
-    ],
-)
-def test_a_field_that_is_missing_or_of_another_type_is_named_with_its_value(tmp_path, entry, message):
-    with pytest.raises(DataError, match=message):
-        read_json(tmp_path, json.dumps(nested(**{"answers": [ANSWER], **entry})))
-    twice = nested(answers=[ANSWER])["data"] * 2
-    for content, fault in (
         ({}, "no data"),
         ({"data": [{"paragraphs": [{}]}]}, "no context"),
-        (twice, "for the second time"),
-    ):
-        with pytest.raises(DataError, match=fault):
-            read_json(tmp_path, json.dumps(content))
+        (damaged()["data"] * 2, "for the second time"),
+        (damaged(id=None), "no id"),
+        (damaged(id=107.5), "question 1: id is 107.5; expected a text or a whole number"),
+        (damaged(is_impossible="yes"), "question 1: is_impossible is 'yes'; expected true or false"),
+        (damaged(answers=[{"text": "path", "answer_start": True}]), "answer_start is True; expected a whole number"),
+        (damaged(answers=[{"text": "path", "answer_start": 3}]), "but at character 3 the context"),
+        (damaged(answers={"text": ["a", "path"], "answer_start": [2]}), "2 texts of answers and 1 of answer_start"),
+        (damaged(answers=None), "question 1: no answers"),
+        (damaged(question=["q"]), r"question is \['q'\]; expected a text"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_field_and_its_value(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read_json(tmp_path, json.dumps(content))
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
