@@ -134,15 +134,6 @@ def test_a_question_may_have_no_answer(capsys):
     assert none["n_best"][1:] == some["n_best"][:19]
 
 
-def test_a_vector_has_length_1_and_the_cosine_of_a_pair_is_their_product(data, tmp_path):
-    config = configured(data["embedding"], f"--output_dir={tmp_path}")
-    model = trained_model.with_weights(TrainedWeights(config, make_task(config, Mesh())))
-    reader = reader_of(model, 16, None, 5)
-    _, (first, second, pair) = TaskPredictions(model, reader, 2)([("key",), ("list map",), ("key", "list map")])
-    assert np.linalg.norm(first["embedding"]) == pytest.approx(1, abs=1e-5)
-    assert pair["prediction"] == pytest.approx(np.dot(first["embedding"], second["embedding"]), abs=1e-5)
-
-
 def test_weights_without_the_classifier_are_refused():
     weights = open_weights(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_bert_classes'}").place)
     with pytest.raises(FormatError, match=r"no classifier, which a model for classification has; expected weights"):

@@ -56,14 +56,6 @@ def test_sums_equal_numpy(example_weights):
         assert_close(actual, reference, rtol=1e-6, what=name)
 
 
-def test_right_predictions_are_counted_right():
-    batch = small_batch()
-    right = LossTerms(tf.zeros([5, 4]), tf.ones([5, 4]), 10 * tf.one_hot(batch["next_sentence_labels"], 2))
-    sums = batch_sums(right, batch)
-    assert sums.mlm_correct == sums.mlm_weight
-    assert sums.nsp_correct == sums.examples
-
-
 def test_labels_may_have_a_last_axis_of_one():
     found, batch = comparison(), small_batch()
     column = batch | {"next_sentence_labels": batch["next_sentence_labels"][:, None]}

@@ -6,14 +6,12 @@ import logging
 import pytest
 
 from tests.kit import corpora
-from tests.tokenizer.test_normalization import texts
 from tftrain.data.manifest import NAME
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
 from tftrain.tokenizer.normalization import BertNormalizer
 from tftrain.tokenizer.vocabulary import read_vocabulary
-from tftrain.tokenizer.words import count_words, strip_accents
 
 # A text of each language, and letters of it that lose a mark, or are decomposed, where accents are stripped.
 LANGUAGES = {
@@ -103,13 +101,6 @@ def test_accents_of_a_given_vocabulary(prepare_config, tmp_path, beside, flag, s
     text = "й text. The model reads.\n\nй data."
     manifest = prepared(prepare_config, tmp_path, text, vocab_file=str(vocab), vocab_size=None, strip_accents=flag)
     assert manifest.strip_accents is strips
-
-
-def test_stripping_counted_words_is_counting_stripped_words():
-    lines = [*texts(3000), *(text for text, _ in LANGUAGES.values())]
-    for lower_case in (True, False):
-        kept = count_words(lines, "wordpiece", lower_case, strip_accents=False)
-        assert strip_accents(kept) == count_words(lines, "wordpiece", lower_case, strip_accents=True) != kept
 
 
 def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path):
