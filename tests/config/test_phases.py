@@ -77,9 +77,7 @@ def test_other_data_of_a_phase_takes_the_place_of_that_of_the_run():
 
 def test_resolved_phases_mean_the_same_after_a_change_of_the_file(tmp_path):
     file = tmp_path / "phases"
-    file.write_text(
-        "# short, then long\nuntil_samples=9   max_seq_length=16 # 16\n\nmax_seq_length=32 batch_rampup=4:4:8\n"
-    )
+    file.write_text("# short\nuntil_samples=9   max_seq_length=16 # 16\n\nmax_seq_length=32 batch_rampup=4:4:8\n")
     config = of(str(file), global_batch_size=8, micro_batch_size=2).resolve(2)
     file.unlink()
     first, second = config.phases
@@ -94,9 +92,8 @@ def test_resolved_phases_mean_the_same_after_a_change_of_the_file(tmp_path):
 
 
 def test_an_end_in_tokens_is_that_of_the_first_update_that_reaches_it():
-    line = timeline(
-        "until_tokens=100 max_seq_length=8; until_tokens=164 max_seq_length=16; max_seq_length=16", global_batch_size=3
-    )
+    text = "until_tokens=100 max_seq_length=8; until_tokens=164 max_seq_length=16; max_seq_length=16"
+    line = timeline(text, global_batch_size=3)
     assert line.begins == (0, 15, 18)
     assert [line.tokens(samples) for samples in (15, 18, 20)] == [120, 168, 200]
 
@@ -119,6 +116,5 @@ def test_other_lines_are_refused(text, message):
 
 def test_what_is_wrong_in_all_phases_is_said_once_and_of_the_run():
     config = of("until_samples=5; max_seq_length=16", learning_rate=-1.0)
-    assert [str(each) for each in config.problems(1) if each.flag == "learning_rate"] == [
-        "--learning_rate=-1.0: expected a number above 0"
-    ]
+    (problem,) = (each for each in config.problems(1) if each.flag == "learning_rate")
+    assert str(problem) == "--learning_rate=-1.0: expected a number above 0"

@@ -18,12 +18,8 @@ def names(config):
 
 
 RUN, PREPARE = names(TrainConfig()), names(PrepareConfig())
-MEANT = {
-    "precison": ["precision"],
-    "nosplit_opt_states": ["nosplit_opt_state"],
-    "no_checkpoint_async": ["nocheckpoint_async"],
-    "ouput_dir": ["output_dir"],
-}
+MEANT = {"precison": ["precision"], "ouput_dir": ["output_dir"], "nosplit_opt_states": ["nosplit_opt_state"]}
+MEANT["no_checkpoint_async"] = ["nocheckpoint_async"]
 UNCERTAIN = ("noise", "foo", "", "gpu", "steps_per_print", "rate", "dir", "size", "model", "max", "nocolor", "type")
 
 

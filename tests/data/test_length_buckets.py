@@ -68,9 +68,8 @@ def test_few_batches_have_examples_of_two_lengths(size, epochs, most):
 
 def test_batches_come_in_another_order_in_each_epoch_and_lengths_take_turns():
     buckets = LengthBuckets(Lengths(WINDOW * 4), 1, LENGTHS, 4)
-    first, second = (
-        [int(buckets.bucket(epoch * WINDOW * 4 + 4 * number)) for number in range(WINDOW)] for epoch in (0, 1)
-    )
+    starts = 4 * np.arange(WINDOW)
+    first, second = ([int(buckets.bucket(epoch * WINDOW * 4 + each)) for each in starts] for epoch in (0, 1))
     assert first != second
     assert first != sorted(first)
 
@@ -94,13 +93,8 @@ def batches_of(data, first=0, size=6, start=0, stop=6):
 
 def padded(batch, like):
     """Returns a cut batch with padding again."""
-    widths = {name: value.shape[1:] for name, value in like.items()}
-    return {
-        name: np.pad(
-            value, [(0, 0), *((0, whole - now) for whole, now in zip(widths[name], value.shape[1:], strict=True))]
-        )
-        for name, value in batch.items()
-    }
+    sizes = {name: zip(like[name].shape, value.shape, strict=True) for name, value in batch.items()}
+    return {name: np.pad(value, [(0, whole - now) for whole, now in sizes[name]]) for name, value in batch.items()}
 
 
 def test_cut_batches_are_the_padded_ones(data):

@@ -258,9 +258,8 @@ def test_message_of_a_bad_value_is_the_whole_line(tmp_path, name):
     bad = corpora.serialize(features | {"next_sentence_labels": [2]})
     path = corpora.write_tfrecords(tmp_path / name, [good, bad])
     data = DataConfig(train_files=path.replace("[", "[[]"))
-    assert str(failure(source_of(data), data)) == (
-        f"{path}: byte {len(good) + 16}: next_sentence_labels is neither 0 nor 1; expected one of them"
-    )
+    line = "next_sentence_labels is neither 0 nor 1; expected one of them"
+    assert str(failure(source_of(data), data)) == f"{path}: byte {len(good) + 16}: {line}"
 
 
 def test_message_of_a_damaged_record_is_the_whole_line(tmp_path):
@@ -271,10 +270,9 @@ def test_message_of_a_damaged_record_is_the_whole_line(tmp_path):
     with open(path, "r+b") as file:
         file.seek(size + 20)
         file.write(b"\x00\x01")
-    assert str(failure(source, data)) == (
-        f"{path}: byte {size}: the record's checksum does not fit its {size - 16} bytes: the file is damaged; copy or "
-        "prepare it again"
-    )
+    line = "the file is damaged; copy or prepare it again"
+    found = str(failure(source, data))
+    assert found == f"{path}: byte {size}: the record's checksum does not fit its {size - 16} bytes: {line}"
 
 
 def test_missing_eval_files_are_named(tmp_path):

@@ -142,11 +142,8 @@ def test_train_split_may_be_empty_only_for_evaluation(prepared, tmp_path):
 
 def test_evaluation_needs_a_held_out_split(prepared, standard, tmp_path):
     folder = without(read_manifest(prepared), "eval", tmp_path)
-    for run, flags in (
-        ({"mode": "evaluate"}, (["data_dir"], ["eval_files"])),
-        ({"eval_every": 5}, (["eval_every"], ["eval_every"])),
-        ({}, ([], [])),
-    ):
+    expected = (["data_dir"], ["eval_files"]), (["eval_every"], ["eval_every"]), ([], [])
+    for run, flags in zip(({"mode": "evaluate"}, {"eval_every": 5}, {}), expected, strict=True):
         assert flags_of(problems(config(run=run, data_dir=folder))) == flags[0]
         assert flags_of(problems(config({"vocab_size": 100}, run=run, train_files=standard))) == flags[1]
         assert problems(config(run=run, data_dir=prepared)) == []
@@ -167,9 +164,8 @@ def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, va
     wrong = {"masked_lm_prob": value, "max_seq_length": -5, "max_predictions_per_seq": -1}
     model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
     for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}, {}):
-        assert "type_vocab_size" in flags_of(
-            problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
-        )
+        found = problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
+        assert "type_vocab_size" in flags_of(found)
     assert problems(config(synthetic_data=True, masked_lm_prob=value)) == []
 
 

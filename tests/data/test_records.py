@@ -45,10 +45,8 @@ def test_we_read_what_tensorflow_writes_in_any_order(tmp_path, shard):
     found = RecordSet([shard, other])
     assert found.place(2) == f"{shard}: byte {begin_of(2)}"
     assert found.counts == [5, 1]
-    assert [found.read(number) for number in (5, 2, 0, 4, 1, 3)] == [
-        b"of another file",
-        *(PAYLOADS[i] for i in (2, 0, 4, 1, 3)),
-    ]
+    numbers = (5, 2, 0, 4, 1, 3)
+    assert [found.read(number) for number in numbers] == [[*PAYLOADS, b"of another file"][n] for n in numbers]
 
 
 def test_index_is_written_beside_a_scanned_file_and_equals_the_scan(shard):
@@ -232,10 +230,8 @@ def test_decodes_what_tensorflow_writes():
 def test_tensorflow_decodes_what_we_write():
     _, features = standard_example(np.random.default_rng(1))
     example = tf.train.Example.FromString(encode(features))
-    assert {
-        name: list(kind.int64_list.value) or list(kind.float_list.value)
-        for name, kind in example.features.feature.items()
-    } == features
+    found = example.features.feature.items()
+    assert {name: list(kind.int64_list.value) or list(kind.float_list.value) for name, kind in found} == features
 
 
 def test_large_integers_survive_and_the_order_of_the_features_changes_nothing():

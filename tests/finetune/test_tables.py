@@ -55,10 +55,8 @@ def test_formats_give_the_same_rows(tmp_path, name, text, rows):
 
 def test_a_field_of_csv_may_have_lines(tmp_path):
     path = write(tmp_path, "x.csv", 'text,label\n"one\ntwo",a\nthree,b\n')
-    assert [(row.place, row.values["text"]) for row in read_table(path)] == [
-        (f"{path}, line 3", "one\ntwo"),
-        (f"{path}, line 4", "three"),
-    ]
+    found = {row.place: row.values["text"] for row in read_table(path)}
+    assert found == {f"{path}, line 3": "one\ntwo", f"{path}, line 4": "three"}
 
 
 def test_columns_without_a_header_are_numbers(tmp_path):
@@ -268,10 +266,8 @@ def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
         read_split(config, "train")
     config = dataclasses.replace(config, fine_tuning=dataclasses.replace(settings, skip_bad_rows=True))
     assert [each.label for each in read_split(config, "train", reports=True)] == ["x", "y", "y"]
-    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
-        "1 damaged lines are left out, 4 are read",
-        "1 damaged lines are left out, 3 are read",
-    ]
+    messages = [message.rpartition(": ")[2] for message in caplog.messages]
+    assert messages == [f"1 damaged lines are left out, {count} are read" for count in (4, 3)]
 
 
 def test_examples_have_the_names_of_the_model(caplog):

@@ -120,12 +120,8 @@ def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
 
     def generated(temperature=0.0, top_p=1.0, seed=0):
         settings = {"temperature": tf.constant(temperature), "top_p": tf.constant(top_p), "seed": tf.constant(seed)}
-        found = generate(
-            input_ids=tf.constant(ids + (np.arange(4) >= lengths[:, None])),
-            lengths=tf.constant(lengths),
-            max_new_tokens=tf.constant(most),
-            **settings,
-        )
+        settings |= {"lengths": tf.constant(lengths), "max_new_tokens": tf.constant(most)}
+        found = generate(input_ids=tf.constant(ids + (np.arange(4) >= lengths[:, None])), **settings)
         return found["output_ids"].numpy(), found["lengths"].numpy()
 
     tokens, counts = generated()

@@ -82,10 +82,8 @@ def test_predictions_are_those_of_training(data, name, tmp_path):
 def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_path):
     vocabulary = files.write_vocabulary(tmp_path / "vocabulary")
     draw = np.random.default_rng(3)
-    rows = [
-        {"text": str(draw.choice(files.WORDS)), "text_pair": " ".join(draw.choice(files.WORDS, 14)), "label": n % 3}
-        for n in range(12)
-    ]
+    words = [[str(draw.choice(files.WORDS)), " ".join(draw.choice(files.WORDS, 14))] for _ in range(12)]
+    rows = [{"text": one, "text_pair": two, "label": number % 3} for number, (one, two) in enumerate(words)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = (
         *("--task=classification", "--text_pair_column=text_pair", f"--train_file={tmp_path}/pairs.jsonl"),

@@ -15,9 +15,8 @@ PARAGRAPH = "the model reads text and learns which word is missing from its data
 
 def lower_cased(documents, sentences=30):
     """Returns text without capitals, one long paragraph for each document."""
-    return "\n\n".join(
-        corpora.text(1, seed=number, sentences=sentences).lower().replace("\n", " ") for number in range(documents)
-    )
+    texts = (corpora.text(1, seed=number, sentences=sentences) for number in range(documents))
+    return "\n\n".join(text.lower().replace("\n", " ") for text in texts)
 
 
 def made(prepare_config, tmp_path, text, **changes):
@@ -57,12 +56,8 @@ def test_examples_hold_the_tokens_of_the_text(prepare_config, tmp_path):
     documents = [" ".join(extra[begin : begin + 100]) for begin in range(0, 3000, 100)]
     vocab = corpora.vocab_file(tmp_path / "vocab", extra)
     manifest = made(prepare_config, tmp_path, "\n\n".join(documents), vocab_file=str(vocab), deduplicate="none")
-    found = {
-        token
-        for split in ("train", "eval")
-        for record in examples(tmp_path / "out", split)
-        for token in record["input_ids"]
-    }
+    records = examples(tmp_path / "out") + examples(tmp_path / "out", "eval")
+    found = {token for record in records for token in record["input_ids"]}
     assert len(found - {2, 3}) == 3000 == manifest.tokens_in_examples == manifest.tokens_read
 
 

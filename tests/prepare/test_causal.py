@@ -120,9 +120,8 @@ def test_white_space_stays_in_verbatim_documents(causal_config, tmp_path):
     body = "".join(f"    value_{number} = value_{number - 1} + 1\n" for number in range(80))
     documents = [f"def first():\n{body}", f"def second():\n{body}", *(f"a = {number}\n" for number in range(40))]
     (tmp_path / "copied.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
-    labels_are(
-        [each.rstrip("\n") for each in documents if "second" not in each], causal_config(tmp_path / "2", **changes)
-    )
+    expected = [each.rstrip("\n") for each in documents if "second" not in each]
+    labels_are(expected, causal_config(tmp_path / "2", **changes))
 
 
 ONE_SHARD = {"eval_fraction": 0.0, "shard_mb": 1.0, "max_seq_length": 16}

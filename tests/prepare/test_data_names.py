@@ -202,6 +202,4 @@ def test_ids_of_other_types_are_text_or_whole_numbers(tmp_path, kind):
 
 def test_what_is_divided_is_said_once():
     (line,) = sources.Notes([], ["a.txt", "a.txt", "b.txt"]).words()
-    assert line.startswith(
-        "a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64"
-    )
+    assert line.startswith("a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end")

@@ -85,9 +85,7 @@ def test_different_windows_have_different_hashes():
     assert not among(hashes, np.zeros(0, np.uint64)).any()
 
 
-REPEATED = (
-    "the model reads text and learns which word is missing from its data while long batches pass through every layer"
-)
+REPEATED = "the model reads text and learns which word is missing from its data while batches pass through every layer"
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +127,12 @@ def test_no_held_out_window_is_in_training(prepare_config, tmp_path, caplog, rep
 
 def windows_in(manifest):
     """Returns the windows of 13 tokens of the held-out and the training records, without special tokens inside."""
-    return [
-        {
-            window
-            for record in examples(manifest.folder, split)
-            for window in zip(*(record["input_ids"][place:] for place in range(13)), strict=False)
-            if min(window) > 4
-        }
-        for split in ("eval", "train")
-    ]
+    windows = []
+    for split in ("eval", "train"):
+        ids = [record["input_ids"] for record in examples(manifest.folder, split)]
+        found = (window for row in ids for window in zip(*(row[place:] for place in range(13)), strict=False))
+        windows.append({window for window in found if min(window) > 4})
+    return windows
 
 
 def test_held_out_text_that_is_all_in_training_is_named(prepare_config, tmp_path):

@@ -79,9 +79,8 @@ def folders(prepare_config, texts, tmp_path_factory):
 def examples_of(record):
     """Returns the examples of a packed record: tokens, start of the second segment, label."""
     ends = np.cumsum(record["sequence_lengths"])
-    tokens = [
-        tuple(record["input_ids"][end - size : end]) for size, end in zip(record["sequence_lengths"], ends, strict=True)
-    ]
+    parts = np.split(np.array(record["input_ids"]), ends[:-1])
+    tokens = [tuple(part.tolist()) for part in parts]
     return list(zip(tokens, record["second_segment_start"], record["next_sentence_labels"], strict=True))
 
 

@@ -67,9 +67,8 @@ def test_manifest_says_what_is_there(prepared):
     for split, shards in manifest.splits.items():
         assert manifest.examples(split) == len(examples(prepared, split))
         for shard in shards:
-            np.testing.assert_array_equal(
-                np.load(manifest.path(shard.file) + ".index"), scan(manifest.path(shard.file))
-            )
+            path = manifest.path(shard.file)
+            np.testing.assert_array_equal(np.load(path + ".index"), scan(path))
     listed = {shard.file for shards in manifest.splits.values() for shard in shards}
     assert set(os.listdir(prepared)) == {"manifest.json", "vocab.txt", *listed, *(name + ".index" for name in listed)}
     # A word a token, but for four words in two or three pieces and the full stops.
@@ -98,16 +97,14 @@ def test_seed_changes_split_and_pairs(prepare_config, prepared, tmp_path):
 
 def test_sentencepiece_end_to_end(prepare_config, tmp_path):
     made = prepare(prepare_config(tmp_path / "a", tokenizer_type="sentencepiece", vocab_file=None, vocab_size=64))
-    assert made.vocab_size == 64
-    assert made.tokenizer_file == "sentencepiece.model"
+    assert (made.vocab_size, made.tokenizer_file, made.normalization) == (64, "sentencepiece.model", "nfkc")
     vocabulary = read_vocabulary(made.path("vocab.txt"), "sentencepiece")
     ids = examples(tmp_path / "a", "eval")[0]["input_ids"]
     text = "".join(vocabulary.tokens[number] for number in ids)
     words = text.replace("[CLS]", "").replace("[SEP]", "").replace(".", "").strip("\u2581").split("\u2581")
     assert np.mean([word in corpora.WORDS for word in words]) > 0.8
-    again = prepare(
-        prepare_config(tmp_path / "b", tokenizer_type="sentencepiece", vocab_file=made.path("sentencepiece.model"))
-    )
+    changes = {"tokenizer_type": "sentencepiece", "vocab_file": made.path("sentencepiece.model")}
+    again = prepare(prepare_config(tmp_path / "b", **changes))
     assert msgspec.structs.replace(again, folder=made.folder) == made
 
 

@@ -175,7 +175,7 @@ MORE = {"text": 2, "one a file": 3, "jsonl in parts": 1, "dataset": 1}
 def test_every_form_gives_the_same_bytes_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 2000)
     # Each document is one paragraph, so the separator changes nothing.
-    documents = [text.replace("\n", " ") for text in corpora.text(90, seed=5).strip().split("\n\n")]
+    documents = [text.replace("\n", " ") for text in corpora.text(60, seed=5).strip().split("\n\n")]
     files = forms(documents) | {"one a file": one_a_file(documents)}
     prepared = {}
     for form, count in workers.items():

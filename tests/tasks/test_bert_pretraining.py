@@ -5,17 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.kit.runs import configured
-from tests.model.samples import (
-    LossSums,
-    assert_close,
-    batch_sums,
-    dropout_key,
-    loss_sums,
-    rows,
-    small_batch,
-    small_config,
-    small_model,
-)
+from tests.model import samples
+from tests.model.samples import LossSums, assert_close, batch_sums, small_batch
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
@@ -76,14 +67,14 @@ def test_unused_slots_and_weightless_examples_have_no_gradient():
 
 
 def test_sums_and_gradients_of_micro_batches_add_up_to_those_of_the_batch():
-    config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model, batch = small_model(config), small_batch(samples=6)
+    config = samples.small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model, batch = samples.small_model(config), small_batch(samples=6)
     variables = model.named_variables()
 
     def sums_and_gradients(first, last):
-        part = rows(batch, first, last)
+        part = samples.rows(batch, first, last)
         with tf.GradientTape() as tape:
-            sums = loss_sums(model, part, dropout_key(first_sample=first))
+            sums = samples.loss_sums(model, part, samples.dropout_key(first_sample=first))
             loss = sums.mlm_sum + sums.nsp_sum
         return [*sums, *tape.gradient(loss, list(variables.values()))]
 
@@ -111,9 +102,8 @@ def test_the_loss_is_that_of_its_own_weights():
     config = configured("--global_batch_size=6", "--output_dir=unused")
     task, batch = make_task(config, Mesh()), next(iter(batches_of(config, 6)))
     sums = task.compute(batch)
-    np.testing.assert_allclose(
-        task.loss(sums, task.loss_weights(batch)), task.mean_values(task.vector(sums).numpy())["loss"], rtol=1e-6
-    )
+    expected = task.mean_values(task.vector(sums).numpy())["loss"]
+    np.testing.assert_allclose(task.loss(sums, task.loss_weights(batch)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("flags", [(), ("--norm_position=pre", "--activation=geglu")])
@@ -123,7 +113,7 @@ def test_parts_one_after_the_other_are_the_model(flags):
     layers = config.model.num_hidden_layers
     cuts = [(), *((layer,) for layer in range(layers)), ()]
     parts = [ModelPart(blocks, place == 0, place == len(cuts) - 1) for place, blocks in enumerate(cuts)]
-    for key in (None, dropout_key()):
+    for key in (None, samples.dropout_key()):
         x = None
         for part in parts:
             x = make_task(config, Mesh(), part).run_part(part, x, batch, key)

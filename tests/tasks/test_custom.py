@@ -237,9 +237,8 @@ def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
     flags = [*SMALL, "--task=choices:Choices", "--eval_every=2", f"--output_dir={tmp_path}", *layout.split()]
     run_ranks(2, ["-c", program, *flags])
     for name in ("loss", "choice_accuracy", "eval_choice_loss", "eval_mean_reciprocal_rank"):
-        np.testing.assert_allclose(
-            values(read_rows(tmp_path), name), values(read_rows(alone), name), rtol=1e-6, err_msg=name
-        )
+        found, expected = (values(read_rows(folder), name) for folder in (tmp_path, alone))
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
 
 
 @pytest.fixture

@@ -22,14 +22,8 @@ from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
 
 SMALL = (
-    "--num_hidden_layers=2",
-    "--hidden_size=32",
-    "--num_attention_heads=2",
-    "--optimizer=adamw",
-    "--learning_rate=0.003",
-    "--initializer_range=0.1",
-    "--log_every=1",
-    "--global_batch_size=8",
+    *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--optimizer=adamw"),
+    *("--learning_rate=0.003", "--initializer_range=0.1", "--log_every=1", "--global_batch_size=8"),
 )
 OUTPUT_SHAPES = {  # of 16 tokens
     "classification": (2,),

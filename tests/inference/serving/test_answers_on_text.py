@@ -131,9 +131,8 @@ def test_answers_are_those_of_predict(common):
     examples = [*EXAMPLES, *random_examples(40)]
     found = answer(function, examples)
     assert_equal(found, model, examples)
-    assert [each[1] for each, end in zip(EXAMPLES, found["end"], strict=False) if end == 0] == [
-        context for _, context in EXAMPLES if not context.strip(" \u00a0\t\n\u3000\u200b\x07\ufeff\x00")
-    ]
+    without = [context for (_, context), end in zip(EXAMPLES, found["end"], strict=False) if end == 0]
+    assert without == [each for _, each in EXAMPLES if not each.strip(" \u00a0\t\n\u3000\u200b\x07\ufeff\x00")]
     assert max(found["start"]) > 100, "an answer is in a later window"
 
 
@@ -175,9 +174,8 @@ def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     found = word_span_graph.WordSpanGraph(tokenizer_type)(tf.strings.unicode_decode(texts, "UTF-8"))
     expected = [(number, *span) for number, text in enumerate(texts) for span in word_spans(text, tokenizer_type)]
     assert list(zip(*(each.numpy().tolist() for each in found[1:]), strict=True)) == expected
-    assert [each.decode() for each in found.strings.numpy()] == [
-        texts[text][begin:end] for text, begin, end in expected
-    ]
+    strings = [each.decode() for each in found.strings.numpy()]
+    assert strings == [texts[text][begin:end] for text, begin, end in expected]
 
 
 @pytest.mark.parametrize(("length", "stride"), [(8, 1), (16, 5), (23, 4), (40, 99)])
@@ -210,10 +208,10 @@ def test_a_context_of_many_windows_is_read_part_by_part(monkeypatch):
     assert_equal(answer(traced(model), examples), model, examples)
 
 
-@pytest.mark.parametrize("variants", [(), pytest.param(("bf16", "int8"), marks=pytest.mark.nightly)])
-def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common, variants):
+@pytest.mark.nightly  # `test_task_signatures` has the same for one variant and few texts.
+def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
     models = {"fp32": common[0]}
-    for variant in variants:
+    for variant in ("bf16", "int8"):
         dtype, change = VARIANTS[variant]
         models[variant] = drawn(pieces(), dtype=dtype)
         if change:

@@ -40,6 +40,8 @@ for name, signature in (("classes", "classify"), ("tokens", "classify_tokens"), 
     if name == "classes":
         call("text", functions["classify_text"], text=["a bed", "c"])
         call("pair", functions["classify_pair"], text=["a bed", "c"], text_pair=["d", "e f"])
+    if name == "answers":
+        call("reply", functions["answer_text"], question=["a", "b"], context=["b c d e", "a bed sings " * 20])
 np.savez("found.npz", **outputs)
 """
 
@@ -54,9 +56,11 @@ def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
     assert "predictions with the same best class: 100.00%" in text
     for name, arrays in expected.items():
         if name != "classes":
-            source = ServedModel(load(fixture(name)), None, 5)
-            needed = {"tokens": "classify_tokens", "answers": "answer"}[name]
-            saved_model.write(tmp_path / name / "1", source, {needed: signatures(source)[needed]})
+            model = load(fixture(name))
+            source = ServedModel(model, TextGraph(model), 5)
+            needed = {"tokens": ("classify_tokens",), "answers": ("answer", "answer_text")}[name]
+            made = signatures(source)
+            saved_model.write(tmp_path / name / "1", source, {key: made[key] for key in needed})
         np.savez(tmp_path / f"{name}.npz", **token_features(arrays))
     assert (tmp_path / "classes/labels.txt").read_text() == "bad\nfine\ngood\n"
     subprocess.run([sys.executable, "-I", "-c", BARE], check=True, timeout=200, cwd=tmp_path)
@@ -69,6 +73,8 @@ def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
             rows, part = (slice(None), values[1:2]) if name == "classes" else (real, values[1:2, :11])
             np.testing.assert_allclose(found[f"{name}/{output}"][rows], values[rows], **CLOSE)
             np.testing.assert_allclose(found[f"part_{name}/{output}"], part, **CLOSE)
+    questions = [("a", "b c d e"), ("b", "a bed sings " * 20)]
+    assert found["reply/answer"].tolist() == predicted(model, questions, "prediction")
     assert found["text/classes"].tolist() == [["bad", "fine", "good"]] * 2
     model = load(fixture("classes"))
     for place, texts in (("text", [("a bed",), ("c",)]), ("pair", [("a bed", "d"), ("c", "e f")])):
@@ -85,9 +91,8 @@ def predicted(model, texts, key):
 def test_texts_in_the_graph_are_those_of_predict(task):
     """Texts and pairs, short, empty and too long, with weights that are drawn."""
     weights = Drawn(files.tokenizer())
-    weights.model = dataclasses.replace(
-        weights.model, task=task, labels=("x", "y") if task == "multi_label" else (), initializer_range=0.4
-    )
+    changes = {"task": task, "labels": ("x", "y") if task == "multi_label" else (), "initializer_range": 0.4}
+    weights.model = dataclasses.replace(weights.model, **changes)
     model = trained_model.with_weights(weights)
     made = signatures(ServedModel(model, TextGraph(model), 5))
     first, second = tf.constant(TEXTS), tf.constant(OTHERS)

@@ -36,12 +36,9 @@ def normalizers(request):
 def assert_same_words(normalizers, texts):
     normalizer, graph = normalizers
     found = tf.function(graph.words, autograph=False)(tf.constant(texts)).to_list()
-    different = [
-        (text, words, expected)
-        for text, words in zip(texts, found, strict=True)
-        if [word.decode() for word in words] != (expected := normalizer.words(text))
-    ]
-    assert different == []
+    expected = [normalizer.words(text) for text in texts]
+    decoded = [[word.decode() for word in words] for words in found]
+    assert [each for each in zip(texts, decoded, expected, strict=True) if each[1] != each[2]] == []
 
 
 def test_every_code_point_is_normalized_as_in_training(normalizers):
