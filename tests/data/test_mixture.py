@@ -11,13 +11,12 @@ import pytest
 
 from tests.data.test_pipeline import joined
 from tests.kit import corpora
+from tests.kit.data_sets import open_source, opened_data
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
-from tftrain.config.train import TrainConfig
-from tftrain.data import preflight
-from tftrain.data.mixture import Mixture, read_prepared
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.mixture import Mixture
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.prepare.preparation import prepare
 
 SEED = 5
@@ -117,7 +116,7 @@ def data(request, folders, prepare_config, tmp_path_factory):
 
 
 def opened(data, split="train"):
-    objective = read_prepared(data).objective
+    objective = opened_data(data).manifest.objective
     return open_source(data, split, 200, SEED, objective)
 
 
@@ -141,7 +140,7 @@ def test_a_batch_has_the_records_of_its_sources(folders):
     alone = [joined(eval_batches(opened(DataConfig(data_dir=folder)), data, 8, 0, 8)) for folder in folders.values()]
     assert source.num_examples == sum(opened(DataConfig(data_dir=folder)).num_examples for folder in folders.values())
     numbers = source.example_numbers(np.arange(200), SEED)
-    first = read_prepared(data).sources[0][1].examples("train")
+    first = opened_data(data).manifest.sources[0][1].examples("train")
     assert abs((numbers < first).mean() - 0.75) < 0.02
     found = joined(batches(data), 20)
     for row, number in enumerate(numbers[:120]):
@@ -231,13 +230,13 @@ def test_a_source_that_does_not_fit_is_named(folders, tmp_path, changes, words):
         changes = {"splits": content["splits"] | changes["splits"]}
     (other / "manifest.json").write_text(json.dumps(content | changes))
     data = DataConfig(mix=f"wiki=0.5:{folders['wiki']},other=0.5:{other}")
-    (line,) = (str(each) for each in preflight.problems(TrainConfig(data=data)))
+    (line,) = (str(each) for each in opened_data(data).problems("train", 0))
     together = "other and wiki do not fit together: " if "splits" not in changes else "other: "
     assert line.startswith(f"--mix={data.mix}: {together}")
     assert words.format(other=other, **folders) in line
 
 
 def test_identity_has_shares_and_manifests(folders):
-    one, two = (preflight.identity(DataConfig(mix=mix_of(folders, *shares))) for shares in ((1, 1), (2, 1)))
+    one, two = (opened_data(DataConfig(mix=mix_of(folders, *shares))).identity for shares in ((1, 1), (2, 1)))
     assert [name for name in one if one[name] != two[name]] == ["the source wiki", "the source code"]
-    assert one["the vocabulary"] == preflight.identity(DataConfig(data_dir=folders["wiki"]))["the vocabulary"]
+    assert one["the vocabulary"] == opened_data(DataConfig(data_dir=folders["wiki"])).identity["the vocabulary"]

@@ -13,15 +13,22 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
+from tests.kit.data_sets import open_source, opened_data
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import predictions
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
-from tftrain.data import preflight
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.preflight import problems, sizes
-from tftrain.data.source import open_source
 from tftrain.files.errors import DataError
+from tftrain.inputs.inputs import Inputs
+
+
+def problems(config):
+    return Inputs.open(config).problems()
+
+
+def sizes(config):
+    return Inputs.open(config).data[0].sizes
 
 
 def config(model=None, run=None, **data):
@@ -163,7 +170,7 @@ def test_both_segments_need_a_token_type(prepared, standard, tmp_path):
 def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, value):
     wrong = {"masked_lm_prob": value, "max_seq_length": -5, "max_predictions_per_seq": -1}
     model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
-    for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}, {}):
+    for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}):
         found = problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
         assert "type_vocab_size" in flags_of(found)
     assert problems(config(synthetic_data=True, masked_lm_prob=value)) == []
@@ -228,12 +235,12 @@ def test_data_of_the_other_family_is_one_line_that_names_both(prepared_causal, p
 
 def test_a_copy_is_the_same_data_and_another_preparation_is_not(prepared, tmp_path):
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
-    original = preflight.identity(DataConfig(data_dir=prepared))
+    original = opened_data(DataConfig(data_dir=prepared)).identity
     assert original
-    assert preflight.identity(DataConfig(data_dir=str(tmp_path))) == original
+    assert opened_data(DataConfig(data_dir=str(tmp_path))).identity == original
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 99}))
-    changed = preflight.identity(DataConfig(data_dir=str(tmp_path)))
+    changed = opened_data(DataConfig(data_dir=str(tmp_path))).identity
     assert [name for name in original if changed[name] != original[name]] == ["manifest.json of the data"]
 
 
@@ -243,8 +250,8 @@ def test_records_are_told_apart_by_names_and_sizes(tmp_path):
     for folder, name, count in (("a", "x", 2), ("b", "x", 2), ("c", "y", 2), ("d", "x", 3)):
         (tmp_path / folder).mkdir()
         corpora.write_tfrecords(tmp_path / folder / name, payloads[:count])
-    a, b, c, d = (preflight.identity(DataConfig(train_files=f"{tmp_path}/{folder}/*")) for folder in "abcd")
+    a, b, c, d = (opened_data(DataConfig(train_files=f"{tmp_path}/{folder}/*")).identity for folder in "abcd")
     assert a == b
     assert a != c
     assert a != d
-    assert preflight.identity(DataConfig(synthetic_data=True)) == {}
+    assert opened_data(DataConfig(synthetic_data=True)).identity == {}

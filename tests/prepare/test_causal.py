@@ -14,21 +14,21 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from tests.data.test_pipeline import failure, joined
 from tests.kit import corpora
-from tests.kit.data_sets import CAUSAL
+from tests.kit.data_sets import CAUSAL, open_source
 from tests.prepare.test_prepare import contents, examples, refused
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode, encode
 from tftrain.data.manifest import read_manifest
-from tftrain.data.pipeline import open_source, train_batches
+from tftrain.data.pipeline import train_batches
 from tftrain.prepare import causal_objective
 from tftrain.prepare.accounting import NEAR_DUPLICATE
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.corpus import paragraphs
-from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.byte_pairs import BytePairTokenizer, learn_byte_pairs
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
