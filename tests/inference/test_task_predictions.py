@@ -9,7 +9,7 @@ import pytest
 from tests.finetune import files
 from tests.formats.models import DATA
 from tests.kit import runs
-from tests.tasks.test_fine_tuning import configured, data
+from tests.tasks.test_fine_tuning import OUTPUT_SHAPES, configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
 from tftrain.config.model_source import ModelSource
@@ -25,8 +25,6 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 
 __all__ = ["data"]
-
-TASKS = ["classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"]
 
 
 class TrainedWeights(Weights):
@@ -65,7 +63,7 @@ def texts_of(expected, contexts):
     return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", OUTPUT_SHAPES)
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
@@ -85,10 +83,8 @@ def test_predictions_are_those_of_training(data, name, tmp_path):
 def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_path):
     vocabulary = files.write_vocabulary(tmp_path / "vocabulary")
     draw = np.random.default_rng(3)
-    rows = [
-        {"text": str(draw.choice(files.WORDS)), "text_pair": " ".join(draw.choice(files.WORDS, 14)), "label": n % 3}
-        for n in range(12)
-    ]
+    words = [[str(draw.choice(files.WORDS)), " ".join(draw.choice(files.WORDS, 14))] for _ in range(12)]
+    rows = [{"text": one, "text_pair": two, "label": number % 3} for number, (one, two) in enumerate(words)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = (
         *("--task=classification", "--text_pair_column=text_pair", f"--train_file={tmp_path}/pairs.jsonl"),
@@ -135,25 +131,6 @@ def test_a_question_may_have_no_answer(capsys):
     assert some["prediction"] == some["n_best"][0]["text"] != ""
     assert none["prediction"] == none["n_best"][0]["text"] == ""
     assert none["n_best"][1:] == some["n_best"][:19]
-
-
-def test_a_long_context_is_read_in_windows(capsys):
-    """Each letter is a token, and 20 fit: the answer may be anywhere."""
-    place = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}"
-    context = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
-    (found,) = objects(capsys, place, f"a b\t{context}")
-    assert all(each["text"] in context for each in found["n_best"])
-    (early,) = objects(capsys, place, f"a b\t{context[:29]}")  # The 15 letters of the first window.
-    assert {each["text"] for each in found["n_best"]} - {each["text"] for each in early["n_best"]}
-
-
-def test_a_vector_has_length_1_and_the_cosine_of_a_pair_is_their_product(data, tmp_path):
-    config = configured(data["embedding"], f"--output_dir={tmp_path}")
-    model = trained_model.with_weights(TrainedWeights(config, make_task(config, Mesh())))
-    reader = reader_of(model, 16, None, 5)
-    _, (first, second, pair) = TaskPredictions(model, reader, 2)([("key",), ("list map",), ("key", "list map")])
-    assert np.linalg.norm(first["embedding"]) == pytest.approx(1, abs=1e-5)
-    assert pair["prediction"] == pytest.approx(np.dot(first["embedding"], second["embedding"]), abs=1e-5)
 
 
 def test_weights_without_the_classifier_are_refused():

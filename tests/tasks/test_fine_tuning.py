@@ -12,7 +12,6 @@ from tests.finetune import files
 from tests.kit import pictures, runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import read_rows
-from tests.kit.tf_models import tf_models
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
 from tftrain.data import pipeline
@@ -24,14 +23,8 @@ from tftrain.tasks import make_task
 from tftrain.train import seeds
 
 SMALL = (
-    "--num_hidden_layers=2",
-    "--hidden_size=32",
-    "--num_attention_heads=2",
-    "--optimizer=adamw",
-    "--learning_rate=0.003",
-    "--initializer_range=0.1",
-    "--log_every=1",
-    "--global_batch_size=8",
+    *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--optimizer=adamw"),
+    *("--learning_rate=0.003", "--initializer_range=0.1", "--log_every=1", "--global_batch_size=8"),
 )
 OUTPUT_SHAPES = {  # of 16 tokens
     "classification": (2,),
@@ -97,10 +90,7 @@ def expected_loss(name, outputs, batch):
     return -np.diag(log_softmax(scores)).sum(), real.sum()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"],
-)
+@pytest.mark.parametrize("name", OUTPUT_SHAPES)
 def test_losses_are_those_of_the_formulas(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
@@ -152,21 +142,6 @@ def alone(data, tmp_path_factory):
 STEPS = ("--max_steps=8", "--eval_every=4")
 
 
-def test_scores_of_answers_are_those_of_the_official_script(data, alone):
-    folder = alone("question_answering")
-    (path,) = [flag.partition("=")[2] for flag in data["question_answering"] if flag.startswith("--eval_file")]
-    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-    with open(path) as file:
-        theirs = tf_models("official.nlp.tools.squad_evaluate_v2_0").evaluate(
-            json.load(file)["data"], {each["id"]: each["prediction"] for each in lines}
-        )
-    best = json.loads((folder / "best.json").read_text())["evaluations"]
-    step = max(best, key=lambda each: each["value"])["step"]
-    (row,) = [row for row in read_rows(folder) if row["step"] == step and "eval_f1" in row]
-    assert row["eval_f1"] == pytest.approx(theirs["f1"])
-    assert row["eval_exact_match"] == pytest.approx(theirs["exact"])
-
-
 def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, tmp_path):
     given = (*data["classification"], *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
     assert train(given) == 0
@@ -195,12 +170,6 @@ def test_the_tokens_of_both_texts_of_a_pair_are_consumed(data, tmp_path):
 @pytest.mark.parametrize(
     ("name", "layout", "scores"),
     [
-        pytest.param(
-            "classification",
-            "--tensor_parallel_size=2 --split_opt_state",
-            ("accuracy", "matthews"),
-            marks=pytest.mark.nightly,
-        ),
         pytest.param("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr"), marks=pytest.mark.nightly),
         pytest.param(
             "question_answering",
@@ -265,8 +234,7 @@ def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
     for path in checkpoints.find(part):
         if checkpoints.order(path)[0] > 4:
             shutil.rmtree(path)
-    if not checkpoints.find(part):
-        pytest.fail("the checkpoint of step 4 is gone")
+    assert checkpoints.find(part)
     train(data["classification"], *more, f"--output_dir={part}")
     assert (part / "best.json").read_bytes() == (whole / "best.json").read_bytes()
     assert values(part, "loss") == values(whole, "loss")
