@@ -22,7 +22,7 @@ from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
+from tftrain.tasks import make_task, sources
 
 __all__ = ["data"]
 
@@ -67,10 +67,10 @@ def texts_of(expected, contexts):
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
-    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     count = len(source.examples)
     batch = next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
-    expected = list(task.scorer(source).predictions(task.compute(batch)["outputs"].numpy()))
+    expected = list(sources.scorer_of(task, source).predictions(task.compute(batch)["outputs"].numpy()))
     model = trained_model.with_weights(TrainedWeights(config, task))
     reader = reader_of(model, model.max_seq_length, None, 5)
     contexts = {each[0].id: each[0].context for each in source.examples} if name == "question_answering" else {}

@@ -21,7 +21,7 @@ from tftrain.host.user_code import UserCodeError
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
+from tftrain.tasks import make_task, sources
 
 LENGTH = 12
 SMALL = (
@@ -175,7 +175,7 @@ def values(rows, name):
 
 
 def batch_of(task, config, count, split="eval"):
-    source = task.open_source(Inputs.open(config).data[0], split, 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], split, 1)
     return source, next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 

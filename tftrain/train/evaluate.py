@@ -83,7 +83,7 @@ def load_task(
     initial = inputs.open_weights(config.model, config.run.init_missing)
     kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
-        run = Run(config, mesh, initial, trains=False)
+        run = Run(config, mesh, initial and initial.shard, trains=False)
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
