@@ -20,6 +20,7 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
 from tftrain.data.prepared import open_data
+from tftrain.data.source import open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
@@ -149,7 +150,7 @@ def batches_of(config, samples):
 
 
 def make_source(config):
-    return pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
+    return open_source(open_data(config.data, config.model), "train", config.run.seed)
 
 
 def test_the_contents_of_a_batch_are_its_examples_and_tokens():

@@ -32,7 +32,7 @@ from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Accumulation
 from tftrain.train.step import TrainStep
 
@@ -322,7 +322,7 @@ def coarsest(config):
 
 def train(config, mesh):
     """Returns what every update reported, and the whole state before and after the first one."""
-    run = Run(config.resolve(mesh.size), mesh)
+    run = new_run(config.resolve(mesh.size), mesh)
     assert run.shards_weights == config.parallel.split_weights
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
@@ -441,7 +441,7 @@ def check_replicas(name, config, mesh):
     On a GPU a gradient such as that of a bias changes in its last bits from call to call. Here every rank multiplies
     the gradients of the variables that tensor parallel ranks hold whole by a number of its own.
     """
-    run, micro_batch = Run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
+    run, micro_batch = new_run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
     names, pieces, noise = run.task.model.named_variables(), run.task.model.pieces, 1 + 2**-9 * (1 + mesh.rank)
 
     def noisy(self, *args):

@@ -10,7 +10,7 @@ from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
-from tftrain.data.opened import OpenedData
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.prepared import ONE_VOCABULARY, Prepared, difference, open_data
 from tftrain.files.errors import DataError, FormatError
 from tftrain.formats.weights import Weights
@@ -33,7 +33,7 @@ class Inputs:
         folder: the folder of the run.
     """
 
-    data: tuple[OpenedData | Labelled, ...]
+    data: tuple[PhaseData, ...]
     phases: str | None
     initial: InitialWeights | None
     mode: str
@@ -144,7 +144,7 @@ class Inputs:
         return [Problem("init_checkpoint", self.initial.value, f"{expected}; {remedy}")]
 
 
-def _with_sizes(config: TrainConfig, data: OpenedData | Labelled) -> TrainConfig:
+def _with_sizes(config: TrainConfig, data: PhaseData) -> TrainConfig:
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
     sizes = {**data.sizes._asdict(), "intermediate_size": config.model.feed_forward_size}
     return changed(config, labels | sizes)

@@ -11,6 +11,7 @@ from tftrain.config.data_sizes import Sizes, example_length
 from tftrain.config.fields import Problem, refused
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.data.phase_data import PhaseData
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(PhaseData):
     """Labelled files, "train" and "eval"; each is read when it is first needed, and once.
 
     Attributes:

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource, open_source
+from tftrain.data.source import open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource, open_source
+from tftrain.data.source import open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.data.source import ExampleSource
+from tftrain.data.example_source import ExampleSource
 from tftrain.finetune import splits, squad_answers
 from tftrain.finetune.scorers import SCORERS, Scorer
 from tftrain.inputs.labelled import Labelled

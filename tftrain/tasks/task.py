@@ -18,12 +18,11 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
 from tftrain.config.train import TrainConfig
-from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource
+from tftrain.data.example_source import ExampleSource
+from tftrain.data.phase_data import PhaseData
 from tftrain.finetune.scorers import METRICS, Scorer
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
-from tftrain.inputs.labelled import Labelled
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.parameters import InitialValues
@@ -114,7 +113,7 @@ class Task(abc.ABC):
         return tuple(mean for mean in self.means if mean.is_loss)
 
     @abc.abstractmethod
-    def open_source(self, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
+    def open_source(self, data: PhaseData, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads."""
 
     @abc.abstractmethod

@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
-from tftrain.data.opened import OpenedData
-from tftrain.inputs.labelled import Labelled
+from tftrain.data.phase_data import PhaseData
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -37,7 +36,7 @@ class HeldOut:
     def __init__(
         self,
         config: TrainConfig,
-        data: OpenedData | Labelled,
+        data: PhaseData,
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
@@ -137,7 +136,7 @@ class HeldOut:
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 
-def of_run(run: Run, data: OpenedData | Labelled, phase: int = 0) -> HeldOut | None:
+def of_run(run: Run, data: PhaseData, phase: int = 0) -> HeldOut | None:
     """Returns the held-out split of the data of a phase; None if it has none, or `--eval_every` says never."""
     config = run.whole.phases[phase]
     if config.evaluation.eval_every < 0 or not data.has_held_out:

@@ -49,13 +49,13 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
 
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.state.run_state import Run
+    from tftrain.state.new_run import new_run
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)
     if inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
-    run = Run(config, mesh)
+    run = new_run(config, mesh)
     step = TrainStep(run)
 
     def update(batch: task.Batch) -> float:
