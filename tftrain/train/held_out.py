@@ -27,7 +27,7 @@ from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
-from tftrain.train.stage import Stage
+from tftrain.train.stage import CompiledStage
 
 
 class HeldOut:
@@ -57,7 +57,7 @@ class HeldOut:
         if forward is not None:
             self._forward = forward
         elif mesh.pipeline_parallel_size > 1:
-            stage = Stage(task, parts, jit, config.run.seed)
+            stage = CompiledStage(task, parts, jit, config.run.seed)
             self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:

@@ -20,14 +20,14 @@ from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
-from tftrain.train.stage import Backward, Forward, Stage
+from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
 
 class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
-    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: Stage, mesh: Mesh):
+    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: CompiledStage, mesh: Mesh):
         self._parallel, self._micro_batch_size = parallel, micro_batch_size
         self._stage, self._mesh = stage, mesh
 
@@ -51,7 +51,7 @@ class PipelineGradients:
 
     def __init__(self, run: Run):
         self._run = run
-        self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
+        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
@@ -78,7 +78,7 @@ class PartOfShare(NamedTuple):
     """A batch that is a part of a rank's share of the global batch."""
 
     end: int  # index after its last sample in the global batch
-    inputs: tf.Tensor | None  # what the first part of the model takes, see `Stage.forward`
+    inputs: tf.Tensor | None  # what the first part of the model takes, see `CompiledStage.forward`
 
 
 class StageGraph:
@@ -86,7 +86,7 @@ class StageGraph:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CompiledStage,
         mesh: Mesh,
         table: Table,
         batch: Batch,

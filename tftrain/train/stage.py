@@ -37,13 +37,13 @@ class Backward(NamedTuple):
     """The backward pass of one part over one micro-batch, or the first half of it."""
 
     of_inputs: tf.Tensor | None  # gradient of the activations of the part before; None for the part with the embedding
-    of_variables: dict[int, tf.Tensor]  # index in `Stage.variables` -> gradient
-    # What `Stage.backward_weights` needs for the kernels' gradients.
+    of_variables: dict[int, tf.Tensor]  # index in `CompiledStage.variables` -> gradient
+    # What `CompiledStage.backward_weights` needs for the kernels' gradients.
     kernel_inputs: list[tf.Tensor]
     upstream: list[tf.Tensor]
 
 
-class Stage:
+class CompiledStage:
     """The compiled parts of this rank.
 
     Attributes:
