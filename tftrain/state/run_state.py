@@ -128,7 +128,7 @@ class Progress(tf.Module):
 
 
 class Run:
-    """Everything that lives as long as a training run, and its place in checkpoints.
+    """Everything that lives as long as a training run, and its tensors in checkpoints.
 
     Attributes:
         config, mesh: of the phase that runs, resolved, with the sizes that the data gives; and the ranks.

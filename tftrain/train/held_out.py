@@ -73,12 +73,12 @@ class HeldOut:
         share = self._mesh.data.share(samples)
         parts = self._parts()
         sums, counts, outputs = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size), []
-        places = [place for place, part in enumerate(parts.values()) for _ in part[::samples]]
+        indices = [index for index, part in enumerate(parts.values()) for _ in part[::samples]]
         batches = pipeline.eval_batches(self._source, self._config.data, samples, *share, list(parts.values()))
-        for place, batch in zip(places, batches, strict=True):
+        for index, batch in zip(indices, batches, strict=True):
             before_batch()
             of_batch, predicted = self._forward(batch)
-            sums[place] += of_batch.numpy()
+            sums[index] += of_batch.numpy()
             if predicted is not None:
                 outputs.append(predicted.numpy())
             tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})

@@ -141,8 +141,8 @@ class StageGraph:
         if self._clock:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
-            places = range(len(self._stage.variables)) if self._position is not None else ()
-            dense = [tf.identity(self._gradient(place)) for place in places]
+            indices = range(len(self._stage.variables)) if self._position is not None else ()
+            dense = [tf.identity(self._gradient(index)) for index in indices]
             return Gradients(dense, None, tf.identity(self._sums))
 
     def _forward(self, action: Action) -> None:
@@ -220,7 +220,7 @@ class StageGraph:
         return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
     def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
-        return [self._gradients[place] for place in gradients]
+        return [self._gradients[index] for index in gradients]
 
     def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:
         return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]
