@@ -87,7 +87,9 @@ def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
     config = predict_program.program(texts).checked(argv[1:])
 
     with _one_rank():
-        return [json.loads(line) for line in predict_program.predictions(config, texts)]
+        from tftrain.inference.predictions import predictions
+
+        return [json.loads(line) for line in predictions(config, texts)]
 
 
 def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:

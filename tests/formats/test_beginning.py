@@ -131,7 +131,7 @@ def test_a_chat_template_writes_its_own_beginning(llama, tmp_path):
         own = model.tokenizer._replace(chat_template=begin + text)
         examples = completions.read_examples(str(path), FineTuningConfig(), own)
         ((ids, _),) = completions.encode(examples, own)
-        prompt = completions.question("a", completions.compiled_template(own))
+        prompt = completions.question("a", completions.Template(own))
         encode = trained_model.TextEncoder(model._replace(tokenizer=own), with_special_tokens=True)
         (sample,) = encode([prompt])
         assert np.sum(ids == own.begin_ids[0]) == np.sum(sample.ids == own.begin_ids[0]) == bool(begin)

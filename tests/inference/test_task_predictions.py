@@ -128,13 +128,6 @@ def test_lines_to_read_have_the_text_and_its_prediction(capsys, name, given, lin
     assert [line[: len(start)] for line, start in zip(shown, lines, strict=True)] == lines
 
 
-def test_logits_are_those_of_transformers():
-    expected = np.load(DATA / "hf_bert_classes/expected.npz")
-    network = load(f"hf:{DATA / 'hf_bert_classes'}").network
-    batch = {key: expected[key].astype(np.int32) for key in ("input_ids", "input_mask", "segment_ids")}
-    np.testing.assert_allclose(network.task_outputs(batch), expected["task_logits"], rtol=1e-5, atol=1e-5)
-
-
 def test_a_question_may_have_no_answer(capsys):
     place, text = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}", "a\tb c d e"
     (some,) = objects(capsys, place, text)

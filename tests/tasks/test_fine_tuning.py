@@ -292,7 +292,7 @@ def test_a_seed_without_scores_is_left_out_of_the_mean(tmp_path):
     assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 
 
-def test_gradients_of_looked_up_rows_may_stay_read_rows(data, tmp_path):
+def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):
     found = []
     for dense in ("true", "false"):
         folder = tmp_path / dense
