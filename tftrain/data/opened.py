@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from tftrain.config import length_choice
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.config.fields import Problem, field_problems, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.example import decode
 from tftrain.data.objectives import OBJECTIVES, Objective
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.records import RecordSet, match_files
+from tftrain.data.sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.files.errors import DataError
 
 _NO_VOCAB_SIZE = "expected the vocabulary's size, as --train_files do not state it"

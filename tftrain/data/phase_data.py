@@ -2,8 +2,8 @@
 
 import abc
 
-from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
+from tftrain.data.sizes import Sizes
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 

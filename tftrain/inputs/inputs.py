@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import phases
@@ -80,7 +81,7 @@ class Inputs:
             DataError: the data can't be read.
         """
         data = iter(self.data)
-        return config.change_phases(lambda phase: _with_sizes(phase, next(data)))
+        return config.change_phases(lambda phase: changed(phase, _sizes(phase.model, next(data))))
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:
@@ -144,7 +145,7 @@ class Inputs:
         return [Problem("init_checkpoint", self.initial.value, f"{expected}; {remedy}")]
 
 
-def _with_sizes(config: TrainConfig, data: PhaseData) -> TrainConfig:
+def _sizes(model: ModelConfig, data: PhaseData) -> dict[str, Any]:
+    """Returns the sizes and the classes that data gives a run, by flag."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
-    sizes = {**data.sizes._asdict(), "intermediate_size": config.model.feed_forward_size}
-    return changed(config, labels | sizes)
+    return labels | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}
