@@ -32,7 +32,7 @@ _MAX_NAMED = 5
 class Weights(abc.ABC):
     """A model's weights in files, under the names of this project."""
 
-    path: str  # of the files, for messages
+    path: str  # where the files are, for messages
     model: ModelConfig  # sizes and parts of the model; its vocab_size is the number of rows of the token embedding
     # The shape of each variable by name, in the order of the model. Heads may be missing.
     shapes: Mapping[str, tuple[int, ...]]

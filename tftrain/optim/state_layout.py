@@ -105,7 +105,7 @@ def layout(
     for kind in dict.fromkeys(kinds):
         tensors = [tensor for tensor in reversed(range(len(sizes))) if kinds[tensor] == kind]
         packed = pack([sizes[tensor] for tensor in tensors], limit)
-        groups += [[tensors[place] for place in places] for places in packed]
+        groups += [[tensors[index] for index in indices] for indices in packed]
     if strategy == "even":
         whole = is_whole or [False] * len(sizes)
         balanced = [load if must else 0.0 for load, must in zip(loads or sizes, whole, strict=True)]
@@ -194,7 +194,7 @@ def slice_of(shard: VariableShard) -> TensorSlice:
 class Held(NamedTuple):
     """A piece that a rank holds."""
 
-    piece: TensorSlice  # of the tensor `KIND/NAME`
+    piece: TensorSlice  # its tensor is `KIND/NAME`
     kind: str  # `master`, or the name of a slot
     store: int  # index of the variable of this kind that holds it, see `OptimizerState`
     elements: slice  # where the piece is among the elements of that variable

@@ -5,8 +5,8 @@ wait for each other until Gloo times out, and every process aborts without givin
 requests through the store first. Open MPI and Slurm have no such store.
 
 The store is one server in Python, so the number of requests grows with the number of ranks only: rank 0 collects what
-all ranks say and publishes one value, and the ranks that wait for it ask the less often, the more they are and the
-longer they have waited.
+all ranks say and publishes one value, and a rank that waits for it asks less often if there are more ranks, or if it
+has waited longer.
 """
 
 import http.client
@@ -28,7 +28,7 @@ WAIT_SECONDS = 120
 ARRIVAL_SECONDS = 600
 LATE_SECONDS = 30  # until a line says which ranks are missing
 POLL_SECONDS = 0.1
-# Of all waiting ranks together; the store is one server in Python.
+# All waiting ranks together ask so often; the store is one server in Python.
 REQUESTS_PER_SECOND = 400
 # A rank that has waited for some time waits this share of it until it asks again.
 POLL_SHARE = 0.125
