@@ -37,7 +37,7 @@ STORE_ERRORS = (OSError, http.client.HTTPException)
 TOKEN = "HOROVOD_JOB_TOKEN"
 
 
-class Store:
+class LauncherStore:
     """The key-value store of the launcher; every method may raise STORE_ERRORS."""
 
     def __init__(self, address: str, scope: str = "tftrain"):
@@ -92,7 +92,7 @@ def value_of_rank_0(
     value: str,
     environ: Mapping[str, str] = os.environ,
     seconds: float = WAIT_SECONDS,
-    connect: Callable[[str], Store] = Store,
+    connect: Callable[[str], LauncherStore] = LauncherStore,
 ) -> str:
     """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
 
@@ -100,7 +100,7 @@ def value_of_rank_0(
 
     Args:
         name: letters, digits and underscores.
-        connect: returns the `Store` at an address.
+        connect: returns the store at an address.
     """
     address = address_of_store(environ)
     if not address:
@@ -119,7 +119,7 @@ def await_all(
     launch: Launch,
     environ: Mapping[str, str] = os.environ,
     seconds: float = ARRIVAL_SECONDS,
-    connect: Callable[[str], Store] = Store,
+    connect: Callable[[str], LauncherStore] = LauncherStore,
     value: str = "yes",
 ) -> list[str] | None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
