@@ -14,8 +14,6 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import MASTER, TensorSlice, even_parts, renamed
 from tftrain.parallel.buckets import pack
@@ -53,17 +51,6 @@ class Bucket(NamedTuple):
             first, last = max(offset, start), min(offset + sizes[tensor], stop)
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
-
-    def shards(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Returns how ranks partition a tensor: the first rank, and start and stop of its shard and of each next one's.
-
-        It is `owned` of all ranks at once. The tensor is one of `tensors` and has `size` elements.
-        """
-        begin = self.offsets[self.tensors.index(tensor)]
-        bounds = np.asarray(self.bounds)
-        first, last = np.searchsorted(bounds, begin, "right") - 1, np.searchsorted(bounds, begin + size)
-        cuts = np.clip(bounds[first : last + 1] - begin, 0, size)
-        return int(first), cuts[:-1], cuts[1:]
 
     def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
         """Returns the slices of a rank's shard, in order; `sizes` are those of all tensors."""

@@ -171,8 +171,3 @@ class Mesh:
     def stage(self) -> int:
         """This rank's stage of the pipeline, from 0."""
         return self.rank // (self.size // self.pipeline_parallel_size)
-
-    @property
-    def is_last_stage(self) -> bool:
-        """Whether this rank holds the heads."""
-        return self.stage == self.pipeline_parallel_size - 1
