@@ -13,8 +13,8 @@ class ModelType(NamedTuple):
     """A model_type of transformers."""
 
     name: str
-    # Our flags, each with the field of config.json and the value that the field has where it is left out: the default
-    # of the type's config class in transformers, or None, which is the default of our own flag.
+    # Our flags, each with the field of config.json, and the field's value if it is left out: what the type's config
+    # class in transformers has, or None, which stands for our own flag's default.
     fields: Mapping[str, tuple[str, Any]]
     architectures: Mapping[str, Sequence[str]]  # the classes, the largest first, each with the heads that it has
     scopes: Mapping[str, str]  # the names of the tensors, see `tftrain.formats.links.Names`

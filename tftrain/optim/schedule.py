@@ -28,7 +28,7 @@ class RampedSteps(NamedTuple):
 
 def run_length(max_steps: int, batches: Timeline) -> int | RampedSteps:
     """Returns the length of a run of resolved configuration, as `learning_rate` takes it."""
-    has_ramp = any(phase.config.batch.batch_rampup != "none" for phase in batches.phases)
+    has_ramp = any(phase.batch.batch_rampup != "none" for phase in batches.phases)
     return RampedSteps(max_steps, batches) if has_ramp else max_steps
 
 
