@@ -15,7 +15,6 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
-from tftrain.config.phases import timeline
 from tftrain.data.left_out import LeftOut
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
@@ -181,7 +180,7 @@ class Checkpoints:
             before, after = (
                 float(
                     learning_rate(
-                        run.optimizer, run_length(run.run.max_steps, timeline(run)), tf.constant(step, tf.int64)
+                        run.optimizer, run_length(run.run.max_steps, run.timeline), tf.constant(step, tf.int64)
                     )
                 )
                 for run, step in ((older, max(done - 1, 0)), (config, done))
