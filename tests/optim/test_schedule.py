@@ -13,7 +13,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)
-RAMPED = RampedSteps(10, TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24")).timeline))
+RAMPED = RampedSteps(10, TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24")).timeline)
 
 
 def rates(config, max_steps, steps):
