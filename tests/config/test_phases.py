@@ -44,7 +44,7 @@ def lines(draw):
 @given(lines(), st.integers(0, 60))
 def test_stages_and_tokens_are_those_of_the_simulation(drawn, steps):
     text, expected = drawn
-    line = text.timeline
+    line = timeline(text)
     sample, tokens, places = 0, 0, []
     for _ in range(steps):
         number = next(each for each, (end, _, _) in enumerate(expected) if sample < end)

@@ -96,7 +96,7 @@ class Optimizer(tf.Module):
         held = [each for each in parameters if each.variable is not None]
         split = _split(held, mesh, sharding) if sharding.strategy else None
         slots = {each.name: self.slots_of(each.name) if updates else () for each in held}
-        self.state = OptimizerState(held, split, mesh, slots, sharding.weights)
+        self.state = OptimizerState(held, slots, split, mesh, sharding.weights)
         indices = [self._names.index(each.name) for each in held]
         is_sliced = [each.shard.is_divided for each in held]
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, indices, len(self._names))
