@@ -20,7 +20,7 @@ from tftrain.files.errors import FormatError
 from tftrain.finetune import glue
 from tftrain.finetune.classes import head_rows
 from tftrain.formats import registry
-from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
+from tftrain.formats.weights import Weights, heads_of, reordered, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
@@ -148,7 +148,7 @@ def _with_classes(weights: Weights, model: ModelConfig, what: str, mode: str) ->
         return weights
     rows = head_rows(model.labels, theirs.labels) if model.task == theirs.task else None
     if rows is not None:
-        return ReorderedWeights(weights, model.labels, NEW_HEAD, rows)
+        return reordered(weights, model.labels, NEW_HEAD, rows)
     if NEW_HEAD in weights.parts:
         other = f"its {NEW_HEAD} is for {theirs.task} with the classes {listed(theirs.labels, 10)}"
         if mode == "evaluate" and model.task == theirs.task:
