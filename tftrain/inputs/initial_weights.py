@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.architecture.describe import describe
+from tftrain.architecture.describe import is_pre_norm
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
@@ -131,7 +131,7 @@ def _with_glue(config: TrainConfig) -> TrainConfig:
 def _effective(model: ModelConfig, name: str) -> Any:
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
-        return describe(model).block.pre_norm
+        return is_pre_norm(model)
     if name == "num_key_value_heads":
         return model.key_value_heads
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
