@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import PLAIN, VOCAB, small_config
+from tests.model.samples import PLAIN, small_config
 from tftrain.architecture import parts
+from tftrain.architecture.describe import describe
 from tftrain.cli.flags import parse
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
@@ -27,59 +28,11 @@ SIZES = {
     "xxlarge_36": (36, 3072),
     "xxlarge_48": (48, 3072),
 }
-BERT_VOCAB = 30522
 
 
 def load(name: str) -> ModelConfig:
     config = parse(ModelConfig, ["test", f"--flagfile={os.path.join(CONFIGS, name)}.flags"])
     return dataclasses.replace(config, **PLAIN)
-
-
-def shapes(config: ModelConfig, vocab_size: int) -> dict[str, list[int]]:
-    """Name -> shape, without allocating anything: in a graph, variables have no values until they are initialized."""
-    with tf.Graph().as_default():
-        sized = dataclasses.replace(config, vocab_size=vocab_size)
-        variables = BertPretrainer(sized, "float32", 1).named_variables()
-        return {name: variable.shape.as_list() for name, variable in variables.items()}
-
-
-def count(variable_shapes: dict[str, list[int]]) -> int:
-    return sum(int(np.prod(shape)) for shape in variable_shapes.values())
-
-
-def expected_count(config: ModelConfig, vocab: int) -> int:
-    """The number of parameters, from the architecture."""
-    hidden, wide = config.hidden_size, config.feed_forward_size
-    norm, square = 2 * hidden, hidden * hidden + hidden
-    attention = 4 * square - (0 if config.use_bias_in_keys else hidden)
-    feed_forward = (hidden * wide + wide) * (2 if config.activation == "geglu" else 1) + wide * hidden + hidden
-    tables = (vocab + config.max_position_embeddings + config.type_vocab_size) * hidden
-    heads = (square + 2 * hidden + 2) + (square + norm + vocab)
-    return tables + norm + config.num_hidden_layers * (attention + feed_forward + 2 * norm) + heads
-
-
-@pytest.mark.parametrize(
-    ("name", "published"), [("base", 110_106_428), pytest.param("large", 336_226_108, marks=pytest.mark.nightly)]
-)
-def test_bert_has_its_published_number_of_parameters(name, published):
-    assert count(shapes(load(name), BERT_VOCAB)) == published
-
-
-# `test_flagfile_holds_the_size_of_its_name` has the largest too, and makes no graph of it.
-@pytest.mark.parametrize("name", ["tiny", "mini", pytest.param("xlarge", marks=pytest.mark.nightly)])
-def test_flagfile_gives_the_model_its_number_of_parameters(name):
-    config = load(name)
-    assert count(shapes(config, BERT_VOCAB)) == expected_count(config, BERT_VOCAB)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"norm_position": "pre"}, {"activation": "geglu"}, {"use_bias_in_keys": False}],
-    ids=str,
-)
-def test_variants_have_the_number_of_parameters_of_their_architecture(changes):
-    config = small_config(**changes)
-    assert count(shapes(config, VOCAB)) == expected_count(config, VOCAB)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -109,7 +62,7 @@ def test_names_are_in_a_fixed_order_from_input_to_output():
         *("masked_lm/norm/gamma", "masked_lm/norm/beta", "masked_lm/bias"),
         *("pooler/kernel", "pooler/bias", "next_sentence/kernel", "next_sentence/bias"),
     ]
-    assert list(shapes(small_config(num_hidden_layers=2), VOCAB)) == expected
+    assert [each.name for each in describe(small_config(num_hidden_layers=2)).variables()] == expected
 
 
 def test_keras_knows_every_variable():
@@ -120,8 +73,8 @@ def test_keras_knows_every_variable():
 
 
 def test_vectors_are_biases_and_norms_and_all_else_is_a_matrix():
-    for name, shape in shapes(small_config(activation="geglu"), VOCAB).items():
-        assert (len(shape) == 1) == name.endswith(("bias", "beta", "gamma")), name
+    for each in describe(small_config(activation="geglu")).variables():
+        assert (len(each.shape) == 1) == each.name.endswith(("bias", "beta", "gamma")), each.name
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])

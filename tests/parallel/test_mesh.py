@@ -70,7 +70,7 @@ def test_stages_follow_each_other_at_the_same_place(size, tensor, pipeline):
         mesh = Mesh(rank, size, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
         line = mesh.group("pipeline").ranks
         assert line.index(rank) == mesh.stage
-        assert mesh.is_last_stage == (rank == line[-1])
+        assert (mesh.stage == pipeline - 1) == (rank == line[-1])
 
 
 @pytest.mark.parametrize(("size", "tensor", "pipeline"), MESHES)

@@ -1,4 +1,4 @@
-"""A model divided among ranks is the whole model: places, loss and names in one process, all of it on real ranks."""
+"""A model divided among ranks is the whole model: shards, loss and names; tests/train has real ranks."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.states import coverage
-from tests.kit.ranks import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
-from tests.parallel import tensor_ranks
 from tftrain.architecture import parts
 from tftrain.architecture.shard import even_bounds
 from tftrain.model.bert import BertPretrainer
@@ -159,11 +157,3 @@ def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):
 def test_more_ranks_than_heads_are_refused():
     with pytest.raises(ValueError, match="--tensor_parallel_size=4: expected at most 3"):
         BertPretrainer(small_config(), "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))
-
-
-@pytest.mark.nightly
-@pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_loss_and_gradients_on_real_ranks(ranks):
-    output = run_ranks(ranks, ["-m", tensor_ranks.__name__])
-    assert output.count("the divided model is the whole one") == ranks
