@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tests.checkpoint import states
 from tests.formats.models import DATA, outputs
 from tests.kit import programs
-from tests.kit.tf_models import tf_models
+from tests.kit.tf_models import bert_pretrainer, features
 from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
@@ -160,33 +160,17 @@ def shared(name):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_tf_models_restores_what_is_written_for_it(capsys, tmp_path, whole):
-    activations = tf_models("official.modeling.activations")
-    layers, models, networks = (tf_models(f"official.nlp.modeling.{name}") for name in ("layers", "models", "networks"))
-
     architecture = "BertPretrainerV2" if whole else "BertEncoderV2"
-    converted(
-        capsys, f"tf_models:{DATA / 'tf_models'}", f"tf_models:{tmp_path / 'model'}", f"--architecture={architecture}"
-    )
-    expected = np.load(DATA / "tf_models/expected.npz")
-    config = json.loads((tmp_path / "model/bert_config.json").read_text())
-    encoder = networks.BertEncoderV2(
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_attention_heads=config["num_attention_heads"],
-        max_sequence_length=config["max_position_embeddings"],
-        type_vocab_size=config["type_vocab_size"],
-        inner_dim=config["intermediate_size"],
-    )
-    head = layers.ClassificationHead(inner_dim=config["hidden_size"], num_classes=2, name="next_sentence")
-    model = models.BertPretrainerV2(encoder, mlm_activation=activations.gelu, classification_heads=[head])
-    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
-    features = {theirs: expected[ours] for theirs, ours in names.items()}
-    features["masked_lm_positions"] = np.tile(np.arange(16, dtype=np.int32), (3, 1))
-    model(features)
+    places = f"tf_models:{DATA / 'tf_models'}", f"tf_models:{tmp_path / 'model'}"
+    converted(capsys, *places, f"--architecture={architecture}")
+    expected = dict(np.load(DATA / "tf_models/expected.npz"))
+    model = bert_pretrainer(json.loads((tmp_path / "model/bert_config.json").read_text()))
+    given = features({**expected, "masked_lm_positions": np.tile(np.arange(16, dtype=np.int32), (3, 1))})
+    model(given)
+    encoder = model.encoder_network
     checkpoint = tf.train.Checkpoint(**({"model": model} if whole else {"encoder": encoder}))
     checkpoint.read(str(tmp_path / "model/bert_model.ckpt")).assert_existing_objects_matched()
-    found = model(features, training=False)
+    found = model(given, training=False)
     np.testing.assert_allclose(found["sequence_output"], expected["hidden"], rtol=1e-5, atol=1e-5)
     if whole:
         np.testing.assert_allclose(found["mlm_logits"], expected["mlm_logits"], rtol=1e-5, atol=1e-5)
