@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tftrain.architecture.describe import describe
 from tftrain.config.model import ModelConfig
 
 _erf = np.vectorize(math.erf)
@@ -41,7 +42,7 @@ class Oracle:
 
     def _hidden(self, ids, attended, token_types=0.0):
         """Returns the residual stream after the last norm; `attended` is bool [b, queries, keys]."""
-        pre = self.config.is_pre_norm
+        pre = describe(self.config).block.pre_norm
         x = self.weights["embeddings/word"][ids] + token_types
         if "embeddings/position" in self.weights:
             x = x + self.weights["embeddings/position"][: ids.shape[1]]

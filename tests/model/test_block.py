@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.model.samples import assert_close, small_config
 from tftrain.architecture.describe import describe
-from tftrain.model.block import Context, block_class
+from tftrain.model.block import BlockContext, block_class
 from tftrain.model.layers import Dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
@@ -33,7 +33,7 @@ def sublayers(block, mask):
         return y if layer.later_bias is None else y + layer.later_bias
 
     return (
-        lambda x: biased(block.attention(x, Context(mask)), block.attention.output_projection),
+        lambda x: biased(block.attention(x, BlockContext(mask)), block.attention.output_projection),
         lambda x: biased(block.feed_forward(x), block.feed_forward.down),
     )
 
@@ -49,7 +49,7 @@ def test_a_block_is_its_formula(norm_position, dropout_add_impl):
     else:
         h = block.attention_norm(x + attention(x))
         expected = block.feed_forward_norm(h + feed_forward(h))
-    assert_close(block(x, Context(mask)), expected, rtol=1e-5)
+    assert_close(block(x, BlockContext(mask)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -63,7 +63,7 @@ def test_deferred_gradients_of_kernels_are_those_of_backward_at_once(norm_positi
         deferred = Deferred(kernels, taps) if is_deferred else None
         with tf.GradientTape() as tape:
             tape.watch([x, *taps])
-            total = tf.reduce_sum(tf.square(block(x, Context(mask, None, deferred))))
+            total = tf.reduce_sum(tf.square(block(x, BlockContext(mask, None, deferred))))
         found = tape.gradient(total, [x, *kernels, *taps])
         of_x, of_kernels, upstream = found[0], found[1 : len(kernels) + 1], found[len(kernels) + 1 :]
         if is_deferred:

@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.train import TrainConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
 
 
@@ -67,5 +66,4 @@ def test_a_fixed_scale_is_one_and_stateless():
 def test_scale_is_dynamic_where_gradients_pass_through_fp16_or_add_up_in_it(flags, batch, kind):
     sizes = {"micro_batch_size": 8, "grad_accum_steps": 1, **batch}
     sizes["global_batch_size"] = 8 * sizes["grad_accum_steps"]
-    config = TrainConfig(batch=BatchConfig(**sizes), compute=ComputeConfig(**flags))
-    assert type(make_loss_scale(config)) is kind
+    assert type(make_loss_scale(ComputeConfig(**flags), BatchConfig(**sizes))) is kind

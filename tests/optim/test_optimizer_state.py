@@ -159,7 +159,7 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
 
 def test_the_slots_of_a_state_are_those_that_it_was_asked_for():
     variables = {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()}
-    state = OptimizerState(specs(variables), slots=["lion_m"])
+    state = OptimizerState(specs(variables), dict.fromkeys(variables, ("lion_m",)))
     expected = {f"{slot}/{name}": list(shape) for slot in ("master", "lion_m") for name, shape in SHAPES.items()}
     assert {piece.name: list(piece.whole) for piece in state.pieces_to_save()} == expected
     assert list(state.slots) == ["lion_m"]

@@ -42,18 +42,6 @@ def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strate
     assert found == dict(enumerate(sizes))
 
 
-@given(SIZES, some.integers(1, 6), some.integers(1, 80), some.sampled_from(["even", "naive", "greedy:1"]))
-def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, strategy):
-    for bucket in layout(strategy, names_of(sizes), sizes, [None] * len(sizes), ranks, limit):
-        expected = {}
-        for rank in range(ranks):
-            for tensor, _, elements in bucket.owned(rank, sizes):
-                expected.setdefault(tensor, []).append((rank, elements.start, elements.stop))
-        for tensor in bucket.tensors:
-            first, starts, stops = bucket.shards(tensor, sizes[tensor])
-            assert list(zip(range(first, first + len(starts)), starts, stops, strict=True)) == expected[tensor]
-
-
 @given(SIZES, some.integers(1, 6), some.integers(1, 80))
 def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, ranks, limit):
     buckets = layout("even", names_of(sizes), sizes, [False] * len(sizes), ranks, limit)

@@ -67,7 +67,7 @@ def test_every_rank_is_in_one_group_of_each_kind(size, tensor, pipeline):
     for mesh in meshes:
         line, model = mesh.pipeline.ranks, [meshes[rank] for rank in mesh.group("model").ranks]
         assert mesh.rank == mesh.tensor.rank + tensor * (mesh.data.rank + sizes["data"] * mesh.stage)
-        assert (mesh.stage, mesh.is_last_stage) == (line.index(mesh.rank), mesh.rank == line[-1])
+        assert (mesh.stage, mesh.stage == pipeline - 1) == (line.index(mesh.rank), mesh.rank == line[-1])
         held = [(each.stage, each.tensor.rank) for each in model]
         assert sorted(held) == [(stage, place) for stage in range(pipeline) for place in range(tensor)]
         assert {each.data.rank for each in model} == {mesh.data.rank}

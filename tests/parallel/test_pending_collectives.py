@@ -118,7 +118,8 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 with tf.device("CPU:1"):
     x = tf.ones([4])
 for counter in sys.argv[1:]:
-    pending = PendingCollectives(getattr(pending_collectives, counter))
+    pending_collectives.counter_class = lambda name=counter: getattr(pending_collectives, name)
+    pending = PendingCollectives()
 
     @tf.function(autograph=False)
     def step(x):

@@ -10,7 +10,7 @@ import pytest
 
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
-from tftrain.parallel.rendezvous import TOKEN, Store, address_of_store
+from tftrain.parallel.rendezvous import TOKEN, LauncherStore, address_of_store
 
 
 def environment(rank, port, **changes):
@@ -104,8 +104,8 @@ def test_ranks_wait_for_rank_0_and_get_their_places(port):
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
     assert len({found[rank]["HOROVOD_HOSTNAME"] for rank in found}) == 2
-    Store(address_of_store(found[0])).put("width", "2")
-    assert Store(address_of_store(found[3])).get("width") == "2"
+    LauncherStore(address_of_store(found[0])).put("width", "2")
+    assert LauncherStore(address_of_store(found[3])).get("width") == "2"
 
 
 def test_ranks_of_a_user_share_a_token_that_nobody_else_can_read(port, tmp_path, monkeypatch):
@@ -119,7 +119,7 @@ def test_ranks_of_a_user_share_a_token_that_nobody_else_can_read(port, tmp_path,
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     monkeypatch.delenv(TOKEN)
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        Store(f"127.0.0.1:{port}").get("slurm_step")
+        LauncherStore(f"127.0.0.1:{port}").get("slurm_step")
     file.unlink()
     with pytest.raises(slurm.AbsentServerError, match=r"no token in .*41\.0, which the hosts must share; or write"):
         connect(environment(1, port), seconds=0.3)

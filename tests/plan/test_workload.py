@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,7 +73,8 @@ def test_the_ranks_that_split_a_state_are_those_of_a_host_if_the_flag_says_so(tp
     work = from_config(config, 8, per_node=4)
     assert (work.owners, work.zero_stage, work.prefetch) == (owners, 3 if owners > 1 else 0, 3)
     # What a run plans of itself, and what is planned for its launch.
-    assert planned.workload(config, Mesh(0, 8, 0, 4, tp), 32).owners == owners
+    run = SimpleNamespace(config=config, mesh=Mesh(0, 8, 0, 4, tp), task=SimpleNamespace(sequences=work.sequences))
+    assert planned.workload_of(run, 32).owners == owners
     cluster = dataclasses.replace(A100, per_node=4)
     assert forecast.of_run(config, 8, cluster, Constants()).work.owners == owners
     everywhere = dataclasses.replace(config, parallel=dataclasses.replace(parallel, split_group="all"))

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
+from tftrain.architecture.describe import describe
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.data.causal_source import documents
 from tftrain.families import FAMILIES
@@ -79,7 +80,7 @@ def case(
     """
     packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
     model = dataclasses.replace(MODEL, **dict(model))
-    is_flat = model.is_pre_norm or model.num_hidden_layers > 1
+    is_flat = describe(model).block.pre_norm or model.num_hidden_layers > 1
     epsilon = LARGE_EPSILON if is_flat else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
@@ -385,7 +386,7 @@ def compare(name, config, mesh):
     expected, expected_states = alone(dataclasses.replace(config, parallel=ParallelConfig()))
     at_once, later = TOLERANCES[coarsest(config)]
     # Sums of losses; numbers of predicted words and of samples, which nothing rounds; last comes the gradient norm.
-    losses, counts = ([0, 3, -1], [1, 5]) if config.model.has_pooler else ([0, -1], [1, 3])
+    losses, counts = ([0, 3, -1], [1, 5]) if describe(config.model).head("pooler") else ([0, -1], [1, 3])
     np.testing.assert_array_equal(infos[:, counts], expected[:, counts], err_msg=name)
     np.testing.assert_allclose(infos[0, losses], expected[0, losses], rtol=at_once, err_msg=name)
     np.testing.assert_allclose(infos[:, losses[:-1]], expected[:, losses[:-1]], rtol=later, err_msg=name)
@@ -427,8 +428,8 @@ def connected(parallel):
 
 def digests(run):
     """Returns a checksum of the bits of everything that tensor parallel ranks hold whole."""
-    state, pieces = run.optimizer.state, run.task.model.pieces
-    held = {name: value for name, value in run.task.model.named_variables().items() if not pieces[name].is_divided}
+    state, shards = run.optimizer.state, run.task.model.shards
+    held = {name: value for name, value in run.task.model.named_variables().items() if not shards[name].is_divided}
     for kind, stores in {"master": state.masters, **state.slots}.items():
         held |= {f"{kind} {n}": stores[n] for n, is_whole in enumerate(state.replicated) if is_whole}
     return {name: zlib.crc32(np.asarray(value).tobytes()) for name, value in held.items()}
@@ -441,12 +442,12 @@ def check_replicas(name, config, mesh):
     the gradients of the variables that tensor parallel ranks hold whole by a number of its own.
     """
     run, micro_batch = Run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
-    names, pieces, noise = run.task.model.named_variables(), run.task.model.pieces, 1 + 2**-9 * (1 + mesh.rank)
+    names, shards, noise = run.task.model.named_variables(), run.task.model.shards, 1 + 2**-9 * (1 + mesh.rank)
 
     def noisy(self, *args):
         found = micro_batch(self, *args)
         pairs = zip(names, found.dense, strict=True)
-        return found._replace(dense=[g if pieces[name].is_divided else g * noise for name, g in pairs])
+        return found._replace(dense=[g if shards[name].is_divided else g * noise for name, g in pairs])
 
     Accumulation._micro_batch = noisy
     step, (begin, end), before = TrainStep(run), mesh.data.share(SAMPLES), digests(run)
@@ -458,7 +459,7 @@ def check_replicas(name, config, mesh):
     Accumulation._micro_batch, after = micro_batch, digests(run)
     assert sum(before[what] != after[what] for what in after) > len(after) // 2, "nothing was trained"
     for what, value in after.items():  # Only weights are equal on data parallel ranks too, as state may be divided.
-        group = mesh.world if what in pieces else mesh.tensor
+        group = mesh.world if what in shards else mesh.tensor
         assert len(set(collectives.gather_numbers(group, value, "digest"))) == 1, f"{name}: {what} differs"
 
 

@@ -123,7 +123,7 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout
     check_dtype("residual", residual, x.dtype, "as x")
     attributes, position = op_arguments(dropout)
     if dropout is not None and dropout.part is not None:
-        rows = math.prod(x.shape[2:-1])  # of the op, for each of what is along axis 1
+        rows = math.prod(x.shape[2:-1])  # rows of the op for each index of axis 1
         attributes |= {"first_row": dropout.part.first * rows, "total_rows": dropout.part.total * rows}
     return library().tftrain_bias_dropout_add(x=x, bias=bias, residual=residual, position=position, **attributes)
 
