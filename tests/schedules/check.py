@@ -8,14 +8,22 @@ from collections import defaultdict
 
 from tftrain.schedules.activations import RELEASING
 from tftrain.schedules.simulation import ScheduleError, steps
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
+from tftrain.schedules.table import TRANSFERS, Action, Schedule, input_of, output_of
+from tftrain.schedules.table import ActionKind as Kind
 
-BACKWARDS, HALVES = (Kind.BACKWARD, Kind.BACKWARD_INPUTS), (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
+BACKWARDS, HALVES = (
+    (Kind.BACKWARD, Kind.BACKWARD_INPUTS),
+    (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS),
+)
 # What a stage computes before an action, of the same micro-batch and chunk.
-BEFORE = {Kind.BACKWARD: Kind.FORWARD, Kind.BACKWARD_INPUTS: Kind.FORWARD, Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS}
+BEFORE = {
+    Kind.BACKWARD: Kind.FORWARD,
+    Kind.BACKWARD_INPUTS: Kind.FORWARD,
+    Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS,
+}
 
 
-def check(table: Table) -> None:
+def check(table: Schedule) -> None:
     """Raises a ScheduleError for the first rule that a table breaks, with stage, tick and action."""
     places = [_check_computations(table, stage) for stage in range(len(table.stages))]
     for stage in range(len(table.stages)):
@@ -30,7 +38,7 @@ def check(table: Table) -> None:
 Places = dict[tuple[Kind, int, int], int]
 
 
-def _check_computations(table: Table, stage: int) -> Places:
+def _check_computations(table: Schedule, stage: int) -> Places:
     """Checks that the stage computes everything once and in order; returns the tick of each computation."""
     places: Places = {}
     actions = table.stages[stage]
@@ -64,7 +72,7 @@ def _check_computations(table: Table, stage: int) -> Places:
     return places
 
 
-def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> None:
+def _check_local_input(table: Schedule, stage: int, tick: int, places: Places) -> None:
     """Checks that the input of a computation is there if another chunk of the same stage makes it."""
     action = table.stages[stage][tick]
     needed = input_of(action, stage, len(table.stages), table.chunks)
@@ -75,7 +83,7 @@ def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> N
             raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {chunk}")
 
 
-def _check_transfers(table: Table, stage: int, places: Places) -> None:
+def _check_transfers(table: Schedule, stage: int, places: Places) -> None:
     """Checks that the stage sends each output after its computation and receives each input before it, once."""
     count, actions = len(table.stages), table.stages[stage]
     wanted: dict[Action, int] = {}
@@ -102,7 +110,7 @@ def _check_transfers(table: Table, stage: int, places: Places) -> None:
             raise ScheduleError(stage, computed, actions[computed], f"needs {action}, which is missing")
 
 
-def _check_pairs(table: Table) -> None:
+def _check_pairs(table: Schedule) -> None:
     """Checks that from one stage to another, both have the same transfers in the same order."""
     lists: dict[tuple[int, int, bool], list[tuple[int, Action]]] = defaultdict(list)
     for stage, actions in enumerate(table.stages):
@@ -119,7 +127,7 @@ def _check_pairs(table: Table) -> None:
                 raise ScheduleError(receiver, tick, receive, f"expected {send.name} there, in the order of the sends")
 
 
-def _check_memory(table: Table, stage: int) -> None:
+def _check_memory(table: Schedule, stage: int) -> None:
     """Checks that the stage never holds more activations than its schedule may."""
     actions = table.stages[stage]
     most = bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)

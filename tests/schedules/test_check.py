@@ -8,22 +8,23 @@ from tests.schedules.check import check
 from tests.schedules.sizes import sizes
 from tftrain.schedules import orders
 from tftrain.schedules.simulation import ScheduleError
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table
+from tftrain.schedules.table import TRANSFERS, Action, Schedule
+from tftrain.schedules.table import ActionKind as Kind
 
 
-def changed(table: Table, stage: int, actions) -> Table:
+def changed(table: Schedule, stage: int, actions) -> Schedule:
     stages = [*table.stages]
     stages[stage] = tuple(actions)
     return table._replace(stages=tuple(stages))
 
 
-def place(table: Table, stage: int, kind: Kind, micro_batch: int, what: str = "", chunk: int = 0) -> int:
+def place(table: Schedule, stage: int, kind: Kind, micro_batch: int, what: str = "", chunk: int = 0) -> int:
     return next(
         tick for tick, action in enumerate(table.stages[stage]) if action[:4] == (kind, micro_batch, chunk, what)
     )
 
 
-def refused(table: Table) -> ScheduleError:
+def refused(table: Schedule) -> ScheduleError:
     with pytest.raises(ScheduleError) as found:
         check(table)
     return found.value
@@ -101,7 +102,12 @@ def test_stages_that_wait_for_each_other_are_refused():
     # Stage 0 wants the gradient of micro-batch 0 before it begins micro-batch 1, stage 1 both forwards first.
     table = orders.table("1f1b", 2, 2)._replace(schedule="gpipe")
     eager = orders.table("gpipe", 2, 2)
-    first = [Action(Kind.FORWARD, 0), Action(Kind.BACKWARD, 0), Action(Kind.FORWARD, 1), Action(Kind.BACKWARD, 1)]
+    first = [
+        Action(Kind.FORWARD, 0),
+        Action(Kind.BACKWARD, 0),
+        Action(Kind.FORWARD, 1),
+        Action(Kind.BACKWARD, 1),
+    ]
     actions = []
     for action in first:
         if action.kind is Kind.BACKWARD:

@@ -10,7 +10,7 @@ from tftrain.config.fields import ConfigError, Problem, changed, field_problems,
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import Constraints
+from tftrain.plan.search import Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
@@ -154,8 +154,8 @@ def _software_problems(config: PlanConfig) -> list[Problem]:
 
 def search_request(
     config: PlanConfig, cluster: Cluster, named: Collection[str] = (), software: type[Workload] = Workload
-) -> tuple[Workload, tuple[int, ...], Constraints]:
-    """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
+) -> SearchSpace:
+    """Returns the divisions that have the sizes which the flags fix.
 
     A default fixes a size only if its flag is in `named`. `software` runs the job.
 
@@ -182,7 +182,7 @@ def search_request(
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
-    return software.adapted(work, None), sizes, _constraints(config, named)
+    return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _constraints(config, named))
 
 
 def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:

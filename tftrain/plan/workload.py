@@ -15,7 +15,7 @@ from tftrain.host.units import ITEM_BYTES
 
 SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
 OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
-MOMENTS = {"lion": 1}  # of an update rule; the others have two, and muon one for the kernels of the blocks
+MOMENTS = {"lion": 1}  # other update rules have two, and muon one for the kernels of the blocks
 
 
 class Workload(NamedTuple):
@@ -26,18 +26,18 @@ class Workload(NamedTuple):
     predictions: int  # positions of a sequence that have logits
     micro_batch: int  # samples of a forward pass on one model replica
     global_batch: int  # samples of an update
-    sequences: int = 1  # of a sample, which the model reads each by itself
+    sequences: int = 1  # sequences of a sample, each of which the model reads by itself
     precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
     dp: int = 1  # data parallel ranks
     tp: int = 1  # tensor parallel ranks
     pp: int = 1  # pipeline parallel ranks
     schedule: str = "1f1b"  # order of a pipeline's passes: the value of pipeline_schedule
-    chunks: int = 1  # of layers on each stage: the value of virtual_pipeline_size
+    chunks: int = 1  # runs of layers on each stage: the value of virtual_pipeline_size
     # Whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
     sequence_parallel: bool = False
     division: tuple[int, ...] = ()  # layers of each part of the pipeline; empty: equal parts
     zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
-    split_devices: int = 0  # of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
+    split_devices: int = 0  # devices of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
     prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
@@ -49,10 +49,10 @@ class Workload(NamedTuple):
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
-    segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
+    segments: int = 1  # parts of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: float = 2  # fp32 moments that the update rule has for each weight, on average
     orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
-    checkpoint_copies: int = 0  # of the state that a rank saves, in device memory
+    checkpoint_copies: int = 0  # copies of the state that a rank saves, in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
 
     # Whether tftrain.run can start it, so that its layouts have commands; and whether the last pipeline stage has the

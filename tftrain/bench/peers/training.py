@@ -26,7 +26,7 @@ def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     return lambda request: [product_seconds(config, batches)] if request == task.PRODUCTS else take(request)
 
 
-def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
+def configuration(precision: str, threads: int, extra_flags: str, size: task.PeerTask) -> TrainConfig:
     """Returns the configuration of a task's model; all other flags have the program's defaults, or `extra_flags`.
 
     Raises:
