@@ -23,34 +23,19 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from tests.kit.data_sets import corpus, prepare_config, prepared, prepared_packed, prepared_static
+from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain.host import log
 
 __all__ = ["corpus", "prepare_config", "prepared", "prepared_packed", "prepared_static"]
+__all__ += ["proxy", "quick", "s3", "s3_server"]
 
 # Properties hold however busy the machine is.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 ROOT = Path(__file__).parent
-SLOW = (
-    "bench",
-    "checkpoint/test_layouts.py",
-    "checkpoint/test_save.py",
-    "data/test_masking.py",
-    "fuzz",
-    "model/test_precision.py",
-    "model/test_tf_models_parity.py",
-    "model/test_variants.py",
-    "ops",
-    "optim/test_bad_numbers.py",
-    "optim/test_optimizer_state.py",
-    "state/test_saves.py",
-    "test_run.py",
-    "train/test_fused.py",
-    "train/test_grappler.py",
-    "train/test_ramp.py",
-    "train/test_step.py",
-)
+# Mostly compile.
+SLOW_ROOMS = {"bench", "fuzz", "ops"}
 BY_HAND = {
     "gpu_build": "needs the fused ops with their GPU kernels: run it with `make test-gpu`",
     "quiet": "compares seconds: `make test-quiet` runs it",
@@ -64,10 +49,9 @@ def log_of_one_rank():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Marks slow files, which mostly compile, and skips what runs by hand; long files come first."""
+    """Marks slow rooms and tests with several ranks, and skips what runs by hand; long files come first."""
     for item in items:
-        place = item.path.relative_to(ROOT).as_posix()
-        if place.startswith(SLOW) or item.get_closest_marker("multirank"):
+        if item.path.parent.name in SLOW_ROOMS or item.get_closest_marker("multirank"):
             item.add_marker(pytest.mark.slow)
         for marker, reason in BY_HAND.items():
             if item.get_closest_marker(marker) and marker not in config.option.markexpr:
@@ -166,5 +150,5 @@ def ramped_on_two(tmp_path_factory):
         "ballast = b'x' * (300_000_000 if os.environ['HOROVOD_RANK'] == '1' else 1); sys.exit(run.main(sys.argv))"
     )
     (folder / "machine.json").write_text(json.dumps(dataclasses.asdict(CLUSTERS["a64fx"])))
-    given = (f"--output_dir={folder}", f"--machine_file={folder}/machine.json", "--measure_products")
+    given = (f"--output_dir={folder}", f"--machine_file={folder}/machine.json")
     return folder, run_ranks(2, ["-c", program, *SMALL, *RAMP, *given])

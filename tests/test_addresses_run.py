@@ -9,7 +9,6 @@ import pytest
 from tests.checkpoint import states
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import checked, losses
-from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain import convert, launch, predict
 from tftrain.checkpoint import folder, remote, scores
 from tftrain.checkpoint.scores import Score, Scores
@@ -21,7 +20,6 @@ from tftrain.launching import job
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, loop
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 pytestmark = pytest.mark.slow
 RUN, DATA = "s3://bucket/runs/x", "s3://bucket/data"
 SIZES = (

@@ -9,7 +9,7 @@ from tests.kit.programs import done
 from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
-from tftrain.formats.own import of_data
+from tftrain.formats.run_folder import of_data
 from tftrain.parallel.mesh import Mesh
 from tftrain.tokenizer import tokenizer_files
 from tftrain.train import loop

@@ -28,7 +28,7 @@ def convert(config: ConvertConfig) -> None:
     from tqdm import tqdm
 
     from tftrain.formats import registry
-    from tftrain.formats.own import AveragedWeights, take_tokenizer
+    from tftrain.formats.run_folder import AveragedWeights, take_tokenizer
     from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
 
     target = parse_place(config.to)

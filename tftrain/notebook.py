@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from tftrain import run
+from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import ConfigError, Problem, flag_name, sections
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
-from tftrain.files.run_lock import RunLock
 from tftrain.host import determinism, log
 from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 
 # The models need the Keras 2 API, and TensorFlow chooses one when it is first used.
@@ -53,34 +54,29 @@ def train(**flags: Any) -> list[dict[str, Any]]:
     Raises:
         KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
     """
-    began, config = time.monotonic(), _run_config({**flags, "mode": "train"})
-    lock = RunLock(config.run.folder)
-    if problem := run.lock_problem(lock, config, Launch()):
-        raise ConfigError([problem])
-    try:
-        with _one_rank(config) as mesh:
-            from tftrain.observe.metrics import read_rows
-            from tftrain.observe.watchdog import Watchdog
-            from tftrain.train import seeds
+    began = time.monotonic()
+    config, inputs = _run_config({**flags, "mode": "train"})
+    with run.locked(config.run.folder, Launch()), _one_rank(config.compute) as mesh:
+        from tftrain.observe.metrics import read_rows
+        from tftrain.observe.watchdog import Watchdog
+        from tftrain.train import seeds
 
-            watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
-            watchdog.ledger.restart(time.monotonic() - began)  # What the kernel did before is no part of the run.
-            if seeds.train(config, mesh, watchdog) == ExitCode.STOPPED:
-                raise KeyboardInterrupt
-            path = Path(config.run.folder) / "metrics.jsonl"
-            return read_rows(path) if path.exists() else []  # Several seeds have a file each.
-    finally:
-        lock.release()
+        watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
+        watchdog.ledger.restart(time.monotonic() - began)  # What the kernel did before is no part of the run.
+        if seeds.train(config, mesh, watchdog, inputs) == ExitCode.STOPPED:
+            raise KeyboardInterrupt
+        path = Path(config.run.folder) / "metrics.jsonl"
+        return read_rows(path) if path.exists() else []  # Several seeds have a file each.
 
 
 def evaluate(**flags: Any) -> dict[str, float]:
     """Evaluates a checkpoint, as `tftrain.run --mode=evaluate` does; returns its fields of metrics.jsonl."""
-    config = _run_config({**flags, "mode": "evaluate"})
-    with _one_rank(config) as mesh:
+    config, inputs = _run_config({**flags, "mode": "evaluate"})
+    with _one_rank(config.compute) as mesh:
         from tftrain.observe import rows
         from tftrain.train import evaluate as evaluation
 
-        return rows.fields(evaluation.row_of_checkpoint(config, mesh))
+        return rows.fields(evaluation.evaluate(config, mesh, inputs=inputs))
 
 
 def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
@@ -94,16 +90,16 @@ def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
         return [json.loads(line) for line in predict_program.predictions(config, texts)]
 
 
-def _run_config(flags: dict[str, Any]) -> TrainConfig:
-    """Returns the checked configuration of a run; sets the environment that it needs."""
-    config = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
+def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:
+    """Returns the checked configuration of a run, and what it reads; sets the environment that it needs."""
+    config, inputs = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
     log.configure(program="tftrain.run", level=config.log.log_level)
     is_set = determinism.XLA_FLAG in os.environ.get("XLA_FLAGS", "")
     if config.compute.deterministic and "tensorflow" in sys.modules and not is_set:
         expected = "TensorFlow is loaded and has read its settings; restart the kernel, and call this first"
         raise ConfigError([Problem("deterministic", True, expected)])
-    run.prepare_process(config, may_restart=False)
-    return config
+    run.prepare_process(config.compute, may_restart=False)
+    return config, inputs
 
 
 def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[str]:
@@ -120,7 +116,7 @@ def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[
 
 
 @contextlib.contextmanager
-def _one_rank(config: TrainConfig | None = None) -> Iterator[Any]:
+def _one_rank(compute: ComputeConfig | None = None) -> Iterator[Any]:
     """Loads TensorFlow and yields the mesh of this process alone; an error of the body says what to do.
 
     Raises:
@@ -136,8 +132,8 @@ def _one_rank(config: TrainConfig | None = None) -> Iterator[Any]:
         )
     from tftrain.parallel import mesh, start
 
-    threads = config.compute.cpu_threads if config else 0
-    if config and config.compute.deterministic:
+    threads, deterministic = (compute.cpu_threads, compute.deterministic) if compute else (0, False)
+    if deterministic:
         determinism.enable()
     try:
         one_rank = start.start(Launch(), threads)
@@ -151,6 +147,8 @@ def _one_rank(config: TrainConfig | None = None) -> Iterator[Any]:
     try:
         yield one_rank
     except tf.errors.OpError as error:
-        raise (run.cause_of(error, config or TrainConfig()) or error) from None
+        from tftrain.train import process
+
+        raise (process.cause_of(error, deterministic) or error) from None
     finally:
         gc.collect()

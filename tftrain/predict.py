@@ -111,7 +111,7 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
     prompt, stop = chat_of(model, config) if settings.chat else (str, settings.stop)
     refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
-    if model.config.is_decoder:
+    if model.config.is_causal:
         refuse(config, "embedding", "is a decoder; remove this flag")
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)

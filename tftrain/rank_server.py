@@ -27,9 +27,9 @@ def main(argv: Sequence[str]) -> None:
     config, _, named = flags.read(TrainConfig, ["tftrain.run", *argv[1:]])
     with contextlib.suppress(RunError, ConfigError):  # The ranks find the same and say so.
         config = checkpoint_flags.with_flags_of_checkpoint(config, named).config
-    run.prepare_process(config, may_restart=True)
+    run.prepare_process(config.compute, may_restart=True)
     load_modules()
-    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]], forked=True))
+    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]]))
 
 
 def load_modules() -> None:

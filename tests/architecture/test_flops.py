@@ -59,7 +59,7 @@ def test_equals_the_products_in_the_graph_of_the_model(activation):
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    model = BertPretrainer(config, 61, "float32", 1)
+    model = BertPretrainer(config, "float32", 1)
     samples, length, predictions = 3, 16, 4
     shapes = {"input_ids": length, "input_mask": length, "segment_ids": length, "masked_lm_positions": predictions}
     batch = {name: tf.TensorSpec([samples, width], tf.int32) for name, width in shapes.items()}

@@ -9,11 +9,11 @@ import pytest
 
 from tftrain.architecture.describe import describe
 from tftrain.config.data import DataConfig
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
+from tftrain.families import FAMILIES
 from tftrain.plan.workload import from_config
 
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults}
@@ -102,7 +102,7 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    variables = BertPretrainer(model, 31, "float32", 1).named_variables()
+    variables = BertPretrainer(model, "float32", 1).named_variables()
     assert_begin_as_described(model, variables)
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     found = describe(model)
@@ -132,7 +132,7 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(flags):
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    variables = Decoder(model, 31, "float32", 1).named_variables()
+    variables = Decoder(model, "float32", 1).named_variables()
     assert_begin_as_described(model, variables)
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     held = sum(variable.shape.num_elements() for variable in variables.values())

@@ -245,7 +245,7 @@ def load(saved, size):
 
 
 def load_file(path, expected):
-    with ShardFile(path, expected.bytes, np.empty(100, np.uint8), alone=False) as source:
+    with ShardFile(path, expected.bytes, np.empty(100, np.uint8)) as source:
         return list(shard.load(source, expected))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpoint import simulation, states
-from tests.checkpoint.simulation import Simulation
+from tests.checkpoint import states
+from tests.checkpoint.test_scale import Division
 from tests.train.test_step import BASE
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader, share
@@ -21,6 +21,8 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Run
+
+pytestmark = pytest.mark.slow
 
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 ZERO_3 = {**ZERO_2, "split_weights": True}
@@ -135,12 +137,12 @@ def wipe(run):
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, pieces, state = run.task.model.named_variables(), run.task.model.pieces, run.optimizer.state
+    named, shards, state = run.task.model.named_variables(), run.task.model.shards, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
-        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(pieces[name].whole, np.float32)) for name in named}
-        parts = {name: pieces[name].take_block(tensor) for name, tensor in tensors.items()}
+        tensors = {name: whole.get(f"{kind}/{name}", np.zeros(shards[name].whole, np.float32)) for name in named}
+        parts = {name: shards[name].take(tensor) for name, tensor in tensors.items()}
         expected = list(parts.values())
         if state.split:
             expected = state.split.take(list(map(tf.constant, expected)).__getitem__)
@@ -222,19 +224,14 @@ def test_a_rank_of_the_layout_that_wrote_a_checkpoint_reads_its_own_files(runs, 
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "host" not in name])  # It knows no hosts.
-def test_the_simulation_of_many_ranks_divides_the_state_as_a_run_does(runs, layout, monkeypatch):
-    monkeypatch.setattr(simulation, "BUCKET_BYTES", SMALL_BUCKETS)
-    simulated = Simulation(runs[layout][0].config, len(runs[layout]))
+def test_the_division_among_many_ranks_is_that_of_a_run(runs, layout):
+    division = Division(runs[layout][0].config, len(runs[layout]), SMALL_BUCKETS)
     for rank, run in enumerate(runs[layout]):
         state = run.optimizer.state
-        saved, held = (list(getattr(simulated.layout_of(rank), name)()) for name in ("saved", "held"))
+        saved, held = (list(getattr(division.layout_of(rank), name)()) for name in ("saved", "held"))
         assert [each.piece for each in saved] == list(state.pieces_to_save())
         assert {each.piece for each in held} == set(state.restore_buffers())
-        assert simulated.buckets[rank % simulated.tensor_ranks] == (state.split and state.split.buckets)
-        pieces = run.task.model.pieces
-        assert [(name, each.replica_id) for name, each in simulated.pieces[rank % simulated.tensor_ranks].items()] == [
-            (name, pieces[name].replica_id) for name in run.task.model.named_variables()
-        ]
+        assert division.buckets[rank % division.tensor_ranks] == (state.split and state.split.buckets)
 
 
 def test_there_are_several_buckets_and_ranks_that_own_nothing(runs):

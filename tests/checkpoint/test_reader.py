@@ -11,7 +11,6 @@ from tests.checkpoint import states
 from tftrain.checkpoint import memory, shard
 from tftrain.checkpoint import reader as reading
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.source import ShardFile
 from tftrain.checkpoint.tensor_slice import TensorSlice
 
 RANDOM = np.random.default_rng(0)
@@ -20,15 +19,11 @@ TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) fo
 }
 
 
-@pytest.fixture(params=[56, memory.PAGE_BYTES])
-def reader(request, tmp_path, monkeypatch):
-    """A checkpoint of several files, whose tensors are larger than what is read at a time.
-
-    In whole pages it is read past the page cache, where the file system permits it.
-    """
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A checkpoint of several files, whose tensors are larger than what is read at a time."""
     monkeypatch.setattr(shard, "SHARD_BYTES", 100)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
-    monkeypatch.setattr(ShardFile, "_cached", lambda *_: request.param < memory.PAGE_BYTES)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 56)
     return states.saved(tmp_path, TENSORS)
 
 

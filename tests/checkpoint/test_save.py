@@ -19,6 +19,8 @@ from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.files import durable
 
+pytestmark = pytest.mark.slow
+
 
 def state(step):
     return {"master/a": np.full((3, 2), step, np.float32), "progress/step": np.array(step)}

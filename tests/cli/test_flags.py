@@ -9,13 +9,13 @@ import pytest
 from tftrain.cli import flags
 from tftrain.config import mixture
 from tftrain.config.convert import ConvertConfig
-from tftrain.config.families import FAMILIES
 from tftrain.config.fields import ConfigError, flag_values, sections
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
+from tftrain.families import FAMILIES
 from tftrain.host.exit_codes import ExitCode
 from tftrain.launching.config import LaunchConfig
 

@@ -22,7 +22,7 @@ FOLDER = ROOT / "configs/kubernetes"
 JOB = yaml.safe_load((FOLDER / "mpijob.yaml").read_text())
 ROLES = ("Launcher", "Worker")
 VERSIONS = ("1.29", "1.37")
-AFTER_SAVE_SECONDS = 20  # of the launcher, see docs/reliability.md
+AFTER_SAVE_SECONDS = 20  # The launcher waits as long, see docs/reliability.md.
 
 
 def container(role):

@@ -16,7 +16,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-# Of a save: what each rank does, and what the chief does alone.
+# What each rank does in a save, and what the chief does alone.
 PHASES_OF_A_RANK = ("before", "folder", "shard begun", "in shard", "shard flushed", "shard written", "announced")
 PHASES_OF_A_SHARD = ("shard begun", "in shard", "shard flushed", "shard written")
 PHASES_OF_THE_CHIEF = (

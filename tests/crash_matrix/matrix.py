@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tests.crash_matrix.faults import PHASES_OF_A_RANK, PHASES_OF_A_SHARD, PHASES_OF_THE_CHIEF
 from tests.crash_matrix.training import Start, start
+from tests.kit.final_state import differences, final_state, logged_steps
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
 
@@ -97,7 +98,7 @@ def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
     for number in range(count):
         rank, everyone = rng.randrange(layout.ranks), layout.ranks == 1 or rng.random() < 0.5
         if number % 4 == 3:
-            # Of a fresh process each has seconds before the first step, and less than one for all the rest.
+            # A fresh process needs seconds before the first step, and less than one for all the rest.
             step = rng.choice([0, *range(1, 2 * INTERVAL + 2)])
             seconds = round(rng.uniform(0, STEP_SECONDS if step else START_SECONDS), 3)
             fault = {"kind": "instant", "step": step, "seconds": seconds}
@@ -166,7 +167,7 @@ class Chain:
                 Reader(path).verify()
             except Exception as error:
                 self._wrong(kill, f"{path.name} has a manifest and is damaged: {error}", begun)
-        self._reached = max([row["step"] for row in rows(self._output)], default=0)
+        self._reached = max([row["step"] for row in logged_steps(self._output)], default=0)
         self._last = kill
         self._killed.append(kill)
         others = [code for rank, code in enumerate(begun.codes) if rank != kill.rank]
@@ -181,18 +182,15 @@ class Chain:
         wrong = []
         if finished.codes != [0] * self._layout.ranks:
             wrong.append(f"the last start ended with {finished.codes}")
-        losses, expected = ([(row["step"], row["loss"]) for row in rows(path)] for path in (self._output, whole))
-        if losses != expected:
-            wrong.append(f"losses {losses}, undisturbed {expected}")
-        elif shards(self._output) != shards(whole):
-            wrong.append("the last checkpoint has other bytes than the undisturbed one")
+        state = final_state(self._output)
+        wrong += differences(state, final_state(whole))
         if left := [path.name for path in folder.checkpoint_folder(self._output).glob(".*")]:
             wrong.append(f"left behind: {left}")
         for kill in self._killed if wrong else ():
             self._wrong(kill, f"at the end of its chain: {'; '.join(wrong)}", finished)
         if not wrong:
             shutil.rmtree(self._home)
-        return f"{resumed}; {'; '.join(wrong) or f'equal, loss {losses[-1][1]}'}"
+        return f"{resumed}; {'; '.join(wrong) or f'equal, loss {state.losses[STEPS]}'}"
 
     def _tally(self, kill: Kill) -> Tally:
         return self._tallies.setdefault(kill.name, Tally())
@@ -217,19 +215,6 @@ class Chain:
                 self._wrong(self._last, f"{lost} steps were lost: {self._reached} done, went on from {at}", begun)
             self._last = None
         return f"went on after step {at}"
-
-
-def rows(output: Path) -> list[dict]:
-    """Returns the logged steps of a run, without a last line that was cut short."""
-    path = output / "metrics.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [row for row in map(json.loads, lines) if "loss" in row]
-
-
-def shards(output: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every shard of the newest checkpoint."""
-    newest = folder.find(output)[-1]
-    return {name: file.digests["sha256"] for name, file in Reader(newest).manifest.files.items()}
 
 
 def table(found: dict[str, dict[str, Tally]]) -> Iterator[str]:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.crash_matrix.matrix import STEPS, TRAINING, rows
+from tests.crash_matrix.matrix import STEPS, TRAINING
 from tests.crash_matrix.training import Start, start
+from tests.kit.final_state import logged_steps
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
 from tftrain.host.exit_codes import ExitCode
 
-# Of the ranks of a run that can't go on; a launcher may be quicker.
+# Ranks of a run that can't go on end within this time; a launcher may be quicker.
 BOUND_SECONDS = 60
 
 
@@ -68,10 +69,10 @@ def asked_to_stop(stage: Stage) -> str:
         "rank 1: received SIGTERM: the run finishes",
         "rank 0: another rank received SIGTERM",
     )
-    done = rows(stage.output)[-1]["step"]
+    done = logged_steps(stage.output)[-1]["step"]
     assert done < STEPS, f"all {STEPS} steps were done before the signal"
     require(stage.play(), [ExitCode.DONE] * 2, f"continuing after step {done} of")
-    assert [row["step"] for row in rows(stage.output)] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in logged_steps(stage.output)] == list(range(1, STEPS + 1))
     return f"{said(started)}, went on after step {done}"
 
 
@@ -80,7 +81,7 @@ def nan_for_ever(stage: Stage) -> str:
     started = stage.play({"kind": "nan", "step": 4, "steps": STEPS}, flags=["--max_nan_steps=3", "--split_opt_state"])
     reason = "--max_nan_steps=3 steps in a row were not finite; in step 6 the loss on rank 1 was not"
     require(started, [ExitCode.NOT_FINITE] * 2, f"rank 0: {reason}")
-    assert [row["nan_steps"] for row in rows(stage.output)][:6] == [0, 0, 0, 1, 2, 3]
+    assert [row["nan_steps"] for row in logged_steps(stage.output)][:6] == [0, 0, 0, 1, 2, 3]
     return said(started)
 
 
@@ -94,7 +95,7 @@ def nan_in_one_step(stage: Stage) -> str:
     """NaN on one rank in one step: both skip it, count it, and go on."""
     started = stage.play({"kind": "nan", "step": 4, "steps": 1})
     require(started, [0, 0])
-    last = rows(stage.output)[-1]
+    last = logged_steps(stage.output)[-1]
     assert (last["step"], last["nan_steps"], last["skipped_steps"]) == (STEPS, 1, 1), last
     return f"{said(started)}; nan_steps 1"
 
@@ -108,7 +109,7 @@ def disk_full(stage: Stage) -> str:
         require(started, [ExitCode.SAVES_FAILED] * 2, "No space left on device", "as --max_failed_saves permits")
         (kept,) = folder.find(stage.output)
         Reader(kept).verify()
-        assert rows(stage.output)[-1]["failed_saves"] > 0
+        assert logged_steps(stage.output)[-1]["failed_saves"] > 0
         subprocess.run(["mount", "-o", "remount,size=20m", checkpoints], check=True)
         require(stage.play(flags=["--keep_last=9"]), [0, 0], "continuing after step")
     return f"{said(started)}; {kept.name} stayed, and the run went on from there"

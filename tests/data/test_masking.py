@@ -9,6 +9,8 @@ import tensorflow as tf
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 
+pytestmark = pytest.mark.slow
+
 PAD, UNK, CLS, SEP, MASK = range(5)
 LENGTH = 64
 

@@ -18,8 +18,8 @@ DATA = Path(__file__).parent / "data"
 def build(weights: Weights, dtype: str = "float32"):
     """The model with these weights, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
-    family = Decoder if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
-    return family(config, config.vocab_size, dtype, 1, initial=weights)
+    family = Decoder if config.is_causal else BertClassifier if config.is_fine_tuned else BertPretrainer
+    return family(config, dtype, 1, initial=weights.shard)
 
 
 def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
@@ -30,7 +30,7 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
     found = {"hidden": hidden, "pooled": pooled}
     if weights.model.is_fine_tuned:
         found["task_logits"] = task_logits(model, batch)
-    elif weights.model.is_decoder:
+    elif weights.model.is_causal:
         found["logits"] = model.logits(model.hidden_states(batch))
     else:
         batch["masked_lm_positions"] = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])

@@ -18,8 +18,10 @@ from tftrain import convert
 from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
 from tftrain.config.model import ModelConfig
+from tftrain.families import FAMILIES
 from tftrain.files.errors import FormatError
-from tftrain.formats import hugging_face_config, hugging_face_tables, registry, tf1, tf_checkpoint
+from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
+from tftrain.formats.hugging_face_names import TYPES, type_of
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import HEADS, CompletedWeights, Weights
@@ -362,18 +364,17 @@ LIBRARY = json.loads((DATA / "transformers_defaults.json").read_text())
 
 
 def test_a_family_that_transformers_does_not_have_is_refused_by_name(monkeypatch):
-    assert hugging_face_tables.kind_of(ModelConfig(model_family="gpt")).model_type == "gpt2"
-    others = {name: kind for name, kind in hugging_face_tables.KINDS.items() if name != "gpt2"}
-    monkeypatch.setattr(hugging_face_tables, "KINDS", others)
+    assert type_of(ModelConfig(model_family="gpt")).name == "gpt2"
+    monkeypatch.setitem(FAMILIES, "gpt", FAMILIES["gpt"]._replace(types=()))
     with pytest.raises(FormatError, match="--model_family=gpt: transformers has no such model"):
-        hugging_face_tables.kind_of(ModelConfig(model_family="gpt"))
+        type_of(ModelConfig(model_family="gpt"))
 
 
-@pytest.mark.parametrize("left_out", sorted(hugging_face_tables.KINDS["bert"].fields))
+@pytest.mark.parametrize("left_out", sorted(TYPES["bert"][1].fields))
 @pytest.mark.parametrize("kind", LIBRARY)
 def test_a_field_that_is_left_out_has_the_default_of_its_library(kind, left_out):
     whole = hugging_face_config.model_config(LIBRARY[kind], "config.json")
-    name, _ = hugging_face_tables.KINDS[kind].fields.get(left_out, (None, None))
+    name, _ = TYPES[kind][1].fields.get(left_out, (None, None))
     some = {key: value for key, value in LIBRARY[kind].items() if key != name}
     assert hugging_face_config.model_config(some, "config.json") == whole
     assert hugging_face_config.model_config({"model_type": kind}, "config.json") == whole

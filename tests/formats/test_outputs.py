@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.formats.models import DATA, build, outputs, task_logits
 from tftrain.config.convert import Place
-from tftrain.formats.hugging_face_tables import links_of
+from tftrain.formats.hugging_face_names import links_of
 from tftrain.formats.registry import open_weights
 
 FIXTURES = {

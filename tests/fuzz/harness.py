@@ -5,24 +5,25 @@ A case is (target, seed, number): its damage is drawn from these three alone, so
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import pathlib
 import resource
-import select
 import shutil
 import signal
-import sys
 import tempfile
 import traceback
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from multiprocessing.connection import Connection
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 SECONDS = 10
 MEMORY = 256 << 20
 LONGEST_MESSAGE = 5000
+_FORK = multiprocessing.get_context("fork")
 
 
 class Target:
@@ -67,75 +68,46 @@ def run(target: Target, seed: int, cases: Iterable[int]) -> Iterable[Result]:
     """Yields the result of every case; after a crash or a hang the next child goes on after it."""
     waiting = list(cases)
     while waiting:
-        child = _Child(target, seed, waiting)
+        for result in _results_of_child(target, seed, list(waiting)):
+            waiting.pop(0)
+            yield result
+
+
+def _results_of_child(target: Target, seed: int, cases: list[int]) -> Iterable[Result]:
+    """Yields the results of a forked process until it is done, or has not outlived a case, whose result is the last."""
+    receiver, sender = _FORK.Pipe(duplex=False)
+    with open(os.memfd_create("output"), "r+b") as log, receiver:
+        child = _FORK.Process(target=_work, args=(target, seed, cases, sender, log.fileno()))
+        child.start()
+        sender.close()
         try:
-            for result in child.results():
-                waiting.pop(0)
-                yield result
+            for case in cases:
+                # The first case may wait for TensorFlow.
+                if not receiver.poll(SECONDS if case != cases[0] else 10 * SECONDS):
+                    yield Result(case, f"no end after {SECONDS} s\n{_end_of(log)}")
+                    return
+                try:
+                    outcome = receiver.recv()
+                except EOFError:
+                    child.join()
+                    code = child.exitcode
+                    death = f"killed by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+                    yield Result(case, f"{death}\n{_end_of(log)}")
+                    return
+                yield Result(case, outcome)
         finally:
-            child.end()
+            child.kill()
+            child.join()
 
 
-class _Child:
-    """A forked process that works through cases and says the outcome of each on a pipe, one a line."""
-
-    def __init__(self, target: Target, seed: int, cases: list[int]):
-        self._cases = cases
-        self._log = open(os.memfd_create("output"), "r+b")  # noqa: SIM115
-        self._pipe, write = os.pipe()
-        sys.stdout.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._pipe)
-                for stream in (1, 2):
-                    os.dup2(self._log.fileno(), stream)
-                _work(target, seed, cases, write)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-        os.close(write)
-
-    def results(self) -> Iterable[Result]:
-        """Yields results until the child is done, or has not outlived a case, whose result is the last."""
-        received = b""
-        for case in list(self._cases):
-            # The first line may wait for TensorFlow.
-            while b"\n" not in received:
-                if not select.select([self._pipe], [], [], SECONDS if case != self._cases[0] else 10 * SECONDS)[0]:
-                    yield Result(case, f"no end after {SECONDS} s{self._said()}")
-                    return
-                block = os.read(self._pipe, 1 << 16)
-                if not block:
-                    yield Result(case, f"{self._death()}{self._said()}")
-                    return
-                received += block
-            line, _, received = received.partition(b"\n")
-            yield Result(case, line.decode().replace("\\n", "\n"))
-
-    def _death(self) -> str:
-        _, status = os.waitpid(self._pid, 0)
-        self._pid = 0
-        code = os.waitstatus_to_exitcode(status)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
-
-    def _said(self) -> str:
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 3000))
-        return "\n" + self._log.read().decode(errors="replace")
-
-    def end(self) -> None:
-        """Ends the process if it is still there."""
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        os.close(self._pipe)
-        self._log.close()
+def _end_of(log: BinaryIO) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 3000))
+    return log.read().decode(errors="replace")
 
 
-def _work(target: Target, seed: int, cases: list[int], pipe: int) -> None:
+def _work(target: Target, seed: int, cases: list[int], results: Connection, output: int) -> None:
+    for stream in (1, 2):
+        os.dup2(output, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(2)
     target.begin()
@@ -147,7 +119,7 @@ def _work(target: Target, seed: int, cases: list[int], pipe: int) -> None:
         for case in cases if limited else cases[:1]:
             outcome = _outcome(target, np.random.default_rng([seed, zlib.crc32(target.name.encode()), case]))
             if limited:
-                os.write(pipe, outcome.replace("\n", "\\n").encode()[:60_000] + b"\n")
+                results.send(outcome[:60_000])
 
 
 def _outcome(target: Target, rng: np.random.Generator) -> str:

@@ -47,7 +47,7 @@ def step_of(family, ops, ranks=1, jit="false"):
         model |= {**FUSED, "attn_impl": ATTENTION[family]}
     config = case(2, f"{ops}_lamb", model, {"precision": "bf16", "jit_compile": jit}, tensor_parallel_size=ranks)
     mesh = Mesh(size=ranks, local_size=ranks, tensor_parallel_size=ranks, pending=PendingCollectives())
-    draw = token_batches if config.model.is_decoder else batches
+    draw = token_batches if config.model.is_causal else batches
     return TrainStep(Run(config.resolve(ranks), mesh)), next(draw(1, samples=SAMPLES))
 
 

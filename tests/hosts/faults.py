@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 from tests.hosts import training
 from tests.hosts.network import ROOT, Host, network
-from tests.hosts.training import FLAGS, RANKS, Final, Job, Outcome, final
+from tests.hosts.training import FLAGS, RANKS, Job, Outcome
+from tests.kit.final_state import FinalState, differences, final_state
 from tests.kit.ranks import run_ranks
 from tftrain.host.exit_codes import ExitCode
 
 Hosts = Mapping[str, Host]
 START_SECONDS = 300
 SECOND_CHECKPOINT = "step_00000006"
-# Of each direction.
+# Each direction of a slow link has both.
 DELAY_MS, LOSS_PERCENT = 100, 1.0
 SLOW_FLAGS = (*FLAGS, "--max_steps=3")
 
@@ -150,13 +151,13 @@ FAULTS = {
 }
 
 
-def undisturbed(flags: tuple[str, ...], output_dir: Path) -> Final:
+def undisturbed(flags: tuple[str, ...], output_dir: Path) -> FinalState:
     """Returns the result of the same training on one host."""
     run_ranks(RANKS, ["-m", "tftrain.run", *flags, f"--output_dir={output_dir}"], seconds=START_SECONDS)
-    return final(output_dir)
+    return final_state(output_dir)
 
 
-def play(fault: Fault, folder: Path, expected: Final) -> Row:
+def play(fault: Fault, folder: Path, expected: FinalState) -> Row:
     """Does a fault to a training, starts it again, and compares what comes of it with an undisturbed one.
 
     Args:
@@ -183,14 +184,14 @@ def play(fault: Fault, folder: Path, expected: Final) -> Row:
     if found is None:
         problems.append(f"no line as {fault.line}")
     if fault.code == ExitCode.DONE:
-        problems += differences(final(folder / "run"), expected)
+        problems += differences(final_state(folder / "run"), expected)
     elif fault.act:
         with network_again(folder) as hosts:
             again = Job(hosts, "node1", training.launch(*flags), folder / "second.log").outcome(START_SECONDS)
         if again.code != ExitCode.DONE or "continuing after step" not in again.output:
             problems.append(f"the next start ended with {again.code}:\n{again.output}")
         else:
-            problems += differences(final(folder / "run"), expected)
+            problems += differences(final_state(folder / "run"), expected)
     if problems:
         problems.append(outcome.output)
     line = "" if found is None else next(line for line in outcome.output.splitlines() if found[0] in line)
@@ -200,13 +201,3 @@ def play(fault: Fault, folder: Path, expected: Final) -> Row:
 def network_again(folder: Path):
     (folder / "again").mkdir()
     return network(folder / "again", "node1", "node2")
-
-
-def differences(found: Final, expected: Final) -> list[str]:
-    """Returns how a result differs from another one: every loss and every byte counts."""
-    problems = []
-    if found.losses != expected.losses:
-        problems.append(f"losses {found.losses}, undisturbed {expected.losses}")
-    if found.shards != expected.shards:
-        problems.append("the last checkpoint has other bytes than the undisturbed one")
-    return problems

@@ -124,7 +124,7 @@ class Host(Namespaces):
         own = Path("~root/.ssh").expanduser()
         if own.exists():
             self.run("mount", "-t", "tmpfs", "none", str(own))
-        # Of the namespaces of this command, only the network's is the switch's: it must find the init by its number.
+        # Only the network namespace is the switch's: the command must find the init by its number.
         link = f"ip link add {self.port} type veth peer name eth0 netns {self.pid}"
         subprocess.run(["nsenter", f"--target={switch.pid}", "-n", *link.split()], check=True)
         self._switch.run("ip", "link", "set", self.port, "master", "switch", "up")

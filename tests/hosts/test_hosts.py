@@ -14,9 +14,10 @@ import pytest
 
 from tests.crash_matrix.matrix import TRAINING
 from tests.hosts import training
-from tests.hosts.faults import FAULTS, differences, play, undisturbed
+from tests.hosts.faults import FAULTS, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
-from tests.hosts.training import FLAGS, Job, final
+from tests.hosts.training import FLAGS, Job
+from tests.kit.final_state import differences, final_state
 from tests.kit.ranks import run_ranks
 from tests.kit.waiting import wait_until
 from tests.launching.fakes import command_of
@@ -160,7 +161,7 @@ def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_
     assert (whole.code, again.code) == (0, 0), again.output
     step = int(re.search(r"step_(\d+) was in memory", again.output)[1])
     assert step >= 15, again.output
-    assert not differences(final(tmp_path / "run"), final(tmp_path / "alone"))
+    assert not differences(final_state(tmp_path / "run"), final_state(tmp_path / "alone"))
 
 
 # tests/launching/test_agent.py has what an agent does then, without the minute.

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-from tests.crash_matrix.matrix import TRAINING, rows, shards
+from tests.crash_matrix.matrix import TRAINING
 from tests.crash_matrix.training import QUIET
 from tests.hosts.network import ROOT, Host
 from tests.kit.waiting import wait_until
@@ -22,18 +21,6 @@ RANKS, PLACES = 4, "node1:2,node2:2"
 FLAGS = (*TRAINING, "--tensor_parallel_size=2", "--split_opt_state")
 # A rank's line of `--verbose`: "rank 3 on node2 ended with 80", or "is lost".
 ENDED = re.compile(r"^rank (\d+) on \S+ (?:ended with (\d+)|is lost)$", re.MULTILINE)
-
-
-class Final(NamedTuple):
-    """The result of a training.
-
-    Attributes:
-        losses: by step.
-        shards: the SHA-256 of each file of the last checkpoint.
-    """
-
-    losses: dict[int, float]
-    shards: dict[str, str]
 
 
 @dataclass
@@ -135,8 +122,3 @@ def launch(*flags: str, places: str = PLACES) -> list[str]:
 def horovodrun(*flags: str, places: str = PLACES) -> list[str]:
     """Returns the command of `horovodrun` on hosts, as README gives it."""
     return ["horovodrun", "-np", str(RANKS), "-H", places, sys.executable, "-m", "tftrain.run", *flags]
-
-
-def final(output_dir: Path) -> Final:
-    """Returns the result of a training."""
-    return Final({row["step"]: row["loss"] for row in rows(output_dir)}, shards(output_dir))

@@ -54,8 +54,14 @@ def without_cache(network, prompt, most):
 
 def main() -> None:
     """Prints the seconds of a token."""
-    config = ModelConfig(model_family="llama", max_position_embeddings=1024, **SIZES, **implementations(ModelConfig))
-    network = model_class(config)(config.with_family_defaults({"model_family"}), WORDS, "float32", seed=3)
+    config = ModelConfig(
+        model_family="llama",
+        vocab_size=WORDS,
+        max_position_embeddings=1024,
+        **SIZES,
+        **implementations(ModelConfig),
+    )
+    network = model_class(config)(config.with_family_defaults({"model_family"}), "float32", seed=3)
     prompt = np.arange(512, dtype=np.int32)[np.newaxis] % WORDS
     (tokens, cached), (expected, seconds) = (each(network, prompt, 34) for each in (with_cache, without_cache))
     assert tokens == expected

@@ -32,9 +32,9 @@ KINDS = {
 
 def network_of(kind, dtype="float64"):
     plain = {**implementations(ModelConfig), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = ModelConfig(**SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
+    config = ModelConfig(vocab_size=WORDS, **SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
     config = dataclasses.replace(config.with_family_defaults(set(KINDS[kind])), **plain)
-    return model_class(config)(config, WORDS, dtype, seed=3)
+    return model_class(config)(config, dtype, seed=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,5 @@
 """Ranks that are forked from one process: what differs from programs of their own, and what does not."""
 
-import os
-import signal
 import threading
 import time
 
@@ -18,6 +16,7 @@ note("agent", os.getppid())
 assert os.getsid(0) == os.getpgid(0) == os.getpid()
 assert sys.stdin.read() == ""
 assert os.environ["WORD"] == "given" and "OPENBLAS_NUM_THREADS" not in os.environ
+assert os.environ["TFTRAIN_FORKED"] == "1"
 files = sorted(map(int, os.listdir("/proc/self/fd")))
 say(f"{os.getpid()} {len(files)}")
 say("to stderr", sys.stderr)
@@ -32,48 +31,6 @@ say("to stderr", sys.stderr)
         assert {line.split()[3] for line in lines} == {"4"}
         assert sorted(job.output("stderr").splitlines()) == ["rank 0 to stderr", "rank 1 to stderr"]
         assert job.pid("agent", 0) == job.pid("agent", 1)
-
-
-def test_a_signal_reaches_each_forked_rank_once(tmp_path):
-    script = "listen(signal.SIGINT, code=75); say('runs'); run(15)"
-    with started(tmp_path, script, forked=True) as job:
-        job.wait_for("runs", 2)
-        job.press_ctrl_c()
-        assert job.code() == 75, job.everything()
-        assert sorted(job.output().splitlines()[2:]) == [f"rank {rank} heard SIGINT" for rank in (0, 1)]
-
-
-def test_a_forked_rank_that_the_kernel_ends_is_named_and_the_others_get_sigterm(tmp_path):
-    script = "rank == 0 or os.kill(os.getpid(), signal.SIGKILL); listen(signal.SIGTERM, code=0); run(15)"
-    with started(tmp_path, script, forked=True) as job:
-        assert job.code() == 137, job.everything()
-        said = job.output("stderr").splitlines()
-    assert said == [
-        "tftrain.launch: rank 1 on localhost was ended by SIGKILL",
-        "tftrain.launch: rank 0 on localhost still running: sending SIGTERM",
-        "tftrain.launch: rank 1 on localhost ended with 137: if the kernel killed it, memory was short; start again to "
-        "continue from the last checkpoint",
-    ]
-
-
-def test_forked_ranks_save_and_end_if_the_agent_is_killed(tmp_path):
-    script = """
-signal.signal(signal.SIGTERM, lambda *_: heard.append(signal.SIGTERM))
-note("rank", os.getpid())
-note("agent", os.getppid())
-say("runs")
-while not heard:
-    time.sleep(0.02)
-note("saved")
-"""
-    with started(tmp_path, script, forked=True) as job:
-        job.wait_for("runs", 2)
-        os.kill(job.pid("agent", 0), signal.SIGKILL)
-        for rank in (0, 1):
-            wait_for_end(job.pid("rank", rank))
-            assert (tmp_path / f"saved_{rank}").exists()
-        assert job.code() == 80
-        assert "localhost: the connection to its ranks has ended" in job.output("stderr")
 
 
 def test_a_server_that_fails_is_one_line_with_its_own_words_before_it(tmp_path):

@@ -13,12 +13,15 @@ from tests.launching.fakes import LIMITS, command_of, environment, started
 from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise.signals import SAME_SIGNAL_SECONDS
 
+# Ranks that are programs of their own, and ranks that are forked from one.
+each_start = pytest.mark.parametrize("forked", [False, True], ids=["programs", "forked"])
 SAVES = "listen(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, code=75); note('rank'); say('runs'); run(15)"
 
 
+@each_start
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_reaches_each_rank_once_and_the_code_is_theirs(tmp_path, number):
-    with started(tmp_path, SAVES) as job:
+def test_a_signal_reaches_each_rank_once_and_the_code_is_theirs(tmp_path, number, forked):
+    with started(tmp_path, SAVES, forked=forked) as job:
         job.wait_for("runs", 2)
         os.killpg(job.process.pid, number)
         assert job.code() == 75, job.everything()
@@ -109,8 +112,9 @@ def test_a_rank_that_dies_leaves_the_others_time_then_they_get_sigterm(tmp_path)
     ]
 
 
-def test_a_rank_that_the_kernel_ends_is_named(tmp_path):
-    with started(tmp_path, "rank == 0 or os.kill(os.getpid(), signal.SIGKILL)") as job:
+@each_start
+def test_a_rank_that_the_kernel_ends_is_named(tmp_path, forked):
+    with started(tmp_path, "rank == 0 or os.kill(os.getpid(), signal.SIGKILL)", forked=forked) as job:
         assert job.code() == 137
         assert job.output("stderr").splitlines() == [
             "tftrain.launch: rank 1 on localhost was ended by SIGKILL",
@@ -127,9 +131,15 @@ def test_what_a_rank_leaves_behind_is_ended_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number"), [("launcher", signal.SIGKILL), ("launcher", signal.SIGHUP), ("agent", signal.SIGKILL)]
+    ("victim", "number", "forked"),
+    [
+        ("launcher", signal.SIGKILL, False),
+        ("launcher", signal.SIGHUP, False),
+        ("agent", signal.SIGKILL, False),
+        ("agent", signal.SIGKILL, True),
+    ],
 )
-def test_ranks_save_and_end_if_the_launcher_or_its_agent_is_killed(tmp_path, victim, number):
+def test_ranks_save_and_end_if_the_launcher_or_its_agent_is_killed(tmp_path, victim, number, forked):
     script = """
 for each in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(each, lambda number, _: heard.append(number))
@@ -140,7 +150,7 @@ while not heard:
     time.sleep(0.02)
 note("saved")
 """
-    with started(tmp_path, script) as job:
+    with started(tmp_path, script, forked=forked) as job:
         job.wait_for("runs", 2)
         os.kill(job.process.pid if victim == "launcher" else job.pid("agent", 0), number)
         for rank in (0, 1):

@@ -21,6 +21,7 @@ PLAIN = dict.fromkeys(FLAGS, "reference")
 def small_config(**changes) -> ModelConfig:
     """A model of three layers, 21 wide, three heads; weights large enough that nothing is linear."""
     sizes = {
+        "vocab_size": VOCAB,
         "num_hidden_layers": 3,
         "hidden_size": 21,
         "num_attention_heads": 3,
@@ -36,7 +37,7 @@ def small_config(**changes) -> ModelConfig:
 
 def small_model(config: ModelConfig, dtype: str = "float32", seed: int = 1) -> BertPretrainer:
     """A model whose biases, scales and shifts are random too, the same for every dtype but for rounding."""
-    model = BertPretrainer(config, VOCAB, dtype, seed)
+    model = BertPretrainer(config, dtype, seed)
     random = np.random.default_rng(seed)
     for name, variable in model.named_variables().items():
         if name.endswith(("bias", "beta", "gamma")):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tests.model.samples import PLAIN, VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
+from tests.model.samples import PLAIN, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.parallel import BatchConfig
@@ -101,7 +101,7 @@ def ancestors(nodes, name):
 def test_recomputation_in_graph_mode_waits_for_the_loss(mode, micro_batches):
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     config = small_config(**FUSED, **dropout)
-    model, batch = BertPretrainer(config, VOCAB, "float32", 1, Checkpointing(mode)), small_batch()
+    model, batch = BertPretrainer(config, "float32", 1, Checkpointing(mode)), small_batch()
 
     def body(index, total):
         key = dropout_key()._replace(first_sample=tf.cast(index, tf.int64) * 5)
@@ -131,7 +131,7 @@ sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 128, 
 config = small_config(num_hidden_layers=4, **sizes, **dropout)
 batch = small_batch(samples=8, length=64)
 for mode in ("none", "selective", "full"):
-    model = BertPretrainer(config, VOCAB, "float32", 1, Checkpointing(mode, jit=True))
+    model = BertPretrainer(config, "float32", 1, Checkpointing(mode, jit=True))
     gradients = tf.function(lambda: loss_and_gradients(model, batch, dropout_key())[1], jit_compile=True)
     compiled = gradients.experimental_get_compiler_ir()(stage="optimized_hlo_proto_serialized")
     proto = hlo_pb2.HloProto.FromString(compiled)

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tests.kit.ranks import ROOT
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.cli.flags import parse
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.causal_source import documents
+from tftrain.families import FAMILIES
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
 from tftrain.ops.library import is_available
@@ -25,6 +25,7 @@ def config(model_family="gpt", **changes):
     sizes = {
         "num_hidden_layers": 2,
         "hidden_size": 24,
+        "vocab_size": VOCAB,
         "num_attention_heads": 3,
         "intermediate_size": 40,
         "max_position_embeddings": 13,
@@ -38,7 +39,7 @@ def config(model_family="gpt", **changes):
 
 def build(model_config, dtype="float32"):
     """A model whose biases, scales and shifts are random too."""
-    model, random = Decoder(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
+    model, random = Decoder(model_config, dtype, 1), np.random.default_rng(1)
     for name, variable in model.named_variables().items():
         if name.endswith(("bias", "beta", "gamma")):
             variable.assign_add(tf.constant(random.normal(scale=0.2, size=variable.shape), variable.dtype))
@@ -208,7 +209,7 @@ def test_fused_norms_and_swiglu_give_the_plain_loss_and_gradients_of_llama_tiny(
     tiny = parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs/llama_tiny.flags'}"]).model
     results = []
     for implementations in (PLAIN, PLAIN | FUSED):
-        changes = {"bias": bias, "ln_dtype": ln_dtype, "initializer_range": 0.1, **implementations}
+        changes = {"bias": bias, "ln_dtype": ln_dtype, "vocab_size": VOCAB, "initializer_range": 0.1, **implementations}
         model, data = build(dataclasses.replace(tiny, **changes), dtype), batch()
         variables = list(model.named_variables().values())
 
@@ -261,8 +262,8 @@ def test_documents_of_a_row_have_the_losses_of_rows_of_their_own(changes, core):
 
 def test_parts_one_after_another_are_the_model():
     model_config, data, key = config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2), batch(), dropout_key()
-    x = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
+    x = Decoder(model_config, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
     for blocks in ((0,), (1,)):
-        part = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
+        part = Decoder(model_config, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
         x = part.run_blocks(x, data, key)
-    np.testing.assert_array_equal(x, Decoder(model_config, VOCAB, "float32", 1).hidden_states(data, key))
+    np.testing.assert_array_equal(x, Decoder(model_config, "float32", 1).hidden_states(data, key))

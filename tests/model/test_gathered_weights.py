@@ -55,7 +55,7 @@ def test_backward_keeps_no_kernel_and_no_table(model):
     config = case(model=dict(model), **ZERO_3)
     run = Run(config.resolve(2), Mesh(0, 2, 0, 2))
     stage = ShardedModel(run)._stage
-    batch = next((token_batches if run.config.model.is_decoder else batches)(1, samples=3))
+    batch = next((token_batches if run.config.model.is_causal else batches)(1, samples=3))
     position = Position(tf.constant(1, tf.int64), tf.ones([2]), tf.ones([]))
 
     calls = []

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.model.samples import dropout_key, loss_and_gradients, small_batch, small_config, small_model
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import ModelConfig
+from tftrain.families import FAMILIES
 from tftrain.model.implementations import FLAGS, describe, resolve_implementations
 from tftrain.ops import library as module
 from tftrain.ops.library import MissingLibraryError, candidates

@@ -100,8 +100,9 @@ def test_logits_of_all_rows_are_never_in_memory(has_bias):
 
 def test_the_loss_of_masked_words_keeps_no_logits_of_all_of_them():
     """4 x 64 masked words of 250,880: 257 MB in fp32."""
-    words, config = 250_880, small_config(num_hidden_layers=1, hidden_size=12)
-    model, batch = BertPretrainer(config, words, "float32", 1), small_batch(samples=4, predictions=64)
+    words = 250_880
+    config = small_config(vocab_size=words, num_hidden_layers=1, hidden_size=12)
+    model, batch = BertPretrainer(config, "float32", 1), small_batch(samples=4, predictions=64)
 
     @tf.function(autograph=False)
     def step(x):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import PLAIN, VOCAB, small_config
+from tftrain.architecture import parts
 from tftrain.cli.flags import parse
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
@@ -37,7 +38,8 @@ def load(name: str) -> ModelConfig:
 def shapes(config: ModelConfig, vocab_size: int) -> dict[str, list[int]]:
     """Name -> shape, without allocating anything: in a graph, variables have no values until they are initialized."""
     with tf.Graph().as_default():
-        variables = BertPretrainer(config, vocab_size, "float32", 1).named_variables()
+        sized = dataclasses.replace(config, vocab_size=vocab_size)
+        variables = BertPretrainer(sized, "float32", 1).named_variables()
         return {name: variable.shape.as_list() for name, variable in variables.items()}
 
 
@@ -111,7 +113,7 @@ def test_names_are_in_a_fixed_order_from_input_to_output():
 
 
 def test_keras_knows_every_variable():
-    model = BertPretrainer(small_config(), VOCAB, "float32", 1)
+    model = BertPretrainer(small_config(), "float32", 1)
     named = model.named_variables()
     assert {id(variable) for variable in model.trainable_variables} == {id(variable) for variable in named.values()}
     assert all(variable.name == f"{name}:0" for name, variable in named.items())
@@ -124,15 +126,15 @@ def test_vectors_are_biases_and_norms_and_all_else_is_a_matrix():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_initial_weights_are_the_same_in_every_dtype(dtype):
-    wide = BertPretrainer(small_config(), VOCAB, "float32", 1).named_variables()
-    for name, variable in BertPretrainer(small_config(), VOCAB, dtype, 1).named_variables().items():
+    wide = BertPretrainer(small_config(), "float32", 1).named_variables()
+    for name, variable in BertPretrainer(small_config(), dtype, 1).named_variables().items():
         assert variable.dtype == dtype
         np.testing.assert_array_equal(variable, tf.cast(wide[name], dtype), err_msg=name)
 
 
 def test_initial_weights_do_not_depend_on_what_else_is_made():
-    deep = BertPretrainer(small_config(num_hidden_layers=3), VOCAB, "float32", 1).named_variables()
-    shallow = BertPretrainer(small_config(num_hidden_layers=1), VOCAB, "float32", 1).named_variables()
+    deep = BertPretrainer(small_config(num_hidden_layers=3), "float32", 1).named_variables()
+    shallow = BertPretrainer(small_config(num_hidden_layers=1), "float32", 1).named_variables()
     for name, variable in shallow.items():
         np.testing.assert_array_equal(variable, deep[name], err_msg=name)
 
@@ -150,7 +152,7 @@ def test_initial_weights_are_a_normal_cut_off_at_two_deviations():
 
 
 def test_biases_start_at_zero_and_scales_at_one():
-    for name, variable in BertPretrainer(small_config(), VOCAB, "float32", 1).named_variables().items():
+    for name, variable in BertPretrainer(small_config(), "float32", 1).named_variables().items():
         if name.endswith(("bias", "beta")):
             assert not variable.numpy().any()
         if name.endswith("gamma"):
@@ -158,7 +160,7 @@ def test_biases_start_at_zero_and_scales_at_one():
 
 
 def test_a_name_cannot_be_given_twice():
-    parameters = Parameters("float32", 1, 0.02).scope("a")
-    parameters.zeros("bias", [2])
+    parameters = Parameters("float32", 1, 0.02).inner("a")
+    parameters.leaf("bias", parts.BiasSpec(2))
     with pytest.raises(ValueError, match="a/bias"):
-        parameters.ones("bias", [2])
+        parameters.leaf("bias", parts.TableSpec(2, 2))

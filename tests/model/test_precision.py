@@ -17,6 +17,8 @@ from tests.model.samples import (
 from tftrain.model.embedding import lookup
 from tftrain.ops.layer_norm import reference_layer_norm as layer_norm
 
+pytestmark = pytest.mark.slow
+
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 # A token passes the embedding (3 sums, norm, dropout), 3 blocks of 2 sub-layers (2 to 4 products, residual sum, norm,
 # dropout) and a head of 4: about 50 results rounded to half precision, each by half a unit in the last place.

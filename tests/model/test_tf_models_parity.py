@@ -15,6 +15,8 @@ from tests.model.samples import (
 )
 from tests.model.tf_models_oracle import build_oracle
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["tanh", "erf"])
 def pair(request):

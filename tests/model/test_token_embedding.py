@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.model.samples import VOCAB, small_config
+from tests.model.samples import small_config
 from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.part import ModelPart
 
@@ -12,7 +12,7 @@ NAME = "embeddings/word"
 
 
 def stage(part, model_class=BertPretrainer, **changes):
-    return model_class(dataclasses.replace(small_config(), **changes), VOCAB, "float32", 1, part=part)
+    return model_class(dataclasses.replace(small_config(), **changes), "float32", 1, part=part)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_the_last_stage_has_an_equal_copy_after_its_own_variables(first, last):
     assert NAME not in last.named_variables()
     assert list(last.held_variables()) == [*last.named_variables(), NAME]
     assert last.token_embedding.is_shared
-    assert last.pieces[NAME] == first.pieces[NAME]
+    assert last.shards[NAME] == first.shards[NAME]
     assert (last.token_embedding.table.numpy() == first.token_embedding.table.numpy()).all()
 
 

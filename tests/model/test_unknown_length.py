@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import VOCAB, outputs, small_batch, small_config, small_model
+from tests.model.samples import outputs, small_batch, small_config, small_model
 from tftrain.model.decoder import Decoder
 
 ROUNDING = 4 * np.finfo(np.float32).eps
@@ -31,9 +31,7 @@ def test_an_encoder_takes_any_length(changes):
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
 def test_a_decoder_takes_any_length(positions):
-    model = Decoder(
-        small_config(model_family="gpt", hidden_size=24, position_embedding=positions), VOCAB, "float32", seed=1
-    )
+    model = Decoder(small_config(model_family="gpt", hidden_size=24, position_embedding=positions), "float32", seed=1)
     function = any_length(lambda batch: model.logits(model.hidden_states(batch)), ["input_ids"])
     for length in (1, 19):
         batch = {"input_ids": small_batch(length=19)["input_ids"][:, :length]}

@@ -17,6 +17,8 @@ from tests.model.samples import (
     small_model,
 )
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = [
     {"norm_position": norm, "activation": activation, "gelu_form": form, "use_bias_in_keys": bias}
     for (norm, activation), (form, bias) in zip(

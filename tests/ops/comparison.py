@@ -1,7 +1,10 @@
 """What the tests of the ops share: tolerances that follow from the dtype, and the three ways to run a function."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
+
+from tftrain.ops.dropout import Dropout, DropoutKey
 
 DTYPES = ("float32", "float16", "bfloat16")
 FORWARD = {"float32": (5e-6, 1e-6), "float16": (1e-3, 1e-5), "bfloat16": (8e-3, 1e-5)}  # relative, absolute
@@ -35,17 +38,46 @@ def assert_not_much_worse(actual, composed, expected, dtype, factor):
     assert error <= max(allowed, 2 * rounding * np.abs(expected).max(initial=0))
 
 
-def gradients(function, arguments, dy):
-    """The gradients of the function's result with respect to its arguments, with `dy` reaching the result."""
+def everything(function, arguments, dy):
+    """The function's result and its gradients with respect to its arguments, with `dy` reaching the result."""
     with tf.GradientTape() as tape:
         tape.watch(arguments)
         y = function(*arguments)
-    return tape.gradient(y, arguments, output_gradients=dy)
+    return y, *tape.gradient(y, arguments, output_gradients=dy)
+
+
+def gradients(function, arguments, dy):
+    """The gradients alone."""
+    return list(everything(function, arguments, dy)[1:])
+
+
+def dropout(rate=0.1, step=3, first_sample=40, seed=1234567890123, site=9, heads=None):
+    key = DropoutKey(seed, tf.cast(step, tf.int64), tf.cast(first_sample, tf.int64))
+    return Dropout(rate, site, key, heads)
 
 
 def ways(function):
     """The function run eagerly, as a graph, and compiled by XLA."""
     return {"eager": function, "graph": tf.function(function), "xla": tf.function(function, jit_compile=True)}
+
+
+def assert_same_in_every_way(function, *arguments):
+    """A graph and XLA give bitwise what the function gives eagerly."""
+    results = {way: run(*arguments) for way, run in ways(function).items()}
+    for way in ("graph", "xla"):
+        for actual, expected in zip(results[way], results["eager"], strict=True):
+            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+
+
+def refused(way, message):
+    """Expects an InvalidArgumentError; of what is found out while a graph is built, TensorFlow makes a ValueError."""
+    invalid = tf.errors.InvalidArgumentError
+    return pytest.raises(invalid if way == "eager" else (invalid, ValueError), match=message)
+
+
+def filled(good, **changed):
+    """Tensors of ones by their name, given their shapes and dtypes."""
+    return {name: tf.cast(tf.ones(shape), dtype) for name, (shape, dtype) in (good | changed).items()}
 
 
 def optimized_hlo(function, *arguments):

@@ -70,7 +70,7 @@ def test_the_configuration_says_what_is_computed(forward_and_backward):
 
 
 def product(numbers, left, right):
-    """XLA's dot: batch dimensions first, then those of the left operand, then those of the right one."""
+    """XLA's dot: batch dimensions first, then the others of the left operand and of the right one."""
     names = {}
     for kind in ("contracting", "batch"):
         of_left, of_right = (map(int, numbers[f"{side}_{kind}_dimensions"]) for side in ("lhs", "rhs"))

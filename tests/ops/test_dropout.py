@@ -2,11 +2,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.ops.comparison import DTYPES, FORWARD, GRADIENT, assert_close, exact, normal, optimized_hlo, ways
+from tests.ops.comparison import (
+    DTYPES,
+    FORWARD,
+    GRADIENT,
+    assert_close,
+    assert_same_in_every_way,
+    dropout,
+    everything,
+    exact,
+    normal,
+    optimized_hlo,
+)
 from tftrain.ops.dropout import (
     AxisRange,
-    Dropout,
-    DropoutKey,
     bias_dropout_add,
     keep_mask,
     reference_bias_dropout_add,
@@ -14,10 +23,6 @@ from tftrain.ops.dropout import (
 )
 
 SHAPES = ((0, 3, 8), (1, 1), (3, 7), (2, 5, 1000), (4, 16, 64))
-
-
-def dropout(rate=0.1, step=3, first_sample=40, seed=7, site=9):
-    return Dropout(rate, site, DropoutKey(seed, tf.cast(step, tf.int64), tf.cast(first_sample, tf.int64)))
 
 
 def arguments(shape, dtype):
@@ -29,11 +34,8 @@ def add_to_tokens(part):
     return bias_dropout_add(x, tf.ones([4]), x, dropout()._replace(part=part))
 
 
-def everything(function, inputs, dropout, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        y = function(*inputs, dropout)
-    return y, *tape.gradient(y, inputs, output_gradients=dy)
+def dropped(function, inputs, dropout, dy):
+    return everything(lambda *inputs: function(*inputs, dropout), inputs, dy)
 
 
 @pytest.mark.parametrize("rate", [None, 0.0, 0.1, 0.5])
@@ -43,8 +45,8 @@ def test_output_and_gradients_are_those_of_the_reference_in_fp64(shape, dtype, r
     inputs, dy = arguments(shape, dtype), normal(4, shape, dtype)
     wide = [tf.cast(tensor, tf.float64) for tensor in inputs]
     drop = None if rate is None else dropout(rate)
-    expected = everything(reference_bias_dropout_add, wide, drop, tf.cast(dy, tf.float64))
-    y, dx, dbias, dresidual = everything(bias_dropout_add, list(inputs), drop, dy)
+    expected = dropped(reference_bias_dropout_add, wide, drop, tf.cast(dy, tf.float64))
+    y, dx, dbias, dresidual = dropped(bias_dropout_add, list(inputs), drop, dy)
     assert_close(y, expected[0].numpy(), FORWARD[dtype])
     assert_close(dx, expected[1].numpy(), GRADIENT[dtype])
     rows = max(1, int(np.prod(shape[:-1])))
@@ -87,16 +89,16 @@ def test_masks_do_not_depend_on_how_the_batch_is_split():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("add", [bias_dropout_add, reference_bias_dropout_add])
-@pytest.mark.parametrize("shape", [[5, 6, 13], [5, 6, 2, 3]])  # of no multiple of the eight draws of a count
+@pytest.mark.parametrize("shape", [[5, 6, 13], [5, 6, 2, 3]])  # no multiple of the eight draws of a count
 def test_masks_do_not_depend_on_which_ranks_have_which_tokens(add, shape, ranks):
     x, bias, residual = arguments(shape, "float32")
     dy, tokens = normal(4, shape, "float32"), shape[1] // ranks
-    whole = [each.numpy() for each in everything(add, [x, bias, residual], dropout(0.3), dy)]
+    whole = [each.numpy() for each in dropped(add, [x, bias, residual], dropout(0.3), dy)]
     dbias = 0
     for rank in range(ranks):
         own = slice(rank * tokens, (rank + 1) * tokens)
         drop = dropout(0.3)._replace(part=AxisRange(own.start, shape[1]))
-        y, dx, dbias_part, _ = everything(add, [x[:, own], bias, residual[:, own]], drop, dy[:, own])
+        y, dx, dbias_part, _ = dropped(add, [x[:, own], bias, residual[:, own]], drop, dy[:, own])
         np.testing.assert_array_equal(y, whole[0][:, own])
         np.testing.assert_array_equal(dx, whole[1][:, own])
         dbias += dbias_part.numpy()
@@ -105,7 +107,7 @@ def test_masks_do_not_depend_on_which_ranks_have_which_tokens(add, shape, ranks)
 
 def test_forward_and_backward_masks_are_equal():
     x = tf.ones([8, 32, 96])
-    y, dx, *_rest = everything(bias_dropout_add, [x, tf.zeros([96]), tf.zeros_like(x)], dropout(0.25), tf.ones_like(x))
+    y, dx, *_rest = dropped(bias_dropout_add, [x, tf.zeros([96]), tf.zeros_like(x)], dropout(0.25), tf.ones_like(x))
     np.testing.assert_array_equal(y, dx)
     kept = (y.numpy() > 0).mean()
     assert abs(kept - 0.75) < 4 * np.sqrt(0.25 * 0.75 / x.numpy().size)
@@ -116,17 +118,14 @@ def test_graph_and_xla_give_the_same_as_eager(dtype):
     inputs, dy = arguments([3, 4, 40], dtype), normal(4, [3, 4, 40], dtype)
 
     def run(step, *inputs):
-        return everything(bias_dropout_add, list(inputs), dropout(step=step), dy)
+        return dropped(bias_dropout_add, list(inputs), dropout(step=step), dy)
 
-    results = {way: function(tf.constant(5, tf.int64), *inputs) for way, function in ways(run).items()}
-    for way in ("graph", "xla"):
-        for actual, expected in zip(results[way], results["eager"], strict=True):
-            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+    assert_same_in_every_way(run, tf.constant(5, tf.int64), *inputs)
 
 
 def test_the_compiled_program_calls_the_ops():
     inputs = arguments([2, 3, 16], "float32")
-    hlo = optimized_hlo(lambda *inputs: everything(bias_dropout_add, list(inputs), dropout(), inputs[2]), *inputs)
+    hlo = optimized_hlo(lambda *inputs: dropped(bias_dropout_add, list(inputs), dropout(), inputs[2]), *inputs)
     assert 'custom_call_target="TftrainBiasDropoutAdd"' in hlo
     assert 'custom_call_target="TftrainBiasDropoutAddGrad"' in hlo
 

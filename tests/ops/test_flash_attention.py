@@ -4,11 +4,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.ops.comparison import DTYPES, assert_close, exact, normal, optimized_hlo, ways
+from tests.ops.comparison import (
+    DTYPES,
+    assert_close,
+    assert_same_in_every_way,
+    dropout,
+    everything,
+    exact,
+    filled,
+    normal,
+    optimized_hlo,
+    refused,
+    ways,
+)
 from tftrain.ops import flash_attention as ops
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention
-from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
+from tftrain.ops.dropout import AxisRange, keep_mask
 
 SCALE = 0.25
 
@@ -21,11 +33,6 @@ def flash_attention(query, key, value, key_mask, scale, dropout=None, function=o
 
 def reference_flash_attention(*args, **more):
     return flash_attention(*args, function=ops.reference_flash_attention, **more)
-
-
-def dropout(rate, step=3, first_sample=40, site=9, heads=None):
-    key = DropoutKey(1234567890123, tf.cast(step, tf.int64), tf.cast(first_sample, tf.int64))
-    return Dropout(rate, site, key, heads)
 
 
 def key_mask(batch, length):
@@ -41,12 +48,9 @@ def random_sequence_ids(batch, length):
     return tf.constant(np.cumsum(np.random.default_rng(7).random([batch, length]) < 5 / length, axis=1), tf.int32)
 
 
-def everything(function, query, key, value, dy, mask, **arguments):
+def with_gradients(function, query, key, value, dy, mask, **arguments):
     """The context, and the gradients of query, key and value."""
-    with tf.GradientTape() as tape:
-        tape.watch([query, key, value])
-        y = function(query, key, value, mask, **arguments)
-    return y, *tape.gradient(y, [query, key, value], output_gradients=dy)
+    return everything(lambda *inputs: function(*inputs, mask, **arguments), [query, key, value], dy)
 
 
 def softmax_in_fp64(
@@ -59,14 +63,14 @@ def softmax_in_fp64(
     scores = scale * query @ key.swapaxes(2, 3)
     if slopes is not None:
         scores += np.array(slopes)[:, None, None] * distance
-    attended = (mask.numpy() > 0)[:, None, None, :]
+    visible = (mask.numpy() > 0)[:, None, None, :]
     if causal:
-        attended = attended & (distance <= 0)
+        visible = visible & (distance <= 0)
     if window is not None:
-        attended = attended & (abs(distance) <= window)
+        visible = visible & (abs(distance) <= window)
     if sequence_ids is not None:
-        attended = attended & (sequence_ids.numpy()[:, None, :, None] == sequence_ids.numpy()[:, None, None, :])
-    powers = np.where(attended, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        visible = visible & (sequence_ids.numpy()[:, None, :, None] == sequence_ids.numpy()[:, None, None, :])
+    powers = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
     sums = powers.sum(-1, keepdims=True)
     p = powers / np.where(sums == 0, 1, sums)
     g = keep * (dy @ value.swapaxes(2, 3))
@@ -111,8 +115,8 @@ def squared_errors(draw, batch, length, heads, size, more, dtype):
         keep = keep_mask(list(keep.shape), drop).numpy() * drop.keep_scale
     numbers = {name: value for name, value in more.items() if name != "dropout"}
     expected = softmax_in_fp64(*tensors, mask, scale, keep, **numbers)
-    actual = everything(flash_attention, *tensors, mask, scale=scale, **more)
-    plain = everything(reference_flash_attention, *tensors, mask, scale=scale, **more)
+    actual = with_gradients(flash_attention, *tensors, mask, scale=scale, **more)
+    plain = with_gradients(reference_flash_attention, *tensors, mask, scale=scale, **more)
     if dtype == "float32":
         for ours, exactly in zip(actual, expected, strict=True):
             assert_close(ours, exactly, (1e-5, 1e-5))
@@ -133,7 +137,7 @@ def test_it_is_the_product_with_the_fused_softmax(causal):
 def test_a_query_without_keys_gives_zeros_and_zero_gradients():
     tensors = [normal(seed, [2, 70, 2, 16], "float32") for seed in range(4)]
     mask = tf.constant([[0] * 5 + [1] * 65, [0] * 70])
-    y, *gradients = everything(flash_attention, *tensors, mask, scale=SCALE, causal=True, dropout=dropout(0.1))
+    y, *gradients = with_gradients(flash_attention, *tensors, mask, scale=SCALE, causal=True, dropout=dropout(0.1))
     assert not y[0, :5].numpy().any()
     assert not y[1].numpy().any()
     assert y[0, 6:].numpy().any(axis=-1).all()
@@ -149,9 +153,9 @@ def test_sequences_do_not_touch_each_other():
     other = [tf.concat([x[:, :170], normal(9, [1, 130, 2, 64], "bfloat16")], axis=1) for x in tensors]
     sequence_ids, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
     first, second = (
-        everything(flash_attention, *x, mask, scale=SCALE, sequence_ids=sequence_ids) for x in (tensors, other)
+        with_gradients(flash_attention, *x, mask, scale=SCALE, sequence_ids=sequence_ids) for x in (tensors, other)
     )
-    alone = everything(flash_attention, *(x[:, :170] for x in tensors), mask[:, :170], scale=SCALE)
+    alone = with_gradients(flash_attention, *(x[:, :170] for x in tensors), mask[:, :170], scale=SCALE)
     for one, two, three in zip(first, second, alone, strict=True):
         np.testing.assert_array_equal(exact(one[:, :170]), exact(two[:, :170]))
         np.testing.assert_array_equal(exact(one[:, :170]), exact(three))
@@ -165,10 +169,10 @@ def test_a_query_sees_nothing_outside_of_its_window(dtype, causal):
     other = [tf.concat([x[:, :300], normal(9, [2, 100, 2, 32], dtype)], axis=1) for x in tensors]
     mask, more = tf.ones([2, 400], tf.int32), {"scale": SCALE, "causal": causal, "window": 50, "dropout": dropout(0.1)}
     hidden = tf.cast(tf.range(400) < 300, tf.int32) * mask
-    first = everything(flash_attention, *tensors, mask, **more)
+    first = with_gradients(flash_attention, *tensors, mask, **more)
     for results in (
-        everything(flash_attention, *other, mask, **more),
-        everything(flash_attention, *other, hidden, **more),
+        with_gradients(flash_attention, *other, mask, **more),
+        with_gradients(flash_attention, *other, hidden, **more),
     ):
         for one, two in zip(first, results, strict=True):
             np.testing.assert_array_equal(exact(one[:, :200]), exact(two[:, :200]))
@@ -178,7 +182,7 @@ def test_a_query_sees_nothing_outside_of_its_window(dtype, causal):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
     query, key, value, dy = (normal(seed, [2, 150, 2, 16], dtype) for seed in range(4))
-    made = everything(flash_attention, query, key, value, dy, tf.ones([2, 150], tf.int32), scale=SCALE, window=0)
+    made = with_gradients(flash_attention, query, key, value, dy, tf.ones([2, 150], tf.int32), scale=SCALE, window=0)
     unit = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
     np.testing.assert_allclose(exact(made[0]), exact(value), rtol=unit)
     np.testing.assert_allclose(exact(made[3]), exact(dy), rtol=unit)
@@ -190,9 +194,9 @@ def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
 )
 def test_a_window_as_long_as_the_row_is_none(more, dtype):
     tensors, mask = [normal(seed, [2, 200, 2, 40], dtype) for seed in range(4)], key_mask(2, 200)
-    expected = everything(flash_attention, *tensors, mask, scale=SCALE, **more)
+    expected = with_gradients(flash_attention, *tensors, mask, scale=SCALE, **more)
     for window in (199, 200, 10**12):
-        actual = everything(flash_attention, *tensors, mask, scale=SCALE, window=window, **more)
+        actual = with_gradients(flash_attention, *tensors, mask, scale=SCALE, window=window, **more)
         for one, two in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(exact(one), exact(two))
 
@@ -209,8 +213,8 @@ def test_shared_keys_and_values_are_repeated_ones(dtype, shared, more):
     keep = keep_mask([2, 6, 150, 150], dropout(0.2)).numpy() * dropout(0.2).keep_scale
     numbers = {name: number for name, number in more.items() if name != "dropout"}
     expected = softmax_in_fp64(query, *many, dy, mask, keep=keep, **numbers)
-    repeated = everything(flash_attention, query, *many, dy, mask, **more)
-    made = everything(flash_attention, query, key, value, dy, mask, **more)
+    repeated = with_gradients(flash_attention, query, *many, dy, mask, **more)
+    made = with_gradients(flash_attention, query, key, value, dy, mask, **more)
     for one, two in zip(made[:2], repeated[:2], strict=True):
         np.testing.assert_array_equal(exact(one), exact(two))
     unit = {"float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}[dtype]
@@ -222,10 +226,10 @@ def test_shared_keys_and_values_are_repeated_ones(dtype, shared, more):
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
     tensors = [normal(seed, [4, 37, 6, 16], "float32") for seed in range(4)]
     mask = key_mask(4, 37)
-    whole = everything(flash_attention, *tensors, mask, scale=SCALE, dropout=dropout(0.4))
+    whole = with_gradients(flash_attention, *tensors, mask, scale=SCALE, dropout=dropout(0.4))
     part_of_tensors = [x[2:, :, 3:] for x in tensors]
     parts = dropout(0.4, first_sample=42, heads=AxisRange(3, 6))
-    part = everything(flash_attention, *part_of_tensors, mask[2:], scale=SCALE, dropout=parts)
+    part = with_gradients(flash_attention, *part_of_tensors, mask[2:], scale=SCALE, dropout=parts)
     for some, all_of_it in zip(part, whole, strict=True):
         np.testing.assert_array_equal(some, all_of_it[2:, :, 3:])
 
@@ -237,18 +241,17 @@ def test_graph_and_xla_give_the_same_as_eager(dtype):
 
     def run(query, key, value, dy, step):
         more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "sequence_ids": sequence_ids}
-        return everything(flash_attention, query, key, value, dy, mask, **more)
+        return with_gradients(flash_attention, query, key, value, dy, mask, **more)
 
-    results = {way: function(*tensors, tf.constant(8, tf.int64)) for way, function in ways(run).items()}
-    for way in ("graph", "xla"):
-        for actual, expected in zip(results[way], results["eager"], strict=True):
-            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+    assert_same_in_every_way(run, *tensors, tf.constant(8, tf.int64))
 
 
 def test_the_compiled_program_calls_the_ops_and_has_nothing_of_the_scores_size():
     tensors = [normal(seed, [2, 512, 2, 16], "float32") for seed in range(4)]
     mask = tf.ones([2, 512], tf.int32)
-    hlo = optimized_hlo(lambda *x: everything(flash_attention, *x, mask, scale=SCALE, dropout=dropout(0.1)), *tensors)
+    hlo = optimized_hlo(
+        lambda *x: with_gradients(flash_attention, *x, mask, scale=SCALE, dropout=dropout(0.1)), *tensors
+    )
     for target in ("TftrainFlashAttention", "TftrainFlashAttentionGrad"):
         assert hlo.count(f'custom_call_target="{target}"') == 1
     assert "512,512" not in hlo
@@ -263,7 +266,7 @@ def test_gradients_of_queries_are_atomic_sums_only_of_16_bits_and_without_op_det
 ):
     monkeypatch.setattr(ops, "is_op_determinism_enabled", lambda: deterministic)
     tensors = [normal(seed, [2, 8, 2, 8], dtype) for seed in range(4)]
-    run = tf.function(lambda *x: everything(flash_attention, *x, tf.ones([2, 8], tf.int32), scale=SCALE))
+    run = tf.function(lambda *x: with_gradients(flash_attention, *x, tf.ones([2, 8], tf.int32), scale=SCALE))
     graph = run.get_concrete_function(*tensors).graph
     (gradient,) = (op for op in graph.get_operations() if op.type == "TftrainFlashAttentionGrad")
     assert gradient.get_attr("atomic") is atomic
@@ -301,9 +304,8 @@ BAD = [
 @pytest.mark.parametrize("way", ["eager", "graph"])
 @pytest.mark.parametrize(("name", "shape", "dtype"), BAD)
 def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
-    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in (GOOD | {name: (shape, dtype)}).items()}
-    errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
-    with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
+    tensors = filled(GOOD, **{name: (shape, dtype)})
+    with refused(way, rf"\b{name} (is|has)\b"):
         ways(lambda **tensors: flash_attention(**tensors, scale=SCALE))[way](**tensors)
 
 
@@ -321,7 +323,7 @@ def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
     ],
 )
 def test_a_number_out_of_range_is_refused(words, change):
-    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in GOOD.items()}
+    tensors = filled(GOOD)
     change = {key: tf.ones([2, 5, 3, value]) if key in tensors else value for key, value in change.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
         flash_attention(**{"scale": SCALE} | tensors | change)

@@ -10,6 +10,8 @@ from tests.optim.test_optimizer import CONFIG, SHAPES, compiled, gradient_steps,
 from tftrain.optim.loss_scale import DynamicLossScale
 from tftrain.parallel.mesh import Mesh
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(SHAPES)
 
 

@@ -10,11 +10,13 @@ import tf_keras
 
 from tests.checkpoint import states
 from tests.kit.tf_models import tf_models
+from tftrain.architecture.shard import whole_shard
 from tftrain.config import param_groups
 from tftrain.config.optimizer import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules, state_split
-from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.optimizer import Optimizer, Sharding
+from tftrain.optim.parameter_spec import ParameterSpec
 
 SHAPES = {
     "embeddings/word": (11, 4),
@@ -60,14 +62,26 @@ def gradient_steps(count, seed=1, more=()):
     return steps
 
 
-def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
+def specs(variables, groups=None):
+    """Describes variables by name, as a model would."""
+    return [
+        ParameterSpec(
+            name,
+            variable,
+            whole_shard(name, variable.shape),
+            decays=not name.endswith(EXCLUDED),
+            group=(groups or {}).get(name),
+            is_matrix=name.startswith("layer_") and name.endswith("/kernel"),
+        )
+        for name, variable in variables.items()
+    ]
+
+
+def make(config=CONFIG, dtype=tf.float32, weights=None, split_strategy=None, mesh=None):
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
-    matrices = [name for name in weights if name.startswith("layer_") and name.endswith("/kernel")]
-    options = {"hidden_matrices": matrices, **options}
-    options = {"undecayed": [name for name in weights if name.endswith(EXCLUDED)], **options}
-    options = {"groups": param_groups.of_names(config.param_groups, weights), **options}
-    return Optimizer(config, MAX_STEPS, dict(zip(weights, variables, strict=True)), **options), variables
+    described = specs(dict(zip(weights, variables, strict=True)), param_groups.of_names(config.param_groups, weights))
+    return Optimizer(config, MAX_STEPS, described, mesh, Sharding(split_strategy)), variables
 
 
 def whole(optimizer):

@@ -18,11 +18,14 @@ from tests.optim.test_optimizer import (
     gradient_steps,
     initial_weights,
     make,
+    specs,
     whole,
 )
 from tftrain.checkpoint import memory
 from tftrain.optim.loss_scale import DynamicLossScale
 from tftrain.optim.state import OptimizerState
+
+pytestmark = pytest.mark.slow
 
 
 def bits(variables):
@@ -158,8 +161,8 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
 
 
 def test_the_slots_of_a_state_are_those_that_it_was_asked_for():
-    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES.values()]
-    state = OptimizerState(list(SHAPES), variables, slots=["lion_m"])
+    variables = {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()}
+    state = OptimizerState(specs(variables), slots=["lion_m"])
     expected = {f"{slot}/{name}": list(shape) for slot in ("master", "lion_m") for name, shape in SHAPES.items()}
     assert {piece.name: list(piece.whole) for piece in state.pieces_to_save()} == expected
     assert list(state.slots) == ["lion_m"]

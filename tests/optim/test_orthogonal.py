@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.checkpoint.tensor_slice import TensorSlice
+from tftrain.architecture.shard import VariableShard
 from tftrain.optim import orthogonal
 from tftrain.optim.orthogonal import Orthogonalization, orthogonalized
 from tftrain.optim.state_layout import Slice
@@ -38,8 +38,8 @@ def test_a_slice_is_that_of_the_whole_matrix(axis, monkeypatch):
     expected = 0.2 * np.sqrt(6) * np.asarray(orthogonalized(tf.constant(whole)))
     for rank, half in enumerate(halves):
         offset = tuple(rank * size if at == axis else 0 for at, size in enumerate(half.shape))
-        piece = TensorSlice.block("w", whole.shape, "F32", offset, half.shape)
-        update = Orthogonalization(["w"], {"w": piece}, Group("tensor", rank, (0, 1)), tf.float32)
+        shard = VariableShard("w", whole.shape, offset, half.shape)
+        update = Orthogonalization([shard], Group("tensor", rank, (0, 1)), tf.float32)
         store = tf.concat([tf.reshape(half, [-1]), tf.zeros(3)], 0)
         result = update(store, [Slice(0, half.size), Slice(None, 3)]).numpy()
         np.testing.assert_allclose(result[:-3].reshape(half.shape), np.split(expected, 2, axis)[rank], atol=1e-6)

@@ -72,8 +72,8 @@ def config(case: Case) -> ModelConfig:
 def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretrainer:
     """A model with the weights of a whole one, after a look at the initial ones."""
     checkpointing = Checkpointing(case.checkpointing)
-    model = BertPretrainer(config(case), VOCAB, case.dtype, SEED, checkpointing, TensorRanks(group))
-    initial = BertPretrainer(config(case), VOCAB, case.dtype, SEED).named_variables()
+    model = BertPretrainer(config(case), case.dtype, SEED, checkpointing, TensorRanks(group))
+    initial = BertPretrainer(config(case), case.dtype, SEED).named_variables()
     assert list(model.named_variables()) == list(initial)
     for name, variable in model.named_variables().items():
         np.testing.assert_array_equal(variable, own_part(model, group, name, initial[name]), err_msg=name)
@@ -83,7 +83,7 @@ def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretra
 
 def own_part(model, group, name, whole):
     whole = tf.convert_to_tensor(whole)
-    return model.pieces[name].take_block(whole)
+    return model.shards[name].take(whole)
 
 
 def contribution(model, batch, first, masked, sparse_rows):
@@ -152,7 +152,7 @@ def check(case: Case, group: Group) -> float:
     shared = [
         g.numpy()
         for name, g in zip(model.named_variables(), actual[1:], strict=True)
-        if not model.pieces[name].is_divided
+        if not model.shards[name].is_divided
     ]
     check_bits(group, [actual[0].numpy(), *shared])
     distances = {"loss sums": distance(actual[0], expected[0], case.dtype)}

@@ -11,10 +11,12 @@ from tests.checkpoint.states import coverage
 from tests.kit.ranks import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
-from tftrain.checkpoint.tensor_slice import even_bounds
+from tftrain.architecture import parts
+from tftrain.architecture.shard import even_bounds
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
+from tftrain.optim.state_layout import slice_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.tensor import TensorRanks, copy_to_ranks, sum_over_ranks
@@ -64,35 +66,36 @@ def test_bounds_are_even_and_cut_no_unit(size, ranks, unit, bounds):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_parts_of_a_whole_variable_join_to_it(ranks, axis):
-    parts, pieces = [], []
-    whole = Parameters("float32", 1, 0.02).normal("kernel", [4, 5]).numpy()
+    values, shards, described = [], [], parts.Variable("kernel", (4, 5), axis)
+    whole = Parameters("float32", 1, 0.02).make(described).numpy()
     for rank in range(ranks):
         parameters = Parameters("float32", 1, 0.02, TensorRanks(Group("tensor", tuple(range(ranks)), rank)))
-        parts.append(parameters.normal("kernel", [4, 5], axis).numpy())
-        pieces.append(parameters.pieces["kernel"])
-        assert parts[-1].shape == pieces[-1].shape
-        assert parameters.offset("kernel") == pieces[-1].offset[axis]
-        np.testing.assert_array_equal(pieces[-1].take_block(whole), parts[-1])
-        np.testing.assert_array_equal(pieces[-1].take_block(tf.constant(whole)), parts[-1])
-    np.testing.assert_array_equal(np.concatenate(parts, axis), whole)
-    assert coverage(pieces) is None
-    assert {piece.replica_id for piece in pieces} == {0}
+        values.append(parameters.make(described).numpy())
+        shards.append(parameters.made["kernel"].shard)
+        assert values[-1].shape == shards[-1].shape
+        assert parameters.offset("kernel") == shards[-1].offset[axis]
+        np.testing.assert_array_equal(shards[-1].take(whole), values[-1])
+        np.testing.assert_array_equal(shards[-1].take(tf.constant(whole)), values[-1])
+    np.testing.assert_array_equal(np.concatenate(values, axis), whole)
+    assert coverage(list(map(slice_of, shards))) is None
+    assert {shard.replica for shard in shards} == {0}
 
 
 def test_a_variable_that_every_rank_has_is_saved_by_the_first():
     ranks = (0, 1, 2)
     found = [Parameters("float32", 1, 0.02, TensorRanks(Group("tensor", ranks, rank))) for rank in ranks]
     for parameters in found:
-        parameters.ones("gamma", [4])
-    assert [parameters.pieces["gamma"].replica_id for parameters in found] == [0, 1, 2]
-    assert not any(parameters.pieces["gamma"].is_divided for parameters in found)
+        parameters.make(parts.Variable("gamma", (4,), initial=1.0))
+    shards = [parameters.made["gamma"].shard for parameters in found]
+    assert [slice_of(shard).replica_id for shard in shards] == [0, 1, 2]
+    assert not any(shard.is_divided for shard in shards)
 
 
 def test_one_rank_computes_as_if_there_were_no_others():
     x = tf.ones([2])
     assert copy_to_ranks(Group(), x, "x") is x
     assert sum_over_ranks(Group(), x, "x") is x
-    assert not any(piece.is_divided for piece in BertPretrainer(small_config(), VOCAB, "float32", 1).pieces.values())
+    assert not any(shard.is_divided for shard in BertPretrainer(small_config(), "float32", 1).shards.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -143,7 +146,7 @@ def test_cross_entropy_over_ranks_is_that_of_the_whole(three, rows):
 
 def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):
     def use(group):
-        model = BertPretrainer(small_config(activation="geglu"), VOCAB, "float32", 1, ranks=TensorRanks(group))
+        model = BertPretrainer(small_config(activation="geglu"), "float32", 1, ranks=TensorRanks(group))
         return loss_and_gradients(model, small_batch(), dropout_key())[0]
 
     losses = three.run(use)
@@ -155,7 +158,7 @@ def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):
 
 def test_more_ranks_than_heads_are_refused():
     with pytest.raises(ValueError, match="--tensor_parallel_size=4: expected at most 3"):
-        BertPretrainer(small_config(), VOCAB, "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))
+        BertPretrainer(small_config(), "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))
 
 
 @pytest.mark.nightly

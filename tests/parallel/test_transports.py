@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.crash_matrix.matrix import shards
+from tests.kit.final_state import final_state
 from tests.kit.ranks import run_ranks, started_ranks
 from tests.observe.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
@@ -169,7 +169,7 @@ def test_a_deterministic_run_repeats_its_bits(tmp_path):
     for name, samples in (("small", 6), ("large", 24), ("again", 24), ("small_again", 6)):
         given = [*ENDLESS, *sizes, f"--global_batch_size={samples}", "--tensor_parallel_size=3", "--deterministic"]
         run_ranks(3, [*given, "--group_transport=tensorflow", f"--output_dir={tmp_path / name}"])
-        found.append(shards(tmp_path / name))
+        found.append(final_state(tmp_path / name).shards)
     assert found[0] == found[3] != found[1] == found[2]
 
 

@@ -6,7 +6,7 @@ import http.server
 import fsspec
 import pytest
 
-from tests.kit.servers import proxy, quick, s3, s3_server, serving
+from tests.kit.servers import serving
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files import addresses
@@ -16,7 +16,6 @@ from tftrain.prepare.input_files import list_files
 from tftrain.prepare.preparation import prepare
 from tools import address_speed
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 

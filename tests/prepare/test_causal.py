@@ -16,13 +16,14 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from tests.data.test_pipeline import failure, joined
 from tests.kit import corpora
+from tests.kit.data_sets import open_source
 from tests.prepare.test_prepare import contents, examples
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode, encode
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.files.errors import DataError
 from tftrain.prepare import causal_objective
 from tftrain.prepare.accounting import NEAR_DUPLICATE

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.kit import programs
-from tests.kit.servers import quick
 from tests.security.strangers import links, run_folder, site
 from tftrain import run
 from tftrain.checkpoint import folder, remote
@@ -22,7 +21,6 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume_compatibility
 from tftrain.train import loop
 
-__all__ = ["quick"]
 CANARY = "s3cr3tCANARY"
 WITH_SECRET = [
     f"https://alice:{CANARY}@host/m",
@@ -112,7 +110,7 @@ def test_a_copy_has_no_secret_in_its_name_and_its_errors(tmp_path, quick, caplog
 
 
 def test_a_run_writes_no_secret_anywhere(tmp_path, monkeypatch, capfd):
-    """Of the flags with an address, those are here that a run without a server takes."""
+    """The flags with an address are those that a run without a server takes."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlflow")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -123,8 +121,8 @@ def test_a_run_writes_no_secret_anywhere(tmp_path, monkeypatch, capfd):
         *("--max_steps=2", "--eval_every=-1", "--report_to=csv,tensorboard,mlflow", f"--output_dir={tmp_path}/run"),
         f"--machine_file={address}",
     ]
-    config = run.checked(*run.read(given), run.Launch())
-    run.prepare_process(config, may_restart=False)
+    config, _ = run.checked(*run.read(given), run.Launch())
+    run.prepare_process(config.compute, may_restart=False)
     assert loop.train(config, Mesh()) == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"config.json", "report.html", "manifest.json", "metrics.csv"} <= {path.name for path in written}

@@ -7,14 +7,11 @@ import sys
 import pytest
 
 from tests.kit import programs
-from tests.kit.servers import quick
 from tests.security.strangers import run_folder, site
 from tftrain import launch, notebook, run
 from tftrain.checkpoint import folder
 from tftrain.config.fields import ConfigError
 from tftrain.data.mirror import local_folder
-
-__all__ = ["quick"]
 
 
 @pytest.fixture

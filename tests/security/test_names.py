@@ -11,7 +11,6 @@ import pytest
 
 from tests.formats.models import DATA
 from tests.kit import programs
-from tests.kit.servers import quick
 from tests.security.strangers import links, run_folder, site
 from tftrain import run
 from tftrain.checkpoint import remote
@@ -26,7 +25,6 @@ from tftrain.files.run_lock import RunLock
 from tftrain.formats import registry
 from tftrain.observe.metrics import append
 
-__all__ = ["quick"]
 # Each is below a folder at the address, and would be elsewhere here.
 NAMES = (
     "../x",

@@ -23,7 +23,8 @@ from tftrain.parallel import collectives, neighbour
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import memory_checkpoints, resume
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
-from tftrain.train import loop
+from tftrain.train import loop, phases
+from tftrain.train.step import TrainStep
 
 SECONDS = 60
 CUTS = (0, 2), (2, 5)  # of a tensor between two ranks
@@ -46,7 +47,9 @@ class Run:
         settings = {"memory_checkpoint_steps": 1, "output_dir": str(output_dir), **settings}
         self.value, self.output_dir = np.zeros(5, np.float32), output_dir
         self.config = changed(TrainConfig(), settings)
-        self.in_memory = MemoryCheckpoints(self.config, mesh or Mesh())
+        self.in_memory = MemoryCheckpoints(
+            self.config.checkpoint.memory_checkpoint_steps, str(output_dir), mesh or Mesh()
+        )
 
     def begin(self):
         self.in_memory.begin(piece for piece, _ in states.whole_pieces({"master/x": self.value}))
@@ -64,7 +67,7 @@ class Run:
     def recovered(self, **settings):
         """Returns the step and the value that the next start goes on from; None if there is nothing."""
         start = Run(self.output_dir, **settings)
-        reader = resume.choose(start.config, Mesh(), dict, start.in_memory.among)
+        reader = resume.choose(start.config.checkpoint, start.config.run, Mesh(), dict, start.in_memory.among)
         return reader and (folder.order(reader.path)[0], states.stored(reader.path)["master/x"][0])
 
 
@@ -312,7 +315,7 @@ class Killed(BaseException):
 def killed_in_step(number, monkeypatch, *args):
     """Trains until a step, where the process ends without a word."""
 
-    class Ending(loop.TrainStep):
+    class Ending(TrainStep):
         def __call__(self, batch, requests):
             if int(self._run.progress.step) + 1 == number:
                 raise Killed
@@ -324,7 +327,7 @@ def killed_in_step(number, monkeypatch, *args):
 
     config, copy = configured(*SETTINGS, *args), MemoryCheckpoints.save
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "TrainStep", Ending)
+        patch.setattr(phases, "TrainStep", Ending)
         patch.setattr(MemoryCheckpoints, "save", patient)
         with pytest.raises(Killed):
             loop.train(config, Mesh())
@@ -341,10 +344,7 @@ def test_a_run_that_was_killed_goes_on_from_memory_bit_for_bit_and_leaves_nothin
     capsys.readouterr()
     train_alone(*SETTINGS, args)
     assert "continuing after step 6 of " in capsys.readouterr().out
-    assert losses(tmp_path / "killed") == losses(tmp_path / "alone")
-    ours, theirs = (states.stored(folder.newest(tmp_path / name)) for name in ("killed", "alone"))
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    states.assert_same_end(tmp_path / "killed", tmp_path / "alone")
     assert list(home.iterdir()) == []
     names = {path.name for path in folder.checkpoint_folder(tmp_path / "killed").iterdir()}
     assert names == {"step_00000000", "step_00000006", "step_00000009"}

@@ -17,7 +17,8 @@ from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.saves import Saves
-from tftrain.train import loop
+from tftrain.train import loop, phases
+from tftrain.train.step import TrainStep
 
 SETTINGS = ("--global_batch_size=4", "--checkpoint_every=2", "--keep_last=2", "--eval_every=-1", "--warmup_steps=0")
 
@@ -40,12 +41,17 @@ def test_integers_are_finite_and_so_is_nothing():
     assert memory.is_finite(np.zeros(0, np.float32))
 
 
+def made(output_dir, **settings):
+    config = changed(TrainConfig(), {"output_dir": str(output_dir), "keep_last": 1, **settings})
+    return Saves(config.checkpoint, config.run, 60.0, Mesh())
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, bad, last):
     value = np.ones(5, np.float32)
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "checkpoint_every": 1, "keep_last": 1}), Mesh())
+    saves = made(tmp_path, checkpoint_every=1)
     tensors = lambda: states.whole_pieces({"adam_v/x": value})  # noqa: E731
     saves.start(1, {}, tensors)
     saves.settle()
@@ -63,7 +69,7 @@ def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, 
 
 def test_a_doubtful_checkpoint_stands_beside_the_others_and_can_be_read(tmp_path):
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "keep_last": 1}), Mesh())
+    saves = made(tmp_path)
     tensors = lambda: states.whole_pieces({"master/x": np.ones(5, np.float32)})  # noqa: E731
     saves.start(1, {}, tensors, last=True)
     for _ in range(2):
@@ -111,7 +117,7 @@ def test_a_run_whose_weights_explode_ends_with_76_and_leaves_the_good_checkpoint
 
 @pytest.mark.slow
 def test_weights_that_are_spoiled_end_the_run_at_the_next_save(good, tmp_path, monkeypatch):
-    class Spoiling(loop.TrainStep):
+    class Spoiling(TrainStep):
         def __call__(self, batch, requests):
             info = super().__call__(batch, requests)
             if int(self._run.progress.step) == 2:
@@ -119,7 +125,7 @@ def test_weights_that_are_spoiled_end_the_run_at_the_next_save(good, tmp_path, m
                 variable.assign(np.full(variable.shape, np.nan, np.float32))
             return info
 
-    monkeypatch.setattr(loop, "TrainStep", Spoiling)
+    monkeypatch.setattr(phases, "TrainStep", Spoiling)
     settings = (*SETTINGS, f"--output_dir={tmp_path}", "--max_steps=8")
     with pytest.raises(NotFiniteError, match=r"after step 2 the state on rank 0 is not finite \(adam_v/.*not saved"):
         train_alone(*settings)
@@ -128,7 +134,7 @@ def test_weights_that_are_spoiled_end_the_run_at_the_next_save(good, tmp_path, m
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_after_a_bad_step_keeps_its_state_beside_the_good_checkpoints(tmp_path, monkeypatch):
-    class Bad(loop.TrainStep):
+    class Bad(TrainStep):
         """From step 3 on, no step is finite; then a signal arrives."""
 
         def __call__(self, batch, requests):
@@ -139,7 +145,7 @@ def test_a_run_that_is_stopped_after_a_bad_step_keeps_its_state_beside_the_good_
                 time.sleep(0.3)
             return info._replace(is_nan=tf.constant(True)) if step >= 3 else info
 
-    monkeypatch.setattr(loop, "TrainStep", Bad)
+    monkeypatch.setattr(phases, "TrainStep", Bad)
     settings = configured(*SETTINGS, f"--output_dir={tmp_path}", "--max_steps=8")
     assert loop.train(settings, Mesh()) == ExitCode.STOPPED
     names = {path.name for path in folder.checkpoint_folder(tmp_path).iterdir()}

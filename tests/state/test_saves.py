@@ -20,7 +20,10 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import saves
 from tftrain.state.saves import Saves
-from tftrain.train import evaluate, loop
+from tftrain.train import evaluate, phases
+from tftrain.train.step import TrainStep
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 20
 ALONE = Mesh()
@@ -33,7 +36,8 @@ class Trained:
         self.value = np.zeros(5, np.float32)
         folder.checkpoint_folder(output_dir).mkdir()
         settings = {"checkpoint_every": 1, "output_dir": str(output_dir), **settings}
-        self.saves = Saves(changed(TrainConfig(), settings), mesh)
+        config = changed(TrainConfig(), settings)
+        self.saves = Saves(config.checkpoint, config.run, config.limits.save_timeout_seconds, mesh)
 
     def save(self, step):
         """Saves a state of the step's number."""
@@ -262,7 +266,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
     train_alone(*settings, f"--output_dir={tmp_path / 'expected'}")
     updated, move, moved = threading.Event(), memory.move, []
 
-    class Going(loop.TrainStep):
+    class Going(TrainStep):
         def __call__(self, batch, requests):
             info = super().__call__(batch, requests)
             if int(self._run.progress.step) == 3:
@@ -273,7 +277,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
         moved.append(updated.wait(SECONDS))
         move(*args)
 
-    monkeypatch.setattr(loop, "TrainStep", Going)
+    monkeypatch.setattr(phases, "TrainStep", Going)
     monkeypatch.setattr(memory, "move", late)
     train_alone(*settings, f"--output_dir={tmp_path / 'late'}")
     assert moved == [True]

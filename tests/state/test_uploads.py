@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.kit.servers import proxy, quick, s3, s3_server
 from tests.kit.waiting import wait_until
 from tests.state import test_memory_checkpoints
 from tftrain.checkpoint import folder, memory_slot, remote, scores
@@ -24,7 +23,6 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume
 from tftrain.state.uploads import Uploads
 
-__all__ = ["proxy", "quick", "s3", "s3_server"]
 SECONDS = 30
 ADDRESS = "s3://bucket/run"
 NAMES = ["step_00000001", "step_00000002", "step_00000003"]
@@ -55,7 +53,7 @@ def run(path, *steps, keep_last=3):
 
 def uploads(path, step=0, keep_last=3):
     """Returns the uploads of a run's folder, which have begun."""
-    made = Uploads(changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)}), Mesh())
+    made = Uploads(resumed(path)[1], SECONDS, Mesh())
     made.begin(step, lambda complete: folder.superseded(complete, keep_last, 0))
     return made
 
@@ -286,7 +284,8 @@ def test_the_run_that_began_last_has_the_address(server, tmp_path, capsys):
 
 
 def resumed(path):
-    return changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)})
+    config = changed(TrainConfig(), {"output_dir": ADDRESS, "local_dir": str(path)})
+    return config.checkpoint, config.run
 
 
 def test_a_checkpoint_that_is_damaged_here_is_fetched(server, tmp_path, capsys):
@@ -296,7 +295,7 @@ def test_a_checkpoint_that_is_damaged_here_is_fetched(server, tmp_path, capsys):
         shard = path / "checkpoints" / name / "shard_00000_000.safetensors"
         content = shard.read_bytes()
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    reader = resume.choose(resumed(path), Mesh(), dict)
+    reader = resume.choose(*resumed(path), Mesh(), dict)
     assert reader.path.name == NAMES[1]
     assert shard.read_bytes() == content
     assert f"{NAMES[1]}/shard_00000_000.safetensors" in capsys.readouterr().err
@@ -310,17 +309,17 @@ def test_a_checkpoint_that_is_damaged_here_and_there_is_left_and_the_next_older_
     shard = path / "checkpoints" / NAMES[1] / "shard_00000_000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     upload(path)
-    assert resume.choose(resumed(path), Mesh(), dict).path.name == NAMES[0]
+    assert resume.choose(*resumed(path), Mesh(), dict).path.name == NAMES[0]
     assert shard.read_bytes()[-1:] == b"?"
     system.rm("bucket/run", recursive=True)
-    assert resume.choose(resumed(path), Mesh(), dict).path.name == NAMES[0]
+    assert resume.choose(*resumed(path), Mesh(), dict).path.name == NAMES[0]
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0, 3), (1, 2), (2, 1), (9, 1)])
 def test_a_rollback_on_another_host_reaches_what_is_only_at_the_address(server, tmp_path, margin, expected):
     upload(run(tmp_path / "run", 1, 2, 3))
     remote.fetch_run(ADDRESS, tmp_path / "other")
-    reader = resume.before(4, margin, resumed(tmp_path / "other"), Mesh(), dict)
+    reader = resume.before(4, margin, *resumed(tmp_path / "other"), Mesh(), dict)
     assert reader.path == tmp_path / "other/checkpoints" / NAMES[expected - 1]
 
 
@@ -331,7 +330,7 @@ def test_a_rollback_uses_what_is_here_if_the_address_can_not_be_read(server, tmp
     upload(run(tmp_path / "run", 1, 2, 3))
     remote.fetch_run(ADDRESS, tmp_path / "other")
     monkeypatch.setattr(resume, "listing", fails)
-    assert resume.before(4, 2, resumed(tmp_path / "other"), Mesh(), dict).path.name == NAMES[2]
+    assert resume.before(4, 2, *resumed(tmp_path / "other"), Mesh(), dict).path.name == NAMES[2]
     assert "older checkpoints there can't be used: the server is down" in capsys.readouterr().err
 
 

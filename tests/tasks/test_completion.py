@@ -20,6 +20,7 @@ from tftrain.data import pipeline
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, scorers
 from tftrain.inference import candidates, trained_model
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.tokenizer import tokenizer_files
@@ -51,7 +52,7 @@ def task(files):
     config = run.with_sizes(completed.config.resolve(1))
     made = make_task(config, Mesh())
     made.model = trained_model.load(ModelSource(init_checkpoint=f"hf:{LLAMA}"), dtype="float64").network
-    source = made.open_source(config.data, "eval", 1)
+    source = made.open_source(Inputs.open(config).data[0], "eval", 1)
     rows = source.num_examples
     return made, source, next(iter(pipeline.eval_batches(source, config.data, rows + 1, 0, rows + 1)))
 

@@ -15,9 +15,9 @@ from tests.kit.runs import read_rows
 from tests.kit.tf_models import tf_models
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
-from tftrain.config.fields import changed
 from tftrain.data import pipeline
-from tftrain.formats import own
+from tftrain.formats import run_folder
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import trackers
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -59,7 +59,7 @@ def train(args, *more):
 
 
 def batch_of(config, task, count):
-    source = task.open_source(config.data, "eval", 1)
+    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
     return next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 
@@ -125,7 +125,7 @@ def test_each_of_two_texts_that_is_cut_counts(data, tmp_path, caplog):
     more = (f"--output_dir={tmp_path}", f"--eval_file={path}", "--max_seq_length=8")
     config = configured(data["embedding"], *more)
     with caplog.at_level("INFO"):
-        make_task(config, Mesh()).open_source(config.data, "eval", 1)
+        make_task(config, Mesh()).open_source(Inputs.open(config).data[0], "eval", 1)
     assert "eval: 2 of 2 texts are longer than --max_seq_length=8" in caplog.text
 
 
@@ -234,7 +234,7 @@ def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictur
     assert max(found) >= 0.9
     kept = {checkpoints.order(path)[0] for path in checkpoints.find(tmp_path)}
     assert kept == {best, 80}
-    assert checkpoints.order(own.find(tmp_path))[0] == best
+    assert checkpoints.order(run_folder.find(tmp_path))[0] == best
     for picture in ("confusion_matrix.png", "score_curve.png", "loss_curve.png"):
         assert pictures.is_drawn(tmp_path / picture)
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
@@ -283,13 +283,11 @@ def test_seeds_give_a_mean(data, tmp_path):
     assert values(tmp_path / "seed_7", "loss") != values(tmp_path / "seed_8", "loss")
 
 
-def test_a_seed_without_scores_is_left_out_of_the_mean(data, tmp_path):
-    config = configured((*data["classification"], f"--output_dir={tmp_path}"))
-    runs = [changed(config, {"seed": seed, "output_dir": str(tmp_path / f"seed_{seed}")}) for seed in (1, 2)]
+def test_a_seed_without_scores_is_left_out_of_the_mean(tmp_path):
     (tmp_path / "seed_2").mkdir()
     evaluations = [{"step": 4, "value": 0.5}]
     (tmp_path / "seed_2/best.json").write_text(json.dumps({"metric": "f1", "evaluations": evaluations}))
-    seeds.report(config, runs)
+    seeds.report(tmp_path, {seed: str(tmp_path / f"seed_{seed}") for seed in (1, 2)})
     found = json.loads((tmp_path / "seeds.json").read_text())
     assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 

@@ -10,7 +10,7 @@ from tests.kit import corpora
 from tests.tokenizer.test_normalization import texts
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import NAME, read_manifest
-from tftrain.formats import own
+from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
 from tftrain.tokenizer.normalization import BertNormalizer
@@ -43,7 +43,7 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     # English words, as in the text of manual pages.
     manifest = prepared(prepare_config, tmp_path, f"{text}\nOptions of a program.\n\n{text}")
     assert (manifest.lower_case, manifest.strip_accents) == (True, False)
-    tokenizer = own.of_data(manifest.folder)
+    tokenizer = run_folder.of_data(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
     assert BertNormalizer(tokenizer.lower_case, tokenizer.strip_accents).words(letters[0]) == [letters[0]]
 
@@ -134,7 +134,7 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
     content = json.loads(path.read_text())
     assert content.pop("strip_accents") is True
     path.write_text(json.dumps(content))
-    assert own.of_data(manifest.folder).strip_accents is None
+    assert run_folder.of_data(manifest.folder).strip_accents is None
 
 
 def test_flags_that_strip_nothing_are_refused():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tools.house import House
 
 ROOT = Path(__file__).parents[2]

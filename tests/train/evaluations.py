@@ -11,26 +11,31 @@ from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.model.part import joined
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.state.run_state import parts_of_rank
+from tftrain.state.run_state import Run, division_of, parts_of_rank
 from tftrain.tasks import make_task
+from tftrain.train import held_out
 from tftrain.train.held_out import HeldOut
 
 SHAPE = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--max_seq_length=32")
 # Tensor and pipeline parallel size, and a micro-batch that divides no number of examples.
-LAYOUTS = {"data": (1, 1, 5), "tensor": (2, 1, 3), "pipeline": (1, 2, 2)}
+LAYOUTS = {"shards": (1, 1, 5), "data": (1, 1, 5), "tensor": (2, 1, 3), "pipeline": (1, 2, 2)}
 
 
 def evaluation(mesh, path, *args):
     """Returns the evaluation of initial weights, which are the same in every layout."""
     given = ["tftrain.run", *SHAPE, f"--flagfile={path}", "--output_dir=unused", "--initializer_range=0.5", *args]
     config = run.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
-    parts = parts_of_rank(config, mesh)
-    return HeldOut(config, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
+    (data,) = Inputs.open(config).data
+    if config.shards_weights(mesh.split.size):
+        return held_out.of_run(Run(config, mesh, trains=False), data)()
+    parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
+    return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
 
 
 def compare(found, expected):
@@ -47,7 +52,8 @@ def main(layout, *paths):
     tensor, pipeline, micro = LAYOUTS[layout]
     parallel = ParallelConfig(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, group_transport="horovod")
     mesh = start(launch_from_environment(), 1, parallel)
-    sizes = (f"--tensor_parallel_size={tensor}", f"--pipeline_parallel_size={pipeline}")
+    split = ["--split_weights"] if layout == "shards" else []
+    sizes = (*split, f"--tensor_parallel_size={tensor}", f"--pipeline_parallel_size={pipeline}")
     for path in paths:
         found = evaluation(mesh, path, *sizes, f"--micro_batch_size={micro}", "--global_batch_size=60")
         if mesh.is_chief:

@@ -1,6 +1,7 @@
 """What each rank does in `test_layouts`: the same training in many layouts, against one rank alone.
 
     horovodrun -np 4 --gloo python -m tests.train.layouts [CASE ...]     # without names, all that so many ranks can
+    horovodrun -np 4 --gloo python -m tests.train.layouts NOISY CASE...  # see `check_replicas`
 
 The one-rank run is made in the same process, from the same seed and global batches, dropout on.
 """
@@ -13,6 +14,7 @@ import os
 import random
 import sys
 import time
+import zlib
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -20,9 +22,10 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
-from tftrain.config.families import FAMILIES
+from tftrain.architecture.describe import describe
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.data.causal_source import documents
+from tftrain.families import FAMILIES
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
@@ -30,12 +33,13 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.state.run_state import Run
+from tftrain.train.gradients import Accumulation
 from tftrain.train.step import TrainStep
 
 RANKS, STEPS, SAMPLES, ACCUMULATE = 4, 12, 16, 4
 TRANSPORT = "GROUP_TRANSPORT"  # an environment variable; tensorflow only for cases with one mesh
 END = 7  # the end token of a decoder's documents
-LAMB = "reference_lamb"
+LAMB, NOISY = "reference_lamb", "noisy"
 FUSED = dict.fromkeys(FLAGS, "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
 # divides by nothing.
@@ -76,7 +80,7 @@ def case(
     """
     packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
     model = dataclasses.replace(MODEL, **dict(model))
-    is_flat = model.is_pre_norm or model.num_hidden_layers > 1
+    is_flat = describe(model).block.pre_norm or model.num_hidden_layers > 1
     epsilon = LARGE_EPSILON if is_flat else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
@@ -243,14 +247,14 @@ def row_of(name):
     }
 
 
-EIGHT = ("pp8", "tp2-pp4-gpt", "dp2-tp2-pp2-zero1-gpt")
+EIGHT = ("pp8", "tp2-pp4-gpt", "dp2-tp2-pp2-zero1-gpt", "tp2-zero3-host")
 
 
 @functools.cache
 def others():
     """Returns the cases by name that are no rows of the design: what only other sizes and rules show."""
     wide = {"model": {**WIDE, "activation": "geglu"}, "learning_rate": SLOWLY}
-    staged = {"accumulate": 8, "optimizer": LAMB}
+    staged, two = {"accumulate": 8, "optimizer": LAMB}, {"num_hidden_layers": 2}
     return {
         "tp2-zero1-wide": case(**ZERO_1, tensor_parallel_size=2, **wide),  # a tensor is larger than a bucket
         "tp4-sequence": case(tensor_parallel_size=4, sequence_parallel=True),
@@ -258,14 +262,18 @@ def others():
         "zero2-recipe": case(**ZERO_2, recipe=RECIPE),
         "tp2-recipe-stableadamw": case(tensor_parallel_size=2, optimizer="stableadamw", recipe=RECIPE),
         "zero1-tp2-stableadamw": case(**ZERO_1, tensor_parallel_size=2, optimizer="stableadamw"),
-        "zero3-stableadamw": case(**ZERO_3, model={"num_hidden_layers": 2}, optimizer="stableadamw"),
-        "pp2-recipe": case(ACCUMULATE, model={"num_hidden_layers": 2}, recipe=RECIPE, pipeline_parallel_size=2),
+        "zero3-stableadamw": case(**ZERO_3, model=two, optimizer="stableadamw"),
+        "pp2-recipe": case(ACCUMULATE, model=two, recipe=RECIPE, pipeline_parallel_size=2),
         "zero1-tp2-muon": case(**ZERO_1, tensor_parallel_size=2, optimizer="muon", recipe=RECIPE),
         "zero2-muon": case(**ZERO_2, optimizer="muon"),
-        "zero3-muon": case(**ZERO_3, model={"num_hidden_layers": 2}, optimizer="muon"),
+        "zero3-muon": case(**ZERO_3, model=two, optimizer="muon"),
         "zero1-pp2-muon-llama": case(
             ACCUMULATE, **ZERO_1, model=LLAMA | {"num_hidden_layers": 2}, optimizer="muon", pipeline_parallel_size=2
         ),
+        "zero3-host": case(2, **ZERO_3, model=two, split_group="host"),
+        "tp2-zero3-host": case(**ZERO_3, model=two, split_group="host", tensor_parallel_size=2),
+        "zero3-greedy": case(**ZERO_3, model=two, state_split_strategy="greedy:2", prefetch_blocks=0),
+        "zero3-naive": case(**ZERO_3, model=two, state_split_strategy="naive", prefetch_blocks=2),
         "zero1-greedy:3": case(**ZERO_1, state_split_strategy="greedy:3"),
         "pp2-list": case(ACCUMULATE, model={"num_hidden_layers": 5}, pipeline_parallel_size=2, pipeline_split="1,4"),
         "pp8": case(**staged, model={"num_hidden_layers": 9}, pipeline_parallel_size=8),
@@ -315,13 +323,14 @@ def coarsest(config):
 def train(config, mesh):
     """Returns what every update reported, and the whole state before and after the first one."""
     run = Run(config.resolve(mesh.size), mesh)
+    assert run.shards_weights == config.parallel.split_weights
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
-    draw = token_batches if config.model.is_decoder else batches
+    draw = token_batches if config.model.is_causal else batches
     for number, batch in enumerate(draw(STEPS, samples=SAMPLES)):
         if config.data.data_dir:
-            is_decoder = config.model.is_decoder
+            is_decoder = config.model.is_causal
             batch = batch | documents(batch["input_ids"], END) if is_decoder else two_in_a_row(batch)
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
@@ -377,7 +386,7 @@ def compare(name, config, mesh):
     expected, expected_states = alone(dataclasses.replace(config, parallel=ParallelConfig()))
     at_once, later = TOLERANCES[coarsest(config)]
     # Sums of losses; numbers of predicted words and of samples, which nothing rounds; last comes the gradient norm.
-    losses, counts = ([0, 3, -1], [1, 5]) if config.model.has_pooler else ([0, -1], [1, 3])
+    losses, counts = ([0, 3, -1], [1, 5]) if describe(config.model).head("pooler") else ([0, -1], [1, 3])
     np.testing.assert_array_equal(infos[:, counts], expected[:, counts], err_msg=name)
     np.testing.assert_allclose(infos[0, losses], expected[0, losses], rtol=at_once, err_msg=name)
     np.testing.assert_allclose(infos[:, losses[:-1]], expected[:, losses[:-1]], rtol=later, err_msg=name)
@@ -399,6 +408,11 @@ def sizes(config):
     return config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
 
 
+def mesh_of(config):
+    """Returns what ranks that connect once have in common."""
+    return *sizes(config), config.parallel.split_group
+
+
 def connected(parallel):
     """Returns how the ranks of a case connect, with the transport that the environment names.
 
@@ -412,19 +426,63 @@ def connected(parallel):
     )
 
 
+def digests(run):
+    """Returns a checksum of the bits of everything that tensor parallel ranks hold whole."""
+    state, pieces = run.optimizer.state, run.task.model.pieces
+    held = {name: value for name, value in run.task.model.named_variables().items() if not pieces[name].is_divided}
+    for kind, stores in {"master": state.masters, **state.slots}.items():
+        held |= {f"{kind} {n}": stores[n] for n, is_whole in enumerate(state.replicated) if is_whole}
+    return {name: zlib.crc32(np.asarray(value).tobytes()) for name, value in held.items()}
+
+
+def check_replicas(name, config, mesh):
+    """Trains tensor parallel ranks whose replicated gradients differ; weights and moments must stay equal to the bit.
+
+    On a GPU a gradient such as that of a bias changes in its last bits from call to call. Here every rank multiplies
+    the gradients of the variables that tensor parallel ranks hold whole by a number of its own.
+    """
+    run, micro_batch = Run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
+    names, pieces, noise = run.task.model.named_variables(), run.task.model.pieces, 1 + 2**-9 * (1 + mesh.rank)
+
+    def noisy(self, *args):
+        found = micro_batch(self, *args)
+        pairs = zip(names, found.dense, strict=True)
+        return found._replace(dense=[g if pieces[name].is_divided else g * noise for name, g in pairs])
+
+    Accumulation._micro_batch = noisy
+    step, (begin, end), before = TrainStep(run), mesh.data.share(SAMPLES), digests(run)
+    for batch in batches(3, samples=SAMPLES):
+        info = step({key: tensor[begin:end] for key, tensor in batch.items()})
+        decisions = np.array([info.grad_norm, info.learning_rate, info.skipped], np.float32)
+        every = collectives.gather_numbers(mesh.world, zlib.crc32(decisions.tobytes()), "decisions")
+        assert len(set(every)) == 1, f"{name}: the ranks decide differently"
+    Accumulation._micro_batch, after = micro_batch, digests(run)
+    assert sum(before[what] != after[what] for what in after) > len(after) // 2, "nothing was trained"
+    for what, value in after.items():  # Only weights are equal on data parallel ranks too, as state may be divided.
+        group = mesh.world if what in pieces else mesh.tensor
+        assert len(set(collectives.gather_numbers(group, value, "digest"))) == 1, f"{name}: {what} differs"
+
+
 def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
-    mesh, launch = None, launch_from_environment()
+    mesh, launch, check = None, launch_from_environment(), compare
+    if names[:1] == [NOISY]:
+        check, names = check_replicas, names[1:]
     starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
     found = {name: named(name) for name in names or names_of_cases()}
     names = names or [name for name in found if not found[name].parallel.problems(launch.size, {})]
-    for name in sorted(names, key=lambda name: sizes(found[name])):
-        if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(found[name]):
+    before = None
+    for name in sorted(names, key=lambda name: mesh_of(found[name])):
+        if before != mesh_of(found[name]):
             if mesh is not None:
                 hvd.shutdown()
-            mesh = start(launch, 1, connected(found[name].parallel))
+            before, local = mesh_of(found[name]), launch
+            if before[-1] == "host":  # There are two.
+                of_host = launch.size // 2
+                local = launch._replace(local_rank=launch.rank % of_host, local_size=of_host)
+            mesh = start(local, 1, connected(found[name].parallel))
         begin = time.perf_counter()
-        compare(name, found[name], mesh)
+        check(name, found[name], mesh)
         if mesh.is_chief:
             print(f"{name} agrees, {time.perf_counter() - begin:.1f} s", flush=True)
         collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.

@@ -32,7 +32,7 @@ INPUTS = ("synthetic", "buckets", "packed", "classes")
 @pytest.mark.parametrize(
     ("layout", "inputs"),
     [
-        ("data", ("synthetic", "buckets")),
+        ("shards", ("synthetic", "buckets")),
         *(pytest.param(name, INPUTS, marks=pytest.mark.nightly) for name in LAYOUTS),
     ],
 )

@@ -8,6 +8,8 @@ import pytest
 from tests.train.test_step import BASE, accumulating, assert_same_weights, norms, trained
 from tftrain.model.implementations import FLAGS
 
+pytestmark = pytest.mark.slow
+
 FUSED = dict.fromkeys(FLAGS, "fused")
 
 

@@ -9,6 +9,8 @@ from tests.train.test_step import BASE, batches, trained
 from tftrain.config.compute import ComputeConfig
 from tftrain.train import grappler
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def rewritten():

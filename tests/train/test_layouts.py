@@ -8,11 +8,13 @@ from tests.kit.ranks import run_ranks
 from tests.train.layouts import (
     EIGHT,
     FACTORS,
+    NOISY,
     RANKS,
     TRANSPORT,
     configured,
     design,
     has_effect,
+    mesh_of,
     name_of,
     named,
     names_of_cases,
@@ -27,8 +29,8 @@ from tests.train.layouts import (
 
 def check(ranks, names, seconds, transport="auto"):
     """Every mesh has ranks of its own, because Gloo does not always connect so many again."""
-    for mesh in sorted({sizes(named(name)) for name in names}):
-        chosen = [name for name in names if sizes(named(name)) == mesh]
+    for mesh in sorted({mesh_of(named(name)) for name in names}):
+        chosen = [name for name in names if mesh_of(named(name)) == mesh]
         environ = {TRANSPORT: transport}
         output = run_ranks(ranks, ["-m", "tests.train.layouts", *chosen], seconds=seconds, environ=environ)
         for name in chosen:
@@ -38,7 +40,7 @@ def check(ranks, names, seconds, transport="auto"):
 @pytest.mark.multirank
 @pytest.mark.timeout(1200)
 def test_four_ranks_train_as_one_does():
-    check(RANKS, shortest(1), seconds=800)
+    check(RANKS, [*shortest(1), "dp4+zero3+fused"], seconds=800)
 
 
 MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
@@ -63,6 +65,15 @@ def test_every_pair_of_levers_trains_as_one_rank_does(mesh, transport):
 @pytest.mark.parametrize("name", EIGHT)
 def test_eight_ranks_with_stages_train_as_one_does(name):
     check(8, [name], seconds=3500)
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_replicas_stay_equal_although_each_rank_rounds_in_its_own_way():
+    states = ("", "+zero1-even", "+zero1-naive", "+zero1-even+fused", "+zero2-greedy:1+accumulate+fp16", "+sparse")
+    names = [f"tp2{state}" for state in states]
+    output = run_ranks(RANKS, ["-m", "tests.train.layouts", NOISY, *names], seconds=400)
+    assert output.count(" agrees") == len(names)
 
 
 @pytest.mark.nightly  # as most rows of the design

@@ -11,25 +11,25 @@ import pytest
 
 from tests.checkpoint import states
 from tests.kit import runs
+from tests.kit.data_sets import open_source
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, read_rows, rows
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data import source as sources
 from tftrain.data.left_out import NOTHING
-from tftrain.data.source import open_source
-from tftrain.finetune.preflight import identity
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
 from tftrain.state.spikes import SpikeMonitor
-from tftrain.train import evaluate, loop
-from tftrain.train.run_phases import RunPhases
+from tftrain.train import build, evaluate
+from tftrain.train.phases import Phases
 
 MODEL = (
     *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01"),
@@ -73,14 +73,14 @@ def lines(folders):
 
 @pytest.fixture(scope="module")
 def messages():
-    """What the loop says, from the first use on."""
-    found, handler = [], logging.Handler()
+    """What the room of the loop says, from the first use on."""
+    found, handler, logger = [], logging.Handler(), logging.getLogger("tftrain.train")
     handler.emit = lambda record: found.append(record.getMessage())
-    loop.logger.addHandler(handler)
-    loop.logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     yield found
-    loop.logger.removeHandler(handler)
-    loop.logger.setLevel(logging.NOTSET)
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +94,17 @@ def phased(lines, messages, tmp_path_factory):
 def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     config = configured(f"--phases={lines}", "--output_dir=x", "--eval_every=-1")
     progress = SimpleNamespace(step=0, consumed_samples=0)
-    fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
+    fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda own: setattr(fake, "config", own)
-    fake.task = SimpleNamespace(open_source=lambda data, split, seed: open_source(data, split, 90, seed))
-    found, of_run = [], RunPhases(fake)
+    fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
+    fake.task = SimpleNamespace(open_source=sources.open_source)
+    found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:
         of_run.begin()
-        for batch in of_run.batches():
-            found.append(batch)
-            progress.step, progress.consumed_samples = (
-                progress.step + 1,
-                progress.consumed_samples + len(batch["input_ids"]),
-            )
+        while not of_run.ends_with(progress.step):
+            found.append(of_run.next_batch())
+            progress.step += 1
+            progress.consumed_samples += len(found[-1]["input_ids"])
     for folder, values, sample in zip(folders, (FIRST, SECOND), (0, 24), strict=True):
         own, size = configured(f"--data_dir={folder}", *by_hand(values), "--output_dir=x"), values["global_batch_size"]
         source = open_source(own.data, "train", 90, own.run.seed)
@@ -152,16 +150,11 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
     inside = checkpoints.find(phased)[0]
     manifest = json.loads((inside / "manifest.json").read_text())
     assert manifest["step"] == 5
-    whole = identity(configured(f"--phases={lines}", "--output_dir=x"))
+    whole = Inputs.open(configured(f"--phases={lines}", "--output_dir=x")).identity
     assert manifest["run"]["data"] == whole, "of both phases, as a resume compares it"
     assert any(name.endswith(" of phase 2") for name in whole)
-    shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
-    shutil.copy(phased / "metrics.jsonl", tmp_path)
-    train(f"--phases={lines}", f"--output_dir={tmp_path}")
-    assert losses(tmp_path) == losses(phased)
-    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (phased, tmp_path))
-    for name, tensor in expected.items():
-        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+    train(f"--phases={lines}", f"--output_dir={states.begun_from(inside, tmp_path)}")
+    states.assert_same_end(tmp_path, phased)
 
 
 def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
@@ -174,7 +167,7 @@ def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
             progress=SimpleNamespace(consumed_samples=consumed),
             timeline=SimpleNamespace(begins=(0, begin)),
         )
-        return loop.owes_evaluation(run, held_out, step)
+        return build.owes_evaluation(run, held_out, step)
 
     assert owes(begin - 1, 1000)
     assert not owes(begin, 1000)
@@ -190,12 +183,12 @@ def test_two_ranks_go_on_from_the_checkpoint_alone(phased, tmp_path):
 
 
 def resumed(folder, *args):
-    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())
+    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())[0]
 
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
     config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
-    row = evaluate.row_of_checkpoint(config, Mesh())
+    row = evaluate.evaluate(config, Mesh())
     assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
 
 

@@ -1,42 +1,12 @@
-"""Sharded weights (ZeRO-3) change neither losses nor updates; see `sharded` for what is compared."""
+"""A run with sharded weights (ZeRO-3) goes on with whole ones and back; `layouts` compares the updates."""
 
 import pytest
 
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import read_rows
-from tests.train.sharded import CASES
 from tftrain.prepare.preparation import prepare
 
 SMALL = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--global_batch_size=4")
-
-
-def check(ranks, names, seconds=500):
-    output = run_ranks(ranks, ["-m", "tests.train.sharded", *names], seconds=seconds)
-    print(output)
-    for name in names:
-        assert f"{name} agrees" in output
-
-
-@pytest.mark.multirank
-def test_two_ranks_with_sharded_weights_train_as_with_whole_ones():
-    check(2, ["bert", "host-of-one"])
-
-
-@pytest.mark.multirank
-@pytest.mark.nightly
-@pytest.mark.timeout(1200)
-def test_every_lever_works_with_sharded_weights():
-    check(2, [name for name, case in CASES.items() if "tp2" not in name and "host" not in name], 1000)
-
-
-@pytest.mark.multirank
-@pytest.mark.nightly
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("ranks", "names"), [(4, ["tp2", "tp2-sequence-llama-full"]), (4, ["host"]), (8, ["host-tp2"])]
-)
-def test_tensor_parallel_ranks_and_hosts_divide_the_weights_further(ranks, names):
-    check(ranks, names, 1000)
 
 
 @pytest.mark.multirank

@@ -11,15 +11,17 @@ from tests.checkpoint import states
 from tests.model.samples import PLAIN, LossSums, loss_sums
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.families import FAMILIES
 from tftrain.config.model import ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
+from tftrain.families import FAMILIES
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Run
-from tftrain.train.step import TrainStep
+from tftrain.train.step import Requests, TrainStep
+
+pytestmark = pytest.mark.slow
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
 BASE = TrainConfig(
@@ -197,7 +199,7 @@ def test_a_step_hands_on_the_values_of_the_one_before():
 def test_nothing_of_an_update_is_reduced_on_the_host():
     """TensorFlow's GPU kernels of reductions over int32 have their input in the host's memory."""
     run = Run(BASE.resolve(1), Mesh())
-    graph = TrainStep(run).traced(next(batches(1)), (0.0,)).graph
+    graph = TrainStep(run).traced(next(batches(1)), Requests()).graph
     functions = [graph, *(f.graph for f in graph._functions.values() if hasattr(f, "graph"))]
     nodes = [node for found in functions for node in found.as_graph_def().node]
     nodes += [node for function in graph.as_graph_def().library.function for node in function.node_def]

@@ -16,7 +16,7 @@ from tftrain.host.exit_codes import ExitCode
 from tftrain.host.user_code import UserCodeError
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
-from tftrain.train.observers import Outcome
+from tftrain.train.observers import Decision, TakenStep
 from tftrain.train.user_hooks import UserHooks
 
 # Notes each call, fails or stops where it is told to.
@@ -147,7 +147,7 @@ def test_a_step_that_is_saved_again_keeps_its_number():
     observer = UserHooks(run, [Steps], saves, SimpleNamespace(stop=print), Watchdog(0, LimitsConfig(), ""))
     first = Path("step_00000012")
     for saves.newest in (None, first, first, Path("step_00000012"), Path("step_00000012_again_2")):
-        observer.between_steps(Outcome(1, None, False))
+        observer.between_steps(TakenStep(1), Decision())
     assert seen == [12, 12, 12]
 
 

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from tftrain.architecture import parts
-from tftrain.architecture.parts import Block, Head, Leaf, Named, Norm, Table, Variable, Weights
+from tftrain.architecture.parts import (
+    HeadSpec,
+    Leaf,
+    Named,
+    NormSpec,
+    TableSpec,
+    TransformerBlockSpec,
+    Variable,
+    WeightCounts,
+)
 from tftrain.config.model import ModelConfig
 
 
@@ -28,16 +37,16 @@ class Architecture:
         config: the flags that it was described from; architectures are equal whatever else these say.
     """
 
-    word: Table
+    word: TableSpec
     tables: tuple[Named, ...]
-    embedding_norm: Norm | None
+    embedding_norm: NormSpec | None
     layers: int
-    cycle: tuple[Block, ...]
+    cycle: tuple[TransformerBlockSpec, ...]
     norms_first_block: bool
-    final_norm: Norm | None
-    heads: tuple[Head, ...]
+    final_norm: NormSpec | None
+    heads: tuple[HeadSpec, ...]
     tied: bool
-    output: Table | None
+    output: TableSpec | None
     causal: bool
     config: ModelConfig = field(compare=False, repr=False)
 
@@ -50,11 +59,11 @@ class Architecture:
         return hash(tuple(getattr(self, each.name) for each in fields(self) if each.compare))
 
     @property
-    def block(self) -> Block:
+    def block(self) -> TransformerBlockSpec:
         """A block with all its norms."""
         return self.cycle[-1]
 
-    def block_at(self, layer: int) -> Block:
+    def block_at(self, layer: int) -> TransformerBlockSpec:
         """Returns a block, counted from 0 at the input."""
         block = self.cycle[layer % len(self.cycle)]
         return block if layer or self.norms_first_block else replace(block, attention_norm=None)
@@ -84,6 +93,11 @@ class Architecture:
     def inner(self) -> int:
         """Width of the feed-forward layer."""
         return self.block.feed_forward.up.outputs
+
+    @property
+    def most_tensor_ranks(self) -> int:
+        """Most ranks that can divide each layer."""
+        return min(self.block.attention.key_value_heads, self.inner, self.vocab)
 
     @property
     def positions(self) -> int:
@@ -120,23 +134,23 @@ class Architecture:
         return [*variables, *self.output_variables()]
 
     @functools.cached_property
-    def embedding_weights(self) -> Weights:
+    def embedding_weights(self) -> WeightCounts:
         """Numbers of weights of the embedding."""
-        return parts.weights(self.embedding_variables())
+        return parts.weight_counts(self.embedding_variables())
 
     @functools.cached_property
-    def block_weights(self) -> Weights:
+    def block_weights(self) -> WeightCounts:
         """Numbers of weights of one block with all its norms."""
-        return parts.weights(self.block.variables(""))
+        return parts.weight_counts(self.block.variables(""))
 
     @functools.cached_property
-    def output_weights(self) -> Weights:
+    def output_weights(self) -> WeightCounts:
         """Numbers of weights after the blocks."""
-        return parts.weights(self.output_variables())
+        return parts.weight_counts(self.output_variables())
 
     @property
     def parameters(self) -> int:
         """All weights that are trained."""
         of_ends = self.embedding_weights.total + self.output_weights.total
-        of_first = parts.weights(self.block_at(0).variables("")).total
+        of_first = parts.weight_counts(self.block_at(0).variables("")).total
         return of_ends + of_first + (self.layers - 1) * self.block_weights.total

@@ -4,44 +4,55 @@ import dataclasses
 import functools
 
 from tftrain.architecture.architecture import Architecture
-from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
+from tftrain.architecture.parts import (
+    AttentionSpec,
+    BiasSpec,
+    DenseSpec,
+    FeedForwardSpec,
+    HeadSpec,
+    Named,
+    NormSpec,
+    TableSpec,
+    TransformerBlockSpec,
+)
 from tftrain.config.model import ModelConfig
+from tftrain.families import rope
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def describe(model: ModelConfig) -> Architecture:
     """Returns the architecture of a configuration with a `vocab_size`."""
     width, family = model.hidden_size, model.family
-    norm = Norm(width, family.norm, family.norm_shift)
+    norm = NormSpec(width, family.norm, family.norm_shift)
     predicts_tokens = not model.is_fine_tuned
     tables: list[Named] = []
     if model.position_embedding == "learned":
-        tables.append(("position", Table(model.max_position_embeddings, width)))
+        tables.append(("position", TableSpec(model.max_position_embeddings, width)))
     if family.token_types:
-        tables.append(("token_type", Table(model.type_vocab_size, width)))
+        tables.append(("token_type", TableSpec(model.type_vocab_size, width)))
     return Architecture(
-        word=Table(model.vocab_size, width, divided=True),
+        word=TableSpec(model.vocab_size, width, divided=True),
         tables=tuple(tables),
-        embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
+        embedding_norm=norm if family.norms_embedding or not _is_pre_norm(model) else None,
         layers=model.num_hidden_layers,
         cycle=_cycle(model, norm),
         norms_first_block=not family.norms_embedding,
-        final_norm=norm if model.is_pre_norm else None,
+        final_norm=norm if _is_pre_norm(model) else None,
         heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
-        output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
-        causal=model.is_decoder,
+        output=None if model.tie_output or not predicts_tokens else TableSpec(model.vocab_size, width, divided=True),
+        causal=model.is_causal,
         config=model,
     )
 
 
-def _cycle(model: ModelConfig, norm: Norm) -> tuple[Block, ...]:
+def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[TransformerBlockSpec, ...]:
     """Returns a global block and the local ones between it and the next global one."""
     attention = _attention(model)
     local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
     attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
     feed_forward = _feed_forward(model)
-    return tuple(Block(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
+    return tuple(TransformerBlockSpec(each, norm, feed_forward, norm, _is_pre_norm(model)) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -49,48 +60,62 @@ def pretrained(model: ModelConfig) -> Architecture:
     return describe(dataclasses.replace(model, task="pretraining", labels=()))
 
 
-def _attention(model: ModelConfig) -> Attention:
+def _is_pre_norm(model: ModelConfig) -> bool:
+    return model.family.pre_norm if model.norm_position == "auto" else model.norm_position == "pre"
+
+
+def _residual_scale(model: ModelConfig) -> float:
+    """Returns the factor of the initial weights of what is added to the residual stream.
+
+    In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that the sum does not grow with the depth.
+    """
+    return (2 * model.num_hidden_layers) ** -0.5 if model.family.scales_residual else 1.0
+
+
+def _attention(model: ModelConfig) -> AttentionSpec:
     width, unit = model.hidden_size, model.head_size
-    inner, norm = model.num_attention_heads * unit, Norm(unit, model.family.norm, model.family.norm_shift)
-    query = Dense(width, inner, bias=model.bias != "none", divided="outputs", unit=unit)
+    inner, norm = model.num_attention_heads * unit, NormSpec(unit, model.family.norm, model.family.norm_shift)
+    scale = _residual_scale(model)
+    query = DenseSpec(width, inner, bias=model.bias != "none", divided="outputs", unit=unit)
     value = dataclasses.replace(query, outputs=model.key_value_heads * unit)
-    return Attention(
+    return AttentionSpec(
         query=query,
         key=dataclasses.replace(value, bias=value.bias and model.use_bias_in_keys),
         value=value,
-        output=Dense(inner, width, bias=model.bias == "all", divided="inputs", unit=unit),
+        output=DenseSpec(inner, width, bias=model.bias == "all", divided="inputs", unit=unit, scale=scale),
         heads=model.num_attention_heads,
         positions=model.position_embedding,
         theta=model.rope_theta,
-        scaling=model.rotary_scaling,
+        scaling=rope.parse(model.rope_scaling),
         head_norm=norm if model.query_key_norm else None,
     )
 
 
-def _feed_forward(model: ModelConfig) -> FeedForward:
+def _feed_forward(model: ModelConfig) -> FeedForwardSpec:
     width, inner = model.hidden_size, model.feed_forward_size
-    wide = Dense(width, inner, bias=model.bias == "all", divided="outputs")
-    down = Dense(inner, width, bias=wide.bias, divided="inputs")
-    return FeedForward(wide, down, None if model.activation == "gelu" else wide, model.activation)
+    wide = DenseSpec(width, inner, bias=model.bias == "all", divided="outputs")
+    down = DenseSpec(inner, width, bias=wide.bias, divided="inputs", scale=_residual_scale(model))
+    return FeedForwardSpec(wide, down, None if model.activation == "gelu" else wide, model.activation)
 
 
-def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
+def _heads(model: ModelConfig, norm: NormSpec) -> list[HeadSpec]:
     """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
     width, heads = model.hidden_size, []
-    if model.is_decoder:
+    if model.is_causal:
         return heads
     # A model without a pooler has the layer and the norm of the masked words before its classifier.
     transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)
     rows = "predictions" if not model.is_fine_tuned else "sample" if model.predicts_samples else "tokens"
     if transforms:
-        leaves = [("transform", Dense(width, width, model.bias == "all")), ("norm", norm)]
+        leaves = [("transform", DenseSpec(width, width, model.bias == "all")), ("norm", norm)]
         if not model.is_fine_tuned:
-            leaves.append(("bias", Bias(model.vocab_size)))
-        heads.append(Head("masked_lm", tuple(leaves), rows))
-    if model.has_pooler:
-        heads.append(Head("pooler", (("", Dense(width, width)),), "sample"))
+            leaves.append(("bias", BiasSpec(model.vocab_size)))
+        heads.append(HeadSpec("masked_lm", tuple(leaves), rows))
+    has_task = model.predicts_samples and not model.family.transforms_for_tasks
+    if has_task if model.is_fine_tuned else model.next_sentence:
+        heads.append(HeadSpec("pooler", (("", DenseSpec(width, width)),), "sample"))
     if not model.is_fine_tuned and model.next_sentence:
-        heads.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
+        heads.append(HeadSpec("next_sentence", (("", DenseSpec(width, 2)),), "sample"))
     elif model.outputs and model.is_fine_tuned:
-        heads.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
+        heads.append(HeadSpec("classifier", (("", DenseSpec(width, model.outputs)),), rows))
     return heads

@@ -7,7 +7,7 @@ logs. Recomputation is not counted either: it is the cost of a lever, not work o
 from typing import NamedTuple
 
 from tftrain.architecture.architecture import Architecture
-from tftrain.architecture.parts import Dense
+from tftrain.architecture.parts import DenseSpec
 
 
 class ForwardFlops(NamedTuple):
@@ -53,7 +53,7 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     after = [(name, _product(rows, leaf)) for name, rows, leaf in layers_of_heads(model, tokens, predictions)]
     return ForwardFlops(
         attention_projections=model.layers
-        * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, Dense)),
+        * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, DenseSpec)),
         attention_products=round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * attention.query.outputs,
         feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
         heads=sum(flops for name, flops in after if name != "logits"),
@@ -61,17 +61,17 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     )
 
 
-def layers_of_heads(model: Architecture, tokens: int, predictions: int) -> list[tuple[str, int, Dense]]:
+def layers_of_heads(model: Architecture, tokens: int, predictions: int) -> list[tuple[str, int, DenseSpec]]:
     """Returns the dense layers after the blocks: name, rows of a sample that it reads, and layer; see `forward`."""
     rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
     leaves = [(name or head.name, rows[head.rows], leaf) for head in model.heads for name, leaf in head.leaves]
-    layers = [each for each in leaves if isinstance(each[-1], Dense)]
+    layers = [each for each in leaves if isinstance(each[-1], DenseSpec)]
     if model.tied or model.output:  # It reads what the first head, if there is one, makes of the masked words.
-        layers.insert(1, ("logits", rows["predictions"], Dense(model.width, model.vocab, divided="outputs")))
+        layers.insert(1, ("logits", rows["predictions"], DenseSpec(model.width, model.vocab, divided="outputs")))
     return layers
 
 
-def _product(rows: int, dense: Dense) -> int:
+def _product(rows: int, dense: DenseSpec) -> int:
     return 2 * rows * dense.inputs * dense.outputs
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from tftrain.config.rope import RopeScaling
+from tftrain.families.rope import RopeScaling
 
 
 class Variable(NamedTuple):
@@ -25,6 +25,7 @@ class Variable(NamedTuple):
             and the parameters of norms have neither.
         is_hidden_matrix: whether it is a kernel of a block, which Muon orthogonalizes.
         initial: what all its elements begin with; None: they are drawn.
+        scale: factor of the standard deviation of the draws.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Variable(NamedTuple):
     decays: bool = True
     is_hidden_matrix: bool = False
     initial: float | None = None
+    scale: float = 1.0
 
     @property
     def size(self) -> int:
@@ -43,7 +45,7 @@ class Variable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseSpec:
     """An affine map of the last axis, y = x W + b.
 
     Attributes:
@@ -52,6 +54,7 @@ class Dense:
         divided: what tensor parallel ranks divide: "outputs", with the bias; or "inputs", so that each rank computes
             its part of a sum, to which the bias is added once; None: nothing.
         unit: number of neighbouring inputs or outputs that stay on one rank.
+        scale: factor of the initial standard deviation of W.
     """
 
     inputs: int
@@ -59,19 +62,20 @@ class Dense:
     bias: bool = True
     divided: str | None = None
     unit: int = 1
+    scale: float = 1.0
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the kernel, [inputs, outputs], and the bias."""
         by_outputs = self.divided == "outputs"
         axis = {"outputs": 1, "inputs": 0, None: None}[self.divided]
-        yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit)
+        yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit, scale=self.scale)
         if self.bias:
             unit = self.unit if by_outputs else 1
             yield Variable(f"{name}/bias", (self.outputs,), 0 if by_outputs else None, unit, decays=False, initial=0.0)
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormSpec:
     """A norm over `width` elements.
 
     Attributes:
@@ -91,7 +95,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSpec:
     """An embedding of `rows` vectors; tensor parallel ranks may divide the rows."""
 
     rows: int
@@ -109,7 +113,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Bias:
+class BiasSpec:
     """A bias of its own, [size], such as that of logits; tensor parallel ranks divide it."""
 
     size: int
@@ -119,12 +123,12 @@ class Bias:
         yield Variable(name, (self.size,), 0, decays=False, initial=0.0)
 
 
-Leaf = Dense | Norm | Table | Bias
+Leaf = DenseSpec | NormSpec | TableSpec | BiasSpec
 Named = tuple[str, Leaf]
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionSpec:
     """Multi-head self-attention.
 
     Attributes:
@@ -136,16 +140,16 @@ class Attention:
         window: the largest distance to a token that it attends to, forward and backward; None: it attends to all.
     """
 
-    query: Dense
-    key: Dense
-    value: Dense
-    output: Dense
+    query: DenseSpec
+    key: DenseSpec
+    value: DenseSpec
+    output: DenseSpec
     heads: int
     positions: str = "learned"
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
     window: int | None = None
-    head_norm: Norm | None = None
+    head_norm: NormSpec | None = None
 
     def keys(self, tokens: int) -> int:
         """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
@@ -170,7 +174,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForwardSpec:
     """GeLU(x W_up) W_down; gated: (GeLU(x W_gate) * (x W_up)) W_down, or with SiLU in the place of GeLU.
 
     Attributes:
@@ -178,13 +182,13 @@ class FeedForward:
         activation: "gelu", or of gated layers "geglu" or "swiglu".
     """
 
-    up: Dense
-    down: Dense
-    gate: Dense | None = None
+    up: DenseSpec
+    down: DenseSpec
+    gate: DenseSpec | None = None
     activation: str = "gelu"
 
     @property
-    def wide(self) -> tuple[Dense, ...]:
+    def wide(self) -> tuple[DenseSpec, ...]:
         """The projections to the wide layer, in their order."""
         return (self.up,) if self.gate is None else (self.gate, self.up)
 
@@ -196,16 +200,16 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class Block:
+class TransformerBlockSpec:
     """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
 
     The attention of a pre-norm block may have none.
     """
 
-    attention: Attention
-    attention_norm: Norm | None
-    feed_forward: FeedForward
-    feed_forward_norm: Norm
+    attention: AttentionSpec
+    attention_norm: NormSpec | None
+    feed_forward: FeedForwardSpec
+    feed_forward_norm: NormSpec
     pre_norm: bool
 
     def parts(self) -> Iterator[Named]:
@@ -226,7 +230,7 @@ class Block:
                 yield variable._replace(is_hidden_matrix=len(variable.shape) == 2)
 
 
-class Head(NamedTuple):
+class HeadSpec(NamedTuple):
     """An output head.
 
     Attributes:
@@ -246,7 +250,7 @@ class Head(NamedTuple):
             yield f"{self.name}/{name}" if name else self.name, leaf
 
 
-class Weights(NamedTuple):
+class WeightCounts(NamedTuple):
     """Numbers of weights.
 
     Attributes:
@@ -267,8 +271,8 @@ class Weights(NamedTuple):
         return self.divided / tp + self.whole
 
 
-def weights(variables: Iterator[Variable]) -> Weights:
+def weight_counts(variables: Iterator[Variable]) -> WeightCounts:
     """Counts the weights of variables."""
     all_variables = list(variables)
     divided = sum(each.size for each in all_variables if each.axis is not None)
-    return Weights(divided, sum(each.size for each in all_variables) - divided)
+    return WeightCounts(divided, sum(each.size for each in all_variables) - divided)

@@ -32,10 +32,10 @@ FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
 # More than the elements of a trillion parameters, and more than the dimensions of any tensor.
 MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
-# More than ten times what 4,096 ranks of a model with 5.6 billion parameters need (tests/checkpoint/test_scale.py). The
-# parsed Python objects take about ten times as much memory.
+# More than ten times what 4,096 ranks of a model with 5.6 billion parameters need. The parsed Python objects take about
+# ten times as much memory.
 MAX_BYTES = 2**26
-# Of all tensors together: more than ten times as many as those ranks write.
+# All tensors together have fewer: more than ten times as many as those ranks write.
 MAX_PIECES = 2**26
 # Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024

@@ -40,14 +40,14 @@ def home_of(output_dir: str | Path) -> Path:
 
 
 class RankCopy(msgspec.Struct, frozen=True):
-    """The copy of one rank of so many, as its entry says."""
+    """One rank's part of an in-memory copy, as its entry says."""
 
     session: str
     step: int
-    count: int  # of the copies of the session
+    count: int  # the number of the copy in the session
     ranks: int
     rank: int
-    path: str = ""  # of the entry
+    path: str = ""  # where the entry is
     holder: int = 0  # a rank whose host has it
 
 
@@ -61,7 +61,7 @@ def parts(home: Path, holder: int) -> Iterator[RankCopy]:
 
 
 def newest_whole(parts: Iterable[RankCopy]) -> list[RankCopy]:
-    """Returns the parts of the newest copy of which each rank's is somewhere, in their order; none without one."""
+    """Returns the parts of the newest copy that is complete across hosts, by rank; empty if there is none."""
     copies: dict[tuple[int, int], dict[int, list[RankCopy]]] = defaultdict(lambda: defaultdict(list))
     for part in parts:
         copies[part.step, part.count][part.rank].append(part)

@@ -211,7 +211,7 @@ def series_of(rows: np.ndarray) -> Iterator[SliceSeries]:
     regular = (steps[:, 1] == steps[:, 2]) & (steps[:, 0] > 0)
     same = regular[1:] & (steps[1:] == steps[:-1]).all(axis=1)
     index = 0
-    # Of the pieces from `index` on: how many continue with the distance of the first two.
+    # Where the pieces after `index` stop to continue with the distance of the first two.
     breaks = np.append(np.flatnonzero(~same), len(same))
     while index < len(rows):
         file, start, stop = rows[index].tolist()

@@ -22,7 +22,7 @@ from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
 BLOCK_BYTES = memory.LARGE_PAGE_BYTES
-DIGEST = "xxh3_128"  # of `shard.DIGESTS`: detects damage faster than disks read
+DIGEST = "xxh3_128"  # a key of `shard.DIGESTS`: detects damage faster than disks read
 
 
 class Reader:
@@ -63,7 +63,7 @@ class Reader:
             CheckpointError: a file is missing or damaged; the message names the first.
         """
         checked = share(self.manifest.files, rank, ranks)
-        self._read_ahead = self._fetch(wanted or {}, checked, digest, alone=ranks == 1)
+        self._read_ahead = self._fetch(wanted or {}, checked, digest)
         self._unchecked.clear()  # The other ranks check the other files.
 
     def read(self, wanted: TensorSlice) -> np.ndarray:
@@ -86,15 +86,11 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self,
-        wanted: Mapping[TensorSlice, np.ndarray],
-        checked: Collection[str] = (),
-        digest: str = "",
-        alone: bool = False,
+        self, wanted: Mapping[TensorSlice, np.ndarray], checked: Collection[str] = (), digest: str = ""
     ) -> dict[TensorSlice, np.ndarray]:
         """Reads pieces into the memory of each, flat, and checks a digest of some files.
 
-        Files to check without a wanted piece are read only for that. `alone`: no other rank reads the files.
+        Files to check without a wanted piece are read only for that.
 
         Returns:
             The wanted pieces that are in the checkpoint, with their memory.
@@ -125,7 +121,7 @@ class Reader:
 
             file, block = files[name], idle_blocks.get()
             try:
-                with ShardFile(self.path / name, file.bytes, block, alone) as source:
+                with ShardFile(self.path / name, file.bytes, block) as source:
                     for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
                         for target in targets[name][stored]:
                             if target != stored:

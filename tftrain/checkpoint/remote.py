@@ -30,10 +30,9 @@ def checkpoints(files: Iterable[str]) -> list[PurePosixPath]:
 
 
 def fetch_run(address: str, output_dir: Path, with_best: bool = False) -> None:
-    """Copies what a run has at an address into its working folder, as far as that is older or lacks it.
+    """Downloads the newest complete checkpoint of a run and its reports, unless the folder has it or a newer one.
 
-    That is the newest complete checkpoint if neither it nor a newer one is here, with what the run reported until then;
-    and the best checkpoint if `with_best`. One process at a time does it.
+    With `with_best`, the best checkpoint is downloaded too. One process at a time does it.
 
     Raises:
         OSError: the address can't be read, or the folder not be written.

@@ -39,7 +39,7 @@ class Attempt:
     output_dir: Path  # the run's folder, the same one for all ranks
     step: int  # updates done
     number: int  # unique, so that files of an earlier attempt are never taken for files of this one
-    rank: int = 0  # of this process; rank 0 is the chief
+    rank: int = 0  # this process; rank 0 is the chief
     ranks: int = 1
     is_good: bool = True  # whether a run may go on from it without being told to, see `folder.doubtful_name`
 

@@ -27,10 +27,10 @@ class TensorSlice:
     """A piece of a named tensor: the range [start, stop) of a block's elements in row-major order."""
 
     name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
-    whole: Shape  # of the whole tensor
+    whole: Shape  # shape of the whole tensor
     dtype: str  # a key of `DTYPES`
-    offset: Shape  # of the block in the whole
-    shape: Shape  # of the block
+    offset: Shape  # where the block begins in the whole tensor
+    shape: Shape  # shape of the block
     start: int
     stop: int
     # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
@@ -95,7 +95,7 @@ class Box(NamedTuple):
 
     offset: Shape
     shape: Shape
-    position: int  # of its first element in the piece
+    position: int  # index of its first element in the slice
 
 
 def boxes(piece: TensorSlice) -> list[Box]:
@@ -217,37 +217,6 @@ def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator
         if start < stop:
             yield index, start, stop
         position += piece.nbytes
-
-
-def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
-    """Divides an axis among ranks as evenly as its size permits.
-
-    `unit` elements stay together, such as those of a head; it is a divisor of `size`.
-
-    Returns:
-        Ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units of two
-        ranks differ by one at most.
-    """
-    units = size // unit
-    return [units * rank // ranks * unit for rank in range(ranks + 1)]
-
-
-def held_slice(
-    name: str, shape: Sequence[int], axis: int | None, unit: int, tensor_rank: int, tensor_ranks: int
-) -> TensorSlice:
-    """Returns the piece of a weight that a tensor parallel rank holds; a weight that all hold is saved by the first.
-
-    Args:
-        name, shape: of the whole weight.
-        axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
-        unit: number of neighbouring elements along the axis that stay on one rank.
-        tensor_rank, tensor_ranks: of the tensor parallel ranks: this one, and their number.
-    """
-    offset, block = [0] * len(shape), list(shape)
-    if axis is not None:
-        begin, end = even_bounds(shape[axis], tensor_ranks, unit)[tensor_rank : tensor_rank + 2]
-        offset[axis], block[axis] = begin, end - begin
-    return TensorSlice.block(name, shape, "F32", offset, block, replica_id=tensor_rank if axis is None else 0)
 
 
 def renamed(piece: TensorSlice, kind: str) -> TensorSlice:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tftrain.config.families import FAMILIES, listed
 from tftrain.config.fields import Problem, flag, restricted, superfluous
+from tftrain.families import FAMILIES, listed
 from tftrain.host.user_code import is_class_name
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")

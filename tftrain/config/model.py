@@ -4,9 +4,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tftrain.config.families import FAMILIES, Family
 from tftrain.config.fields import flag, implementations
-from tftrain.config.rope import RopeScaling, parse
+from tftrain.families import DEFAULT, FAMILIES, Family, described
 from tftrain.host.user_code import CLASS, is_class_name
 
 TASKS = (
@@ -38,10 +37,7 @@ class ModelConfig:
     ON_RESUME = "fixed"
     LARGEST = _LARGEST
 
-    model_family: str = flag("bert", choices=tuple(FAMILIES))
-    """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
-    llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
-    attention, which learns masked words. docs/families.md has their flags."""
+    model_family: str = flag(DEFAULT.name, f"{described()}. docs/families.md has their flags.", choices=tuple(FAMILIES))
     task: str = flag("pretraining", choices=(*TASKS, CLASS))
     """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
     others fine-tune an encoder on labelled examples, see docs/finetuning.md; a class of your own, see
@@ -126,13 +122,13 @@ class ModelConfig:
 
     @property
     def family(self) -> Family:
-        """The family; that of BERT for a name that is refused."""
-        return FAMILIES.get(self.model_family, FAMILIES["bert"])
+        """The family; the default one for a name that is refused."""
+        return FAMILIES.get(self.model_family, DEFAULT)
 
     @property
-    def is_decoder(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether each token attends only to itself and to those before it, and the model predicts the next one."""
-        return self.family.objective == "causal"
+        return self.family.is_causal
 
     @property
     def reads_examples(self) -> bool:
@@ -147,14 +143,7 @@ class ModelConfig:
     @property
     def is_fine_tuned(self) -> bool:
         """Whether the model has the head of a task in the place of those of its pre-training."""
-        return self.reads_examples and not self.is_decoder
-
-    @property
-    def has_pooler(self) -> bool:
-        """Whether the heads read the pooled first token."""
-        if self.task == "pretraining":
-            return not self.is_decoder and self.next_sentence
-        return self.predicts_samples and not self.family.transforms_for_tasks
+        return self.reads_examples and not self.is_causal
 
     @property
     def predicts_samples(self) -> bool:
@@ -178,19 +167,6 @@ class ModelConfig:
         return self.family.objective
 
     @property
-    def is_pre_norm(self) -> bool:
-        """Whether each sub-layer has its norm before it."""
-        return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
-
-    @property
-    def residual_init_scale(self) -> float:
-        """Factor of the initial standard deviation of the projections that write to the residual stream.
-
-        In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
-        """
-        return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
-
-    @property
     def longest_sequence(self) -> float:
         """Most tokens of a sequence; infinite without a table of positions."""
         return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
@@ -209,11 +185,6 @@ class ModelConfig:
     def key_value_heads(self) -> int:
         """Heads of keys and values: `num_key_value_heads`, or `num_attention_heads`."""
         return self.num_key_value_heads or self.num_attention_heads
-
-    @property
-    def rotary_scaling(self) -> RopeScaling | None:
-        """The scaling of rotary positions; see `tftrain.config.rope`."""
-        return parse(self.rope_scaling)
 
     @property
     def without_fused_op(self) -> dict[str, str]:

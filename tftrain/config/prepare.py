@@ -5,11 +5,13 @@ import re
 from dataclasses import dataclass, fields
 
 from tftrain.config.fields import Problem, field_problems, flag, not_installed, superfluous
+from tftrain.families import listed
+from tftrain.families.bert import NORMALIZATION
 from tftrain.files.addresses import is_address
 
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
-_NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
+_NORMALIZATIONS = {"wordpiece": NORMALIZATION, "sentencepiece": "nfkc", "bpe": "none"}
 _MASKED = {"objective": ("masked",)}
 _DEFAULT_SEQUENCES_PER_PACK = 3
 _OF_RECORDS = (
@@ -52,9 +54,12 @@ class PrepareConfig:
     """Refuse the text if a smaller share of its tokens, without duplicates, is in examples."""
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.", path=True)
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
-    objective: str = flag("masked", choices=("masked", "causal"))
-    """What the examples are for. masked: texts for --model_family=bert or modernbert; causal: joined documents,
-    without padding, for --model_family=gpt or llama."""
+    objective: str = flag(
+        "masked",
+        f"What the examples are for. masked: texts for --model_family={listed('masked')}; causal: joined documents, "
+        f"without padding, for --model_family={listed('causal')}.",
+        choices=("masked", "causal"),
+    )
     next_sentence: bool = flag(True, restrict=_MASKED)
     """Examples of two texts, for runs that learn whether the second follows the first; false: of one text, for
     --next_sentence=false and --model_family=modernbert."""
@@ -69,7 +74,7 @@ class PrepareConfig:
     strip_accents: str = flag("auto", choices=("auto", "true", "false"))
     """Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a new
     vocabulary, in Latin script with hardly any marks; or as recorded beside --vocab_file."""
-    normalization: str | None = flag(None, choices=("bert", "nfkc"))
+    normalization: str | None = flag(None, choices=(NORMALIZATION, "nfkc"))
     """How text is normalized and divided into words. bert (default): as in the original BERT; nfkc: with NFKC case
     folding. A sentencepiece model has nfkc; bpe leaves text as it is."""
     max_seq_length: int = flag(128, minimum=8, maximum=1 << 16)
@@ -179,7 +184,7 @@ class PrepareConfig:
 
     def _tokenizer_problems(self) -> list[Problem]:
         problems = []
-        if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
+        if self.tokenizer_type == "sentencepiece" and self.normalization == NORMALIZATION:
             expected = "remove this flag with --tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
             problems.append(Problem("normalization", self.normalization, expected))
         if self.strip_accents != "auto":

@@ -30,9 +30,6 @@ class LogConfig:
     plot_schedule: bool = flag(False, on_resume="local")
     """Draw the learning rate, and a growing batch, of the whole run before it begins: OUTPUT_DIR/schedule.png."""
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
-    measure_products: bool = flag(False)
-    """After the second step, measure the time that the matrix products of a pre-training step take alone, and report
-    its share of the step; takes about as long as a step."""
 
     @property
     def reports(self) -> list[str]:

@@ -16,10 +16,12 @@ import msgspec
 from msgspec import Meta
 
 from tftrain.config.mixture import Source
+from tftrain.families.bert import NORMALIZATION
 from tftrain.files import durable, names, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.tokenizer import vocabulary
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 NAME = "manifest.json"
 FORMAT = 2
@@ -60,7 +62,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
     strip_accents: bool | None = None
     # As `words.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
-    normalization: Literal["bert", "nfkc", "none"] = "nfkc"
+    normalization: Literal[NORMALIZATION, "nfkc", "none"] = "nfkc"
     # Most tokens of an example, with [CLS] and both [SEP]; or the tokens of a sequence, whose record has one more.
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     # Most masked tokens of a static example; None if masking is not static.
@@ -93,6 +95,15 @@ class Manifest(_Fields, frozen=True, kw_only=True):
     def examples(self, split: str) -> int:
         """Returns the number of records of a split: of examples, or of rows in which examples are packed."""
         return sum(shard.examples for shard in self.splits[split])
+
+    def read_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer in the folder; raises a DataError."""
+        tokens = vocabulary.read_vocabulary(self.path(self.vocab_file), self.tokenizer_type)
+        try:
+            model = read_small(self.path(self.tokenizer_file), vocabulary.MAX_BYTES) if self.tokenizer_file else None
+        except OSError as error:
+            raise DataError(str(error)) from error
+        return Tokenizer(tokens, self.lower_case, self.normalization, model, self.strip_accents)
 
     def packed_examples(self, split: str) -> int:
         """Returns the number of examples of a split, also where several are in a row."""

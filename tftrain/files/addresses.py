@@ -237,7 +237,7 @@ def _system(address: str) -> tuple[Any, str]:
     """Returns fsspec's file system of an address, and the path in it; raises what `names.check_address` does."""
     names.check_address(address)
     protocol, _, place = address.partition("://")
-    is_chain = "::" in address  # of several file systems, such as zip://a.txt::s3://bucket/b.zip
+    is_chain = "::" in address  # several file systems, such as zip://a.txt::s3://bucket/b.zip
     system, path = _file_system(address if is_chain else f"{protocol}://{place.partition('/')[0]}", os.getpid())
     return system, path if is_chain else system._strip_protocol(address)
 
@@ -286,7 +286,7 @@ def _retried(address: str, action: Callable[[str], Result]) -> Result:
             # fsspec's HTTP says that a file is missing, whatever the cause is.
             error = raised.__cause__ if isinstance(raised, FileNotFoundError) and raised.__cause__ else raised
             code, answer = getattr(error, "status", None), getattr(error, "response", None)
-            if isinstance(answer, dict):  # of S3
+            if isinstance(answer, dict):  # S3's
                 code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             permanent = isinstance(error, _PERMANENT)
             if isinstance(code, int):

@@ -18,7 +18,7 @@ from typing import Any
 
 # Around the text of a generation block while a template is rendered: nobody else writes these.
 _BEGIN, _END = (f"\x02{secrets.token_hex(8)}{end}\x03" for end in "be")
-SECONDS, MEMORY, LONGEST_TEXT = 10, 1 << 28, 1 << 24  # of CPU time for a text, bytes, characters
+SECONDS, MEMORY, LONGEST_TEXT = 10, 1 << 28, 1 << 24  # CPU time for a text, bytes, characters
 
 
 class Renderer:

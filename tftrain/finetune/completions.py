@@ -5,7 +5,6 @@ message of the assistant adds to the text of the messages before it, or what is 
 """
 
 import contextlib
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,19 +16,18 @@ from tftrain.data.table_rows import Row
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune import chat_template, messages
-from tftrain.finetune.tables import column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune.tables import Notes, column_of, columns_of, read_table, text_of, usable
 from tftrain.prepare.packing import pack
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 _PROMPT, _COMPLETION = ("prompt", "instruction", "text"), ("completion", "response", "output")
 _BESIDE_PROMPT = ("input", "context")  # what the prompts of Alpaca and Dolly are about
 _GIVEN = ("tools", "documents")  # columns that a template may read beside messages
-_CALLS = ("tool_calls", "function_call")  # of tools, in a message
+_CALLS = ("tool_calls", "function_call")  # fields of a message that calls tools
 _BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
-logger = logging.getLogger(__name__)
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -62,15 +60,17 @@ class Encoded(NamedTuple):
     is_learned: np.ndarray  # bool [n + 1], which of them the model learns
 
 
-def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, reports: bool = False) -> list[Example]:
+def read_examples(
+    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, notes: Notes | None = None
+) -> list[Example]:
     """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
 
-    With `reports`, the log has the number of lines that are left out.
+    For `notes`, see `tables.usable`.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
-    rows = read_table(path, settings.header, settings.skip_bad_rows, reports)
+    rows = read_table(path, settings.header, settings.skip_bad_rows, notes)
     columns = columns_of(rows)
     chat = next((name for name in messages.COLUMNS if name in columns and not settings.text_column), None)
     names = [chat] if chat else [column_of(rows, settings.text_column, _PROMPT, "text_column")]
@@ -82,8 +82,8 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
         compiled = compiled_template(tokenizer)
         with contextlib.suppress(DataError):  # A template may refuse these messages and take those of the file.
-            if not end_of_answer(compiled):
-                logger.warning("the chat template writes nothing after an answer; the model learns no end of answers")
+            if not end_of_answer(compiled) and notes is not None:
+                notes.warning("the chat template writes nothing after an answer; the model learns no end of answers")
     elif not settings.text_column:
         for name, row in ((name, row) for row in rows for name in _BESIDE_PROMPT if row.values.get(name)):
             remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
@@ -96,7 +96,7 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
             parts = tuple((text_of(row, name), name == names[1]) for name in names)
         return Example(0, row.place, parts, is_chat)
 
-    examples = usable(path, example, rows, settings.skip_bad_rows, reports)
+    examples = usable(path, example, rows, settings.skip_bad_rows, notes)
     return [each._replace(number=number) for number, each in enumerate(examples)]
 
 

@@ -18,8 +18,6 @@ from tftrain.files.errors import DataError
 from tftrain.files.reading import pointer
 from tftrain.host.text import reason
 
-logger = logging.getLogger(__name__)
-
 FORMATS = (".tsv", ".csv", ".jsonl", ".json")
 _ENCODINGS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
 T = TypeVar("T")
@@ -29,10 +27,22 @@ class RowError(DataError):
     """A row can't be used, and others perhaps can."""
 
 
-def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool) -> list[T]:
+class Notes(list[tuple[int, str]]):
+    """What a log should say of a file that was read: levels of `logging`, and texts."""
+
+    def info(self, text: str) -> None:
+        """Adds a line."""
+        self.append((logging.INFO, text))
+
+    def warning(self, text: str) -> None:
+        """Adds a warning."""
+        self.append((logging.WARNING, text))
+
+
+def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: Notes | None) -> list[T]:
     """Returns what `read` makes of each item of a file.
 
-    With `skips`, an item for which it raises DataError is left out; with `reports`, the log has their number.
+    With `skips`, an item for which it raises DataError is left out; their number is added to `notes`, if there are any.
 
     Raises:
         RowError: an item can't be used, and `skips` is false.
@@ -46,8 +56,8 @@ def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: boo
             if not skips:
                 raise RowError(str(error)) from error
             faults.append(str(error))
-    if faults and reports:
-        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
+    if faults and notes is not None:
+        notes.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
     if not results:
         raise DataError(f"{path}: no examples in it{f', the first is left out: {faults[0]}' if faults else ''}")
     return results
@@ -91,7 +101,7 @@ def _conversion(content: bytes) -> str:
     return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
 
 
-def read_table(path: str, header: bool = True, skips: bool = False, reports: bool = False) -> list[Row]:
+def read_table(path: str, header: bool = True, skips: bool = False, notes: Notes | None = None) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
@@ -100,7 +110,7 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
 
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
-        skips, reports: see `usable`.
+        skips, notes: see `usable`.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
@@ -115,8 +125,8 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
         rows = list(separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header))
         headers = [row for row in rows if row.fault == HEADER_AGAIN]
         rows = [row for row in rows if row.fault != HEADER_AGAIN]
-        if headers and reports:
-            logger.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
+        if headers and notes is not None:
+            notes.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
     swallowed = _swallowed(rows) if kind == ".csv" else {}
 
     def sound(row: Row) -> Row:
@@ -124,7 +134,7 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
             raise DataError(f"{row.place}: {fault}")
         return row
 
-    return usable(path, sound, rows, skips, reports)
+    return usable(path, sound, rows, skips, notes)
 
 
 def json_values(path: str) -> list[Row]:

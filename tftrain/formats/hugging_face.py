@@ -19,9 +19,15 @@ from tftrain.config.model import ModelConfig
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import safetensors_file, torch_file
-from tftrain.formats.hugging_face_config import config_json, model_config, require, special_ids
-from tftrain.formats.hugging_face_gaps import Described, Shapes, described, left_out
-from tftrain.formats.hugging_face_tables import kind_of, links_of
+from tftrain.formats.hugging_face_config import (
+    CompletedConfig,
+    completed,
+    config_json,
+    model_config,
+    require,
+    special_ids,
+)
+from tftrain.formats.hugging_face_names import Shapes, left_out, links_of, type_of
 from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.torch_file import TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, listed, part_of, require_heads, tensors_of
@@ -53,17 +59,17 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     config = _config(folder)
     files = _open(folder, allow_pickle)
     holders = {name: file for file in files for name in file.shapes}
-    model, found = _model(folder, config, {name: file.shapes[name] for name, file in holders.items()})
-    kind, links = kind_of(model), links_of(model)
-    shapes = {name: holders[theirs].shapes[theirs] for name, theirs in found.names.items()}
+    model, whole = _model(folder, config, {name: file.shapes[name] for name, file in holders.items()})
+    own, links = type_of(model), links_of(model)
+    shapes = {name: holders[theirs].shapes[theirs] for name, theirs in whole.names.items()}
 
     def tensor(name: str) -> np.ndarray:
-        theirs = found.names[name]
+        theirs = whole.names[name]
         return holders[theirs].read(theirs)
 
     used = {link.theirs for link in links}
-    tied = {} if model.is_fine_tuned or not model.tie_output else kind.tied_copies
-    rest = {each: theirs for each, theirs in found.names.items() if each not in {*used, *tied}}
+    tied = {} if model.is_fine_tuned or not model.tie_output else own.tied_copies
+    rest = {each: theirs for each, theirs in whole.names.items() if each not in {*used, *tied}}
     learned = {each for each in rest if not each.endswith(_BUFFERS) and holders[rest[each]].is_float(rest[each])}
     lost = [rest[name] for name in left_out(learned, used & set(shapes), str(folder))]
     there = check_tensors(str(folder), links, shapes, set(shapes) - used)
@@ -72,14 +78,14 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
             raise FormatError(
                 f"{folder}: {copy} differs from {name}; expected an output layer tied to the token embedding"
             )
-    needs_tie = model.is_decoder or "masked_lm" in {part_of(name) for link in there for name in link.ours}
-    if tied and needs_tie and found.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
+    needs_tie = model.is_causal or "masked_lm" in {part_of(name) for link in there for name in link.ours}
+    if tied and needs_tie and whole.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
     weights = LinkedWeights(str(folder), model, there, tensor, tokenizer_files.read(folder))
     notes = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
     if others := tokenizer_files.other_templates(folder):
         notes.append(f"the chat templates other than the default are left out: {', '.join(others)}")
-    weights.notes = (*found.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
+    weights.notes = (*whole.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
     return weights
 
 
@@ -102,9 +108,9 @@ def _config(folder: Path) -> dict[str, Any]:
     return tokenizer_files.read_json(folder / CONFIG)
 
 
-def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, Described]:
-    found = described(config, str(folder / CONFIG), shapes)
-    return model_config(found.config, str(folder / CONFIG)), found
+def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, CompletedConfig]:
+    whole = completed(config, str(folder / CONFIG), shapes)
+    return model_config(whole.config, str(folder / CONFIG)), whole
 
 
 def _pooling(folder: Path) -> list[str]:
@@ -183,11 +189,11 @@ def write(
         FormatError: transformers has no such model.
     """
     model = weights.model
-    require(model, "transformers", ("pre",) if model.is_decoder else ("pre", "post"))
-    kind = kind_of(model)
-    name, heads = _architecture(weights, kind.architectures, architecture)
+    require(model, "transformers", ("pre",) if model.is_causal else ("pre", "post"))
+    own = type_of(model)
+    name, heads = _architecture(weights, own.architectures, architecture)
     # Base models have no prefix.
-    prefix = kind.prefix if name.endswith("Model") and "LM" not in name else ""
+    prefix = own.prefix if name.endswith("Model") and "LM" not in name else ""
     links = [link for link in links_of(model) if part_of(link.ours[0]) in ("", *heads)]
     links = [link._replace(theirs=link.theirs.removeprefix(prefix)) for link in links]
     shapes = {link.theirs: link.shape for link in links}

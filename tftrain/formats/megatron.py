@@ -15,6 +15,7 @@ import numpy as np
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.config.model import ModelConfig
+from tftrain.families.bert import PRE_NORM
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import hugging_face_config, torch_file
@@ -153,7 +154,7 @@ def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     if missing := [name for name in (*required, "padded_vocab_size") if name not in args]:
         raise FormatError(f"{path}: its args have no {', '.join(missing)}")
     config = {
-        "model_type": "megatron-bert",
+        "model_type": PRE_NORM.name,
         "hidden_act": "gelu_pytorch_tanh" if args.get("bias_gelu_fusion") or args.get("openai_gelu") else "gelu",
         "intermediate_size": 4 * args["hidden_size"],
         **{ours: args[theirs] for ours, theirs in _FIELDS.items() if theirs in args},

@@ -14,7 +14,7 @@ from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 _MODULES = {
-    "tftrain": "own",
+    "tftrain": "run_folder",
     "hf": "hugging_face",
     "tf1": "tf1",
     "tf_models": "tf_models",

@@ -12,16 +12,15 @@ from typing import Any
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.config.model import ModelConfig
+from tftrain.families.bert import POST_NORM
 from tftrain.files.errors import FormatError
 from tftrain.formats import hugging_face_config
-from tftrain.formats.hugging_face_tables import KINDS
 from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
-_BERT = KINDS["bert"]
 _EPSILON = 1e-12
 # The defaults of BertConfig in google-research/bert are those of transformers but for this one.
 _TOKEN_TYPES = 16
@@ -39,7 +38,7 @@ def _kernel(theirs: str, variable: Variable) -> Link:
 # transformers took its names for BERT from these, in torch's manner.
 _SCOPES = {
     ours: theirs.replace(".", "/").replace("layer/{", "layer_{").removesuffix("/weight")
-    for ours, theirs in _BERT.scopes.items()
+    for ours, theirs in POST_NORM.scopes.items()
 }
 _BIASES = {
     "masked_lm/bias": "cls/predictions/output_bias",
@@ -74,7 +73,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     act = config.get("hidden_act", "gelu")
     if act != "gelu":
         raise FormatError(f"{path}: hidden_act is {act!r}; expected 'gelu'")
-    own = {"model_type": _BERT.model_type, "type_vocab_size": _TOKEN_TYPES}
+    own = {"model_type": POST_NORM.name, "type_vocab_size": _TOKEN_TYPES}
     model = hugging_face_config.model_config({**own, **config}, path)
     return dataclasses.replace(model, gelu_form="tanh", layer_norm_epsilon=_EPSILON)
 
@@ -110,6 +109,6 @@ def write_config(folder: Path, model: ModelConfig) -> None:
             has = f"--to: the model's {name} is {getattr(model, name)}"
             raise FormatError(f"{has}, BERT for TensorFlow has only {only}; expected --to=hf:FOLDER")
     theirs = hugging_face_config.config_json(model, "")
-    names = sorted(name for name, _ in _BERT.fields.values() if name != "layer_norm_eps")
+    names = sorted(name for name, _ in POST_NORM.fields.values() if name != "layer_norm_eps")
     config = {name: theirs[name] for name in names} | {"hidden_act": "gelu"}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

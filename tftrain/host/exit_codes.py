@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
 class RunError(RuntimeError):
     """An error that ends a run; its message is the one line that the user sees."""
 
-    exit_code = ExitCode.FAILED  # of the process
+    exit_code = ExitCode.FAILED
     on_all_ranks = False  # whether every rank raises it with the same message, so that only the chief prints it
 
     def __init__(self, message: object = ""):

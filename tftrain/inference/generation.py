@@ -18,7 +18,7 @@ class Sampling(NamedTuple):
     top_k: int | None = None  # it is one of so many most probable tokens; None: of all
     # One of the fewest most probable tokens that together have this probability (Holtzman et al., arXiv 1904.09751).
     top_p: float = 1.0
-    seed: int = 0  # of the draws. Those of a text depend on the seed and its number alone.
+    seed: int = 0  # the draws for a text depend on the seed and the text's number alone
     stop: tuple[str, ...] = ()  # strings, the first of which ends a continuation and is left out of it
 
 

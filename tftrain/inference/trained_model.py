@@ -18,7 +18,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
-from tftrain.formats.own import take_tokenizer
+from tftrain.formats.run_folder import take_tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
@@ -57,7 +57,7 @@ def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> T
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     take_tokenizer(weights, source.tokenizer_dir, source.shown)
-    if embeds and not weights.model.is_decoder:
+    if embeds and not weights.model.is_causal:
         weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
     return with_weights(weights, dtype)
 
@@ -69,7 +69,7 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
     if config.is_fine_tuned and weights.missing:
         fault = f"no {' and no '.join(weights.missing)}, which a model for {config.task} has"
         raise FormatError(f"{weights.path}: {fault}; expected weights that were fine-tuned for it")
-    network = model_class(config)(config, config.vocab_size, dtype, seed=1, initial=weights)
+    network = model_class(config)(config, dtype, seed=1, initial=weights.shard)
     longest = min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
     length = weights.max_seq_length or int(longest)
     return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)
@@ -90,7 +90,7 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
 
 def check_tokens(model: TrainedModel, source: ModelSource) -> None:
     """Raises a FormatError if there is a tokenizer that lacks the special tokens of the model's family."""
-    if model.tokenizer and not model.config.is_decoder and MASK not in model.tokenizer.vocabulary.tokens:
+    if model.tokenizer and not model.config.is_causal and MASK not in model.tokenizer.vocabulary.tokens:
         raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
 
 
@@ -128,7 +128,7 @@ class TextEncoder:
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._tokenize = tokenizer.build(with_special_tokens)
         self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
-        if model.config.is_decoder:
+        if model.config.is_causal:
             self._parts, self._sample = lambda text: [text], self._prompt
         else:
             self._parts, self._sample = lambda text: text.split(MASK), self._sentence

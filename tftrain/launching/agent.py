@@ -91,15 +91,15 @@ class Agent:
         return messages.decode(line)[1] if line.endswith(b"\n") else None
 
     def _start(self, job: Mapping[str, Any]) -> None:
-        environ, own = {**os.environ, **job["environ"]}, list(job["ranks"].values())
-        streams = [{name: Stream(job["terminals"][name]) for name in ("stdout", "stderr")} for _ in own]
+        environ, by_rank = {**os.environ, **job["environ"]}, list(job["ranks"].values())
+        streams = [{name: Stream(job["terminals"][name]) for name in ("stdout", "stderr")} for _ in by_rank]
         outputs = [tuple(stream.writer for stream in of_rank.values()) for of_rank in streams]
         try:
             if job["fork_server"]:
-                processes = forking.start(job["fork_server"], environ, own, outputs, self._commands.fileno())
+                processes = forking.start(job["fork_server"], environ, by_rank, outputs, self._commands.fileno())
             else:
-                pairs = zip(own, outputs, strict=True)
-                processes = (spawn(job["command"], {**environ, **place}, *files) for place, files in pairs)
+                pairs = zip(by_rank, outputs, strict=True)
+                processes = (spawn(job["command"], {**environ, **more}, *files) for more, files in pairs)
             for number, process, of_rank in zip(job["ranks"], processes, streams, strict=True):
                 self._ranks.append(Rank(int(number), process, of_rank, self))
         finally:
@@ -190,9 +190,9 @@ def check_host_name() -> None:
 
 def check_memory(needed: float) -> None:
     """Raises a LookupError if all ranks of this host, with the planned `needed` GB, are more than its memory."""
-    if needed and needed > (own := sum(hardware.gpu_memory_gb("total")) or hardware.host_memory_gb()):
+    if needed and needed > (size := sum(hardware.gpu_memory_gb("total")) or hardware.host_memory_gb()):
         raise LookupError(
-            f"this host has {own:.1f} GB of memory, and its ranks need {needed:.1f} GB in this layout; expected hosts "
+            f"this host has {size:.1f} GB of memory, and its ranks need {needed:.1f} GB in this layout; expected hosts "
             "like that of rank 0, or --cluster=FILE.json with the memory_gb of a rank on the smallest host"
         )
 

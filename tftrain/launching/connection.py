@@ -26,7 +26,7 @@ SSH_OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ServerAliv
 FOR_INTERPRETER = ("LD_LIBRARY_PATH", "PYTHONPATH")
 
 
-class Event(NamedTuple):
+class AgentEvent(NamedTuple):
     """What an agent reports: one of its messages, or None when the connection has ended."""
 
     connection: "Connection"
@@ -63,11 +63,11 @@ class Output:
 class Connection:
     """An agent and its process; `interface` is the network interface for the ranks, once the agent has sent it."""
 
-    def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
+    def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[AgentEvent]", output: Output):
         """Starts the agent; `output` gets the output of the ranks and of ssh, `events` all other messages."""
         self.host, self.interface = host, ""
-        self.returncode: int | None = None  # Of the process, once the connection has ended.
-        self.last_error = ""  # The last line that the process has printed on standard error.
+        self.returncode: int | None = None  # known once the connection has ended
+        self.last_error = ""  # the last line on standard error
         self._events, self._output = events, output
         self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.login, config)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -108,10 +108,10 @@ class Connection:
             if message and "stream" in message:
                 self._output.write(message["stream"], messages.data(message["data"]))
             elif message:
-                self._events.put(Event(self, message))
+                self._events.put(AgentEvent(self, message))
         errors.join(CLOSE_SECONDS)
         self.returncode = self._process.wait()
-        self._events.put(Event(self, None))
+        self._events.put(AgentEvent(self, None))
 
     def _pass_on(self, stream: BinaryIO) -> None:
         for line in stream:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tftrain.parallel.launcher import FORKED
 from tftrain.supervise.signals import end_with
 
 # NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
@@ -32,7 +33,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 GPU_FILES = "/dev/nvidia"
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 POLL_SECONDS = 0.001
-PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
+PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 
 
 class ForkError(Exception):
@@ -53,7 +54,7 @@ class ForkedRank:
 def start(
     server: Sequence[str],
     environ: Mapping[str, str],
-    own_environs: Sequence[Mapping[str, str]],
+    rank_environs: Sequence[Mapping[str, str]],
     outputs: Sequence[tuple[int, int]],
     launcher: int,
 ) -> list[ForkedRank]:
@@ -67,7 +68,7 @@ def start(
         ForkError: it did not fork all ranks; those that it did are killed.
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    ranks = [{"environ": dict(own), "outputs": list(files)} for own, files in zip(own_environs, outputs, strict=True)]
+    ranks = [{"environ": dict(own), "outputs": list(files)} for own, files in zip(rank_environs, outputs, strict=True)]
     request = {"parent": os.getpid(), "environ": dict(environ), "ranks": ranks}
     # Not a pipe: the server reads it after its imports.
     with open(os.memfd_create("ranks"), "w+b") as file:
@@ -135,7 +136,7 @@ def fork_ranks(run: Callable[[], int]) -> None:
             # In one write: the pipe also gets the answers of the other ranks.
             os.write(answers, json.dumps([index, os.getpid()]).encode() + b"\n")
             os.setsid()
-            become({**request["environ"], **rank["environ"]}, *rank["outputs"])
+            become({**request["environ"], **rank["environ"], FORKED: "1"}, *rank["outputs"])
             for file in (answers, *(file for each in request["ranks"] for file in each["outputs"])):
                 os.close(file)
             sys.exit(run())

@@ -25,7 +25,7 @@ class Listed(NamedTuple):
 
     name: str
     slots: int
-    user: str | None = None  # of ssh, if one is given
+    user: str | None = None  # for ssh, if one is given
 
 
 def of_flag(text: str) -> list[Listed]:

@@ -66,10 +66,10 @@ def assign(config: LaunchConfig) -> list[Host]:
     remote = [name for name in elsewhere if not (network.resolve_host_address(name) or "").startswith("127.")]
     remote += [name for name in by_host if name not in remote and listed[name].user not in (None, getpass.getuser())]
     addresses = {name: _address_towards(name) for name in remote}
-    own = next(iter(addresses.values()), "127.0.0.1")
+    own_address = next(iter(addresses.values()), "127.0.0.1")
     logins = {name: f"{host.user}@{name}" if host.user else name for name, host in listed.items()}
     return [
-        Host(name, logins[name], tuple(slots), name not in remote, addresses.get(name, own))
+        Host(name, logins[name], tuple(slots), name not in remote, addresses.get(name, own_address))
         for name, slots in by_host.items()
     ]
 

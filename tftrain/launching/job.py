@@ -19,7 +19,7 @@ from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
-from tftrain.launching.connection import Connection, Event, Output
+from tftrain.launching.connection import AgentEvent, Connection, Output
 from tftrain.launching.hosts import Host, variables
 from tftrain.launching.layouts import Layouts
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
@@ -73,8 +73,8 @@ def run(
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     store_server.make_token()
     # One address serves all hosts, unless they are reached by several networks.
-    own = {host.launcher_address for host in hosts}
-    address = own.pop() if len(own) == 1 else ""
+    addresses = {host.launcher_address for host in hosts}
+    address = addresses.pop() if len(addresses) == 1 else ""
     server = store_server.serve(address, 0, [slot for host in hosts for slot in host.slots])
     job = _Job(hosts, config, limits, layouts, address)
     with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
@@ -92,8 +92,8 @@ class _Job:
     ):
         self._hosts, self._config, self._limits, self._layouts = hosts, config, limits, layouts
         self._address = address  # at which the store listens; "" for all of this host
-        # Of an agent; a first signal; or the exit code after a second one.
-        self._events: queue.Queue[Event | signal.Signals | int] = queue.Queue()
+        # Reports of agents, a first signal, and the exit code after a second one.
+        self._events: queue.Queue[AgentEvent | signal.Signals | int] = queue.Queue()
         self._output = Output()
         self._connections: list[Connection] = []
         self._host_names = {slot.rank: host.name for host in hosts for slot in host.slots}
@@ -206,7 +206,7 @@ class _Job:
         for connection in self._connections:
             connection.end(last - time.monotonic())
 
-    def _next(self, last: float | None) -> Event | signal.Signals | int | None:
+    def _next(self, last: float | None) -> AgentEvent | signal.Signals | int | None:
         """Returns the next event; None if there is none until a time of the monotonic clock."""
         try:
             return self._events.get(timeout=None if last is None else max(0, last - time.monotonic()))
@@ -239,9 +239,9 @@ class _Job:
         for rank in lost:
             self._record(rank, ExitCode.PEER_ENDED, is_lost=True)
 
-    def _fail(self, connection: Connection, words: str) -> None:
+    def _fail(self, connection: Connection, reason: str) -> None:
         """Records ranks that can't be started."""
-        logger.error(f"{connection.host.name}: {words}")
+        logger.error(f"{connection.host.name}: {reason}")
         for rank in self._running(connection.host):
             self._record(rank, ExitCode.FAILED)
 

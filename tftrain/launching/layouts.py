@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 OUT_OF_MEMORY = (ExitCode.OUT_OF_MEMORY, ExitCode.SIGNALLED + signal.SIGKILL)
 LESS = 0.8  # share of the planned memory, without the reserve of TensorFlow itself, that the next layout may need
 SLOWER = 1.2  # how much longer than planned a step may take
-FIRST_STEPS = 5  # of a start, at least, after which its time is known; the first one compiles
+FIRST_STEPS = 5  # The time of a step is known after as many steps of a start, the first of which compiles.
 ROWS = 50  # last ones of metrics.jsonl that are read
 
 

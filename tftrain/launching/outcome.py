@@ -37,15 +37,15 @@ def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
     if the launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
     """
     ended = list(ended)
-    own = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
-    reasons = [code for code in own if code != ExitCode.PEER_ENDED]
+    failed = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
+    reasons = [code for code in failed if code != ExitCode.PEER_ENDED]
     if reasons:
         return reasons[0]
     if any(rank.is_lost for rank in ended):
         return ExitCode.PEER_ENDED
     if any(rank.by_launcher for rank in ended):
         return ExitCode.NOT_SAVED if stop_requested else ExitCode.STALLED
-    return own[0] if own else ExitCode.DONE
+    return failed[0] if failed else ExitCode.DONE
 
 
 def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -> str:
@@ -55,13 +55,13 @@ def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -
     """
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""
-    own = [rank for rank, end in ended.items() if end.code == code and not (end.by_launcher or end.is_lost)]
+    ended_so = [rank for rank, end in ended.items() if end.code == code and not (end.by_launcher or end.is_lost)]
     lost = [rank for rank, end in ended.items() if end.is_lost]
     killed = [rank for rank, end in ended.items() if end.by_launcher]
-    if own and code != ExitCode.PEER_ENDED:
+    if ended_so and code != ExitCode.PEER_ENDED:
         memory = "if the kernel killed it, memory was short; " if code == KILLED else ""
         reason = REASONS.get(code, f"{memory}{AGAIN} from the last checkpoint" if code > 128 else "")
-        return f"{named(own[:1], hosts)} ended with {code}{reason and f': {reason}'}"
+        return f"{named(ended_so[:1], hosts)} ended with {code}{reason and f': {reason}'}"
     if lost:
         names = " and ".join(f"`ssh {name} true`" for name in dict.fromkeys(hosts[rank] for rank in lost[:MAX_SHOWN]))
         return f"{named(lost, hosts)}: no connection; check the host and the network, expected {names} to work; {AGAIN}"
@@ -69,7 +69,7 @@ def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -
         return f"{named(killed, hosts)} had to be killed and may not have saved; {AGAIN} from the last checkpoint"
     if killed:
         return f"{named(killed, hosts)} did not end after the others and had to be killed: stopped or hung; {AGAIN}"
-    return f"{named(own, hosts)} lost the connection to other ranks: check the network between the hosts; {AGAIN}"
+    return f"{named(ended_so, hosts)} lost the connection to other ranks: check the network between the hosts; {AGAIN}"
 
 
 def named(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:

@@ -66,12 +66,12 @@ class BertPretrainer(BertEncoder):
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         head = self.architecture.head
-        masked_lm = parameters.scope("masked_lm")
+        masked_lm = parameters.inner("masked_lm")
         self.masked_lm = MaskedLMHead(masked_lm, head("masked_lm"), config, self.token_embedding)
         self.pooler = self.next_sentence = None
         if head("next_sentence"):
-            self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
-            self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
+            self.pooler = Pooler(parameters.inner("pooler"), head("pooler")[""])
+            self.next_sentence = Classifier(parameters.inner("next_sentence"), head("next_sentence")[""])
 
     def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> LossTerms:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
@@ -98,9 +98,9 @@ class BertClassifier(BertEncoder):
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         head = self.architecture.head
         pooler, transform, classifier = head("pooler"), head("masked_lm"), head("classifier")
-        self.pooler = Pooler(parameters.scope("pooler"), pooler[""]) if pooler else None
-        self.transform = Transform(parameters.scope("masked_lm"), transform, config) if transform else None
-        self.classifier = Classifier(parameters.scope("classifier"), classifier[""]) if classifier else None
+        self.pooler = Pooler(parameters.inner("pooler"), pooler[""]) if pooler else None
+        self.transform = Transform(parameters.inner("masked_lm"), transform, config) if transform else None
+        self.classifier = Classifier(parameters.inner("classifier"), classifier[""]) if classifier else None
         self._pooling = config.classifier_pooling if config.predicts_samples else None
         self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
@@ -144,8 +144,8 @@ class Transform(tf_keras.layers.Layer):
         super().__init__(dtype=parameters.dtype, autocast=False)
         is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
         self.gelu = bias_gelu if is_fused else reference_bias_gelu
-        self.dense = Dense(parameters.scope("transform"), layers["transform"], bias_later=is_fused)
-        self.norm = Norm(parameters.scope("norm"), layers["norm"], config)
+        self.dense = Dense(parameters.inner("transform"), layers["transform"], bias_later=is_fused)
+        self.norm = Norm(parameters.inner("norm"), layers["norm"], config)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [..., H] to the same shape."""
@@ -164,9 +164,9 @@ class MaskedLMHead(tf_keras.layers.Layer):
     ):
         """Makes the layers of the `Transform`, and the output's `bias`, which `layers` describes by name."""
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.token_embedding, self.group, self.place = token_embedding, parameters.ranks.group, parameters.place
+        self.token_embedding, self.group, self.scope = token_embedding, parameters.ranks.group, parameters.scope
         self.transform = Transform(parameters, layers, config)
-        self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
+        self.bias = parameters.leaf("bias", layers["bias"])
 
     def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Maps the encoder's output, [b, S, H], to logits at the masked positions, int32 [b, P], each below S.
@@ -189,12 +189,12 @@ class MaskedLMHead(tf_keras.layers.Layer):
             `output_cross_entropy`.
         """
         rows, tokens = self._rows(x, positions, deferred), self.token_embedding
-        return output_cross_entropy(rows, tokens.table, labels, tokens.first, self.group, self.place, bias=self.bias)
+        return output_cross_entropy(rows, tokens.table, labels, tokens.first, self.group, self.scope, bias=self.bias)
 
-    def _rows(self, x, positions, deferred=None):
+    def _rows(self, x: tf.Tensor, positions: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Returns what the output layer reads at the masked positions, [b * P, H]."""
         picked = self.transform(tf.reshape(pick(x, positions), [-1, x.shape[2]]), deferred)
-        return copy_to_ranks(self.group, picked, self.place)
+        return copy_to_ranks(self.group, picked, self.scope)
 
 
 class Pooler(Dense):

@@ -1,8 +1,9 @@
 """A transformer block: self-attention and the feed-forward layer, which every model family shares."""
 
+import abc
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 import tf_keras
@@ -18,8 +19,23 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu, reference_swiglu, swiglu
 from tftrain.ops.shapes import dimension
+from tftrain.parallel.tensor import cluster
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
+
+
+class BlockContext(NamedTuple):
+    """What the blocks of a pass have in common beside the residual stream.
+
+    Attributes:
+        mask: which keys a query attends to.
+        dropout_key: None in inference.
+        deferred: see `Dense.call`.
+    """
+
+    mask: AttentionMask
+    dropout_key: DropoutKey | None = None
+    deferred: Deferred | None = None
 
 
 class SelfAttention(tf_keras.layers.Layer):
@@ -33,7 +49,7 @@ class SelfAttention(tf_keras.layers.Layer):
     def __init__(
         self,
         parameters: Parameters,
-        spec: parts.Attention,
+        spec: parts.AttentionSpec,
         config: ModelConfig,
         probabilities_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
@@ -45,47 +61,41 @@ class SelfAttention(tf_keras.layers.Layer):
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
-        self.place, ranks = parameters.place, parameters.ranks
+        self.scope, self.ranks = parameters.scope, parameters.ranks
         self.head_size, self.window, self.slopes, self.rotate = spec.head_size, spec.window, None, None
         if spec.positions == "rotary":
             self.rotate = functools.partial(rotate, theta=spec.theta, scaling=spec.scaling)
-        self.query = Dense(parameters.scope("query"), spec.query)
-        self.key = Dense(parameters.scope("key"), spec.key)
-        self.value = Dense(parameters.scope("value"), spec.value)
+        self.query = Dense(parameters.inner("query"), spec.query)
+        self.key = Dense(parameters.inner("key"), spec.key)
+        self.value = Dense(parameters.inner("value"), spec.value)
         # Ranks that divide the heads have the whole norms, and of their gradients those of their own heads.
+        is_divided = self.ranks.group.size > 1
         self.query_norm, self.key_norm = (
-            Norm(parameters.in_parts(ranks.group.size > 1).scope(name), spec.head_norm, config)
-            if spec.head_norm
-            else tf.identity
+            Norm(parameters.in_parts(is_divided).inner(name), spec.head_norm, config) if spec.head_norm else tf.identity
             for name in ("query_norm", "key_norm")
         )
         bias_later = config.dropout_add_impl == "fused"
-        self.output_projection = Dense(parameters.scope("output"), spec.output, config.residual_init_scale, bias_later)
-        self.heads, self.head_range = self.query.kernel.shape[1] // self.head_size, None
-        first = parameters.scope("query").offset("kernel") // self.head_size
-        if ranks.group.size > 1:
-            self.head_range = AxisRange(first, spec.heads)
+        self.output_projection = Dense(parameters.inner("output"), spec.output, bias_later)
+        self.heads = self.query.kernel.shape[1] // self.head_size
+        first = parameters.offset("query/kernel") // self.head_size
+        self.head_range = AxisRange(first, spec.heads) if is_divided else None
         if spec.positions == "alibi":
             self.slopes = alibi_slopes(spec.heads)[first : first + self.heads]
-        self._attend_as_piece = ranks.piece(self._attend)
 
-    def call(
-        self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None, deferred: Deferred | None = None
-    ) -> tf.Tensor:
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """Lets every token attend to the tokens of its sample.
 
         Args:
             x: [b, S, H], or this rank's tokens of it.
-            mask: which keys a query attends to.
-            dropout_key: None in inference.
-            deferred: see `Dense.call`.
+            context: see there.
 
         Returns:
             Like `x`; for a sample without tokens, the output projection of zeros.
         """
-        entered = enter_dense(x, [self.query, self.key, self.value], self.place, deferred)
-        return leave_dense(self._attend_as_piece(entered, mask, dropout_key, deferred), self.output_projection)
+        entered = enter_dense(x, [self.query, self.key, self.value], self.scope, context.deferred)
+        return leave_dense(self._attend(entered, *context), self.output_projection)
 
+    @cluster
     def _attend(
         self, x: Entered, mask: AttentionMask, dropout_key: DropoutKey | None, deferred: Deferred | None
     ) -> tf.Tensor:
@@ -97,10 +107,10 @@ class SelfAttention(tf_keras.layers.Layer):
             query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
         mask = mask._replace(slopes=self.slopes, window=self.window)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
-        context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
+        heads = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
-        context = tf.reshape(context, [-1, dimension(context, 1), width])  # [b, S, H of this rank]
-        return self.output_projection(context, deferred)
+        heads = tf.reshape(heads, [-1, dimension(heads, 1), width])  # [b, S, H of this rank]
+        return self.output_projection(heads, deferred)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """Maps [b, S, heads * head_size] to [b, S, heads, head_size], for the heads of this rank."""
@@ -110,24 +120,24 @@ class SelfAttention(tf_keras.layers.Layer):
 class FeedForward(tf_keras.layers.Layer):
     """gelu(x W_up) W_down; with GeGLU (Shazeer, arXiv 2002.05202) (gelu(x W_gate) * (x W_up)) W_down; or SwiGLU."""
 
-    def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
+    def __init__(self, parameters: Parameters, spec: parts.FeedForwardSpec, config: ModelConfig):
         """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
         The layer between `up` and `down` is partitioned over the tensor parallel ranks.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.place = parameters.place
+        self.scope, self.ranks = parameters.scope, parameters.ranks
         is_fused, bias_later = config.gelu_impl == "fused", config.dropout_add_impl == "fused"
         self.activation = _activation(spec.activation, is_fused, config.gelu_form)
         *wide, _ = spec.parts()
-        self.wide = [Dense(parameters.scope(name), each, bias_later=is_fused) for name, each in wide]
-        self.down = Dense(parameters.scope("down"), spec.down, config.residual_init_scale, bias_later)
-        self._feed_as_piece = parameters.ranks.piece(self._feed)
+        self.wide = [Dense(parameters.inner(name), each, bias_later=is_fused) for name, each in wide]
+        self.down = Dense(parameters.inner("down"), spec.down, bias_later)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself; see `Dense.call`."""
-        return leave_dense(self._feed_as_piece(enter_dense(x, self.wide, self.place, deferred), deferred), self.down)
+        return leave_dense(self._feed(enter_dense(x, self.wide, self.scope, deferred), deferred), self.down)
 
+    @cluster
     def _feed(self, x: Entered, deferred: Deferred | None) -> tf.Tensor:
         """Returns this rank's part of the output, [b, S, H]."""
         wide = x.outputs(self.wide, deferred)  # each [b, S, F of this rank]
@@ -143,17 +153,13 @@ def _activation(name: str, is_fused: bool, form: str) -> Callable[..., tf.Tensor
     return functools.partial(fused if is_fused else reference, form=form)
 
 
-class Block(tf_keras.layers.Layer):
-    """Self-attention and the feed-forward layer, each with a norm; a subclass says where the norms are.
-
-    A subclass maps the residual stream before the block to that after it: call(x, mask, dropout_key, deferred) has x,
-    [b, S, H], or under sequence parallelism [b, S / ranks, H]; for the others, and the result, see `SelfAttention`.
-    """
+class TransformerBlock(tf_keras.layers.Layer):
+    """Self-attention and the feed-forward layer, each with a norm; a subclass says where the norms are."""
 
     def __init__(
         self,
         parameters: Parameters,
-        spec: parts.Block,
+        spec: parts.TransformerBlockSpec,
         config: ModelConfig,
         first_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
@@ -165,67 +171,70 @@ class Block(tf_keras.layers.Layer):
         # Profiles find the ops of both variants by this name.
         super().__init__(name="block", dtype=parameters.dtype, autocast=False)
         self.ranks, self.dropout_rate, self.first_site = parameters.ranks, config.hidden_dropout_prob, first_site
-        self.is_fused = config.dropout_add_impl == "fused"
-        attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
+        self.add_dropped = bias_dropout_add if config.dropout_add_impl == "fused" else reference_bias_dropout_add
+        attention, feed_forward = parameters.inner("attention"), parameters.inner("feed_forward")
         self.attention = SelfAttention(attention, spec.attention, config, first_site, checkpointing)
         norm = spec.attention_norm
-        self.attention_norm = Norm(attention.scope("norm"), norm, config) if norm else tf.identity
+        self.attention_norm = Norm(attention.inner("norm"), norm, config) if norm else tf.identity
         self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
-        self.feed_forward_norm = Norm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
+        self.feed_forward_norm = Norm(feed_forward.inner("norm"), spec.feed_forward_norm, config)
 
-    def _adding(self, layer: Dense, site: int, then: Callable[[tf.Tensor], Any] = lambda h: h) -> Callable[..., Any]:
-        """Returns add(x, branch, dropout_key), which is then(x + dropout(branch)).
+    @abc.abstractmethod
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
+        """Maps the residual stream before the block to the stream after it.
 
-        Args:
-            layer: the last one of the branch, whose bias may still have to be added.
-            site: dropout site, counted from the block's first one.
-            then: what follows up to the next collective.
+        `x` is [b, S, H], or under sequence parallelism [b, S / ranks, H]; so is the result.
         """
-        add_dropped = bias_dropout_add if self.is_fused else reference_bias_dropout_add
 
-        def add(x, branch, dropout_key):
-            tokens = None  # which ones of its samples this rank's residual stream has
-            if self.ranks.divide_sequence:
-                length = x.shape[1] * self.ranks.group.size
-                tokens = AxisRange(self.ranks.own_tokens(length)[0], length)
-            dropout = dropout_at(dropout_key, self.dropout_rate, self.first_site + site, tokens)
-            return then(add_dropped(branch, layer.later_bias, x, dropout))
-
-        return self.ranks.piece(add)
-
-
-class PostNormBlock(Block):
-    """As in BERT: h = norm(x + attention(x)); norm(h + feed_forward(h))."""
-
-    def __init__(self, *args):
-        """See `Block`."""
-        super().__init__(*args)
-        self.add_attention = self._adding(self.attention.output_projection, 1, then=self.attention_norm)
-        self.add_feed_forward = self._adding(self.feed_forward.down, 2, then=self.feed_forward_norm)
-
-    def call(self, x, mask, dropout_key, deferred=None):
-        """See `Block`."""
-        h = self.add_attention(x, self.attention(x, mask, dropout_key, deferred), dropout_key)
-        return self.add_feed_forward(h, self.feed_forward(h, deferred), dropout_key)
+    def _add(
+        self, x: tf.Tensor, branch: tf.Tensor, layer: Dense, site: int, dropout_key: DropoutKey | None
+    ) -> tf.Tensor:
+        """Returns x + dropout(branch); the bias of `layer`, the branch's last one, may still have to be added."""
+        tokens = None  # which ones of its samples this rank's residual stream has
+        if self.ranks.divide_sequence:
+            length = x.shape[1] * self.ranks.group.size
+            tokens = AxisRange(self.ranks.own_tokens(length)[0], length)
+        dropout = dropout_at(dropout_key, self.dropout_rate, self.first_site + site, tokens)
+        return self.add_dropped(branch, layer.later_bias, x, dropout)
 
 
-class PreNormBlock(Block):
-    """As in GPT-2 (Xiong et al., arXiv 2002.04745): h = x + attention(norm(x)); h + feed_forward(norm(h))."""
+class PostNormBlock(TransformerBlock):
+    """As in BERT: h = norm(x + drop(attention(x))); norm(h + drop(feed_forward(h)))."""
 
-    def __init__(self, *args):
-        """See `Block`."""
-        super().__init__(*args)
-        normed = self.feed_forward_norm
-        self.add_attention = self._adding(self.attention.output_projection, 1, then=lambda h: (h, normed(h)))
-        self.add_feed_forward = self._adding(self.feed_forward.down, 2)
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
+        """See `TransformerBlock`."""
+        h = self._add_attention(x, self.attention(x, context), context.dropout_key)
+        return self._add_feed_forward(h, self.feed_forward(h, context.deferred), context.dropout_key)
 
-    def call(self, x, mask, dropout_key, deferred=None):
-        """See `Block`."""
-        attended = self.attention(self.attention_norm(x), mask, dropout_key, deferred)
-        h, normed = self.add_attention(x, attended, dropout_key)
-        return self.add_feed_forward(h, self.feed_forward(normed, deferred), dropout_key)
+    @cluster
+    def _add_attention(self, x: tf.Tensor, branch: tf.Tensor, dropout_key: DropoutKey | None) -> tf.Tensor:
+        return self.attention_norm(self._add(x, branch, self.attention.output_projection, 1, dropout_key))
+
+    @cluster
+    def _add_feed_forward(self, h: tf.Tensor, branch: tf.Tensor, dropout_key: DropoutKey | None) -> tf.Tensor:
+        return self.feed_forward_norm(self._add(h, branch, self.feed_forward.down, 2, dropout_key))
 
 
-def block_class(spec: parts.Block) -> type[Block]:
+class PreNormBlock(TransformerBlock):
+    """As in GPT-2 (arXiv 2002.04745): h = x + drop(attention(norm(x))); h + drop(feed_forward(norm(h)))."""
+
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
+        """See `TransformerBlock`."""
+        h, normed = self._add_attention(x, self.attention(self.attention_norm(x), context), context.dropout_key)
+        return self._add_feed_forward(h, self.feed_forward(normed, context.deferred), context.dropout_key)
+
+    @cluster
+    def _add_attention(
+        self, x: tf.Tensor, branch: tf.Tensor, dropout_key: DropoutKey | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        h = self._add(x, branch, self.attention.output_projection, 1, dropout_key)
+        return h, self.feed_forward_norm(h)
+
+    @cluster
+    def _add_feed_forward(self, h: tf.Tensor, branch: tf.Tensor, dropout_key: DropoutKey | None) -> tf.Tensor:
+        return self._add(h, branch, self.feed_forward.down, 2, dropout_key)
+
+
+def block_class(spec: parts.TransformerBlockSpec) -> type[TransformerBlock]:
     """Returns the class of the blocks of an architecture."""
     return PreNormBlock if spec.pre_norm else PostNormBlock

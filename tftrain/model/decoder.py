@@ -32,7 +32,7 @@ class Decoder(Transformer):
         """Makes the output layer, unless it is the token embedding; ranks divide both by words."""
         self.output_table, self.first = self.token_embedding.table, self.token_embedding.first
         if spec := self.architecture.output:
-            self.output_table = parameters.normal("output", [spec.rows, spec.width], axis=0)
+            self.output_table = parameters.leaf("output", spec)
             self.first = parameters.offset("output")
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
@@ -59,5 +59,5 @@ class Decoder(Transformer):
         ranks = self.ranks.group.size if self.ranks.divide_sequence else 1
         return tf.reshape(logits, [-1, ranks * dimension(x, 1), table.shape[0]])
 
-    def _rows_of_output_layer(self, x):
+    def _rows_of_output_layer(self, x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(self.ranks.enter(self.normed(x), "output"), [-1, x.shape[-1]])

@@ -1,7 +1,8 @@
 """From token ids to vectors: the token embedding, which may be the output layer too, and what is added to its rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -15,7 +16,7 @@ from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dro
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.sparse_rows import SparseRows
 
 EMBEDDING_SITE = 0  # dropout site; the sites of the blocks follow
@@ -40,18 +41,16 @@ class TokenEmbedding(tf.Module):
     def __init__(self, parameters: Parameters, architecture: Architecture, part: ModelPart):
         """Makes the table, before all other variables, if the part of the model that this rank holds needs it."""
         super().__init__()
-        self.table, self.first, self.ranks, self.place = None, 0, parameters.ranks, parameters.place
+        self.table, self.first, self.ranks, self.scope = None, 0, parameters.ranks, parameters.scope
         self._released = parameters.released
         self.copy: dict[str, tf.Variable] = {}
         self.is_shared = architecture.tied and part.embedding != part.heads
         self.is_copy = self.is_shared and part.heads
         if part.embedding or self.is_copy:
-            word = architecture.word
-            self.table = parameters.normal("word", [word.rows, word.width], axis=0)
+            self.table = parameters.leaf("word", architecture.word)
             self.first = parameters.offset("word")
         if self.is_copy:
-            name = f"{self.place}/word"
-            self.copy = {name: parameters.variables.pop(name)}
+            self.copy = {parameters.global_name("word"): self.table}
 
     def update_copy(self, mesh: Mesh, name: str) -> None:
         """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function.
@@ -83,7 +82,7 @@ class TokenEmbedding(tf.Module):
         received = collectives.receive(link, self.table.shape, tf.float32, name)
         return [tf.cast(of_table, tf.float32) + received, *others]
 
-    def _link(self, mesh):
+    def _link(self, mesh: Mesh) -> Group:
         """Returns this rank and the one at the same place in the other of the first and the last stage."""
         return mesh.link(0 if self.is_copy else mesh.pipeline_parallel_size - 1)
 
@@ -118,7 +117,7 @@ class TokenEmbedding(tf.Module):
             return x
         x = tf.where(tf.reshape(is_local, [-1, 1]), x, tf.zeros([], x.dtype))
         width = x.shape[1]
-        return tf.reshape(self.ranks.leave(tf.reshape(x, [-1, ids.shape[1], width]), self.place), [-1, width])
+        return tf.reshape(self.ranks.leave(tf.reshape(x, [-1, ids.shape[1], width]), self.scope), [-1, width])
 
     def _local(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns rows of this rank's table for tokens, and which tokens it has; None: all of them."""
@@ -145,10 +144,10 @@ class Embedding(tf_keras.layers.Layer):
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dropout_rate, self.ranks = config.hidden_dropout_prob, parameters.ranks
         self.token_embedding, self.longest = token_embedding, architecture.positions or math.inf
-        tables = {name: parameters.normal(name, [table.rows, table.width]) for name, table in architecture.tables}
+        tables = {name: parameters.leaf(name, table) for name, table in architecture.tables}
         self.position, self.token_type = tables.get("position"), tables.get("token_type")
         norm = architecture.embedding_norm
-        self.norm = Norm(parameters.scope("norm"), norm, config) if norm else None
+        self.norm = Norm(parameters.inner("norm"), norm, config) if norm else None
 
     def call(self, batch: Mapping[str, tf.Tensor], dropout_key: DropoutKey | None = None) -> tf.Tensor:
         """Maps token ids to the residual stream.
@@ -210,7 +209,7 @@ def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True
     """
 
     @tf.custom_gradient
-    def pick(table, indices):
+    def pick(table: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         return tf.gather(table, indices), lambda upstream: (_sum_of_rows(upstream, table, indices), None)
 
     if keep:
@@ -220,12 +219,12 @@ def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True
 
 
 @tf.RegisterGradient("TftrainLookup")
-def _lookup_gradient(op, upstream):
+def _lookup_gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, None, None]:
     """Returns the gradient of the table; that of indices and axis is None."""
     table, indices, _axis = op.inputs
     return _sum_of_rows(upstream, table, indices), None, None
 
 
-def _sum_of_rows(upstream, table, indices):
+def _sum_of_rows(upstream: tf.Tensor, table: tf.Tensor | tf.Variable, indices: tf.Tensor) -> tf.Tensor:
     wide = tf.cast(upstream, wide_dtype(table.dtype))
     return tf.cast(tf.math.unsorted_segment_sum(wide, indices, dimension(table, 0)), table.dtype)

@@ -36,7 +36,7 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
     if gpu and named:
         require_gpu_kernels(" ".join(named))
     if config.attn_impl == "cudnn":
-        check(config.head_size, config.is_decoder, dtype)
+        check(config.head_size, config.is_causal, dtype)
     automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]
     if not automatic:
         return config

@@ -23,22 +23,20 @@ class Dense(tf_keras.layers.Layer):
         bias: [outputs] of this rank, or None.
     """
 
-    def __init__(self, parameters: Parameters, spec: parts.Dense, scale: float = 1.0, bias_later: bool = False):
+    def __init__(self, parameters: Parameters, spec: parts.DenseSpec, bias_later: bool = False):
         """Makes the variables `kernel` and, if there is one, `bias`.
 
         Args:
             parameters: makes the variables.
             spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
                 went through `enter_dense`; if inputs are, its part of a sum, to which `leave_dense` adds the bias.
-            scale: factor of the kernel's initial standard deviation.
             bias_later: whether the op that follows adds the bias.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.place, self.ranks, self.bias = parameters.place, parameters.ranks, None
-        kernel, *biases = spec.variables(self.place)
-        self.kernel = parameters.normal("kernel", kernel.shape, kernel.axis, kernel.unit, scale)
-        for bias in biases:
-            self.bias = parameters.zeros("bias", bias.shape, bias.axis, bias.unit)
+        self.scope, self.ranks = parameters.scope, parameters.ranks
+        kernel, *biases = spec.variables(self.scope)
+        self.kernel = parameters.make(kernel)
+        self.bias = parameters.make(biases[0]) if biases else None
         self._bias_later, self._is_summed = bias_later, spec.divided == "inputs" and self.ranks.group.size > 1
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
@@ -107,7 +105,7 @@ def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:
     Returns:
         [b, S, H], or this rank's tokens of it.
     """
-    return layer.with_bias(layer.ranks.leave(y, layer.place)) if layer.ranks.group.size > 1 else y
+    return layer.with_bias(layer.ranks.leave(y, layer.scope)) if layer.ranks.group.size > 1 else y
 
 
 # By kind and implementation.
@@ -125,17 +123,15 @@ class Norm(tf_keras.layers.Layer):
     RMSNorm (Zhang and Sennrich, arXiv 1910.07467) has a scale alone.
     """
 
-    def __init__(self, parameters: Parameters, spec: parts.Norm, config: ModelConfig):
+    def __init__(self, parameters: Parameters, spec: parts.NormSpec, config: ModelConfig):
         """Makes the variables `gamma` and, if there is a shift, `beta`."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         if config.ln_dtype == "fp32":
             parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)
         self.epsilon = config.layer_norm_epsilon
         self.normalize = NORMS[spec.kind, config.ln_impl]
-        self.gamma = parameters.ones("gamma", [spec.width])
-        self.shift = ()
-        if spec.kind == "layer":
-            self.shift = (parameters.zeros("beta", [spec.width]) if spec.shift else None,)
+        self.gamma, *betas = map(parameters.make, spec.variables(parameters.scope))
+        self.shift = (*(betas or [None]),) if spec.kind == "layer" else ()
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.rope import RopeScaling
+from tftrain.families.rope import RopeScaling
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
 

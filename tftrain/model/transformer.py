@@ -9,21 +9,19 @@ has the embedding and the last one the output heads.
 """
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture.describe import describe
-from tftrain.checkpoint.tensor_slice import TensorSlice
+from tftrain.architecture.shard import VariableShard
 from tftrain.config.model import ModelConfig
-from tftrain.formats.weights import Weights
-from tftrain.model.block import SITES_PER_BLOCK, block_class
+from tftrain.model.block import SITES_PER_BLOCK, BlockContext, TransformerBlock, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
 from tftrain.model.layers import Dense, Norm
-from tftrain.model.parameters import ONE_RANK, Parameters
+from tftrain.model.parameters import ONE_RANK, InitialValues, Parameter, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.attention_mask import AttentionMask
@@ -47,27 +45,26 @@ class Transformer(tf_keras.Model):
     def __init__(
         self,
         config: ModelConfig,
-        vocab_size: int,
         dtype: str,
         seed: int,
         checkpointing: Checkpointing = KEEP_ALL,
         ranks: TensorRanks = ONE_RANK,
         part: ModelPart | None = None,
-        initial: Weights | None = None,
+        initial: InitialValues | None = None,
         released: bool = False,
     ):
         """Builds the model with its initial weights.
 
         Args:
-            config: sizes and parts of the blocks; each implementation is "fused" or "reference".
-            vocab_size: rows of the token embedding, over all ranks.
+            config: sizes, with those of the vocabulary, and parts of the blocks; each implementation is "fused" or
+                "reference".
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward recomputes.
             ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
                 collectives must be unique.
             part: the layers of this rank; by default all.
-            initial: weights to begin with; a variable that they lack is drawn.
+            initial: values to begin with; None: all are drawn.
             released: whether the variables have no values until they are gathered.
 
         Raises:
@@ -77,43 +74,37 @@ class Transformer(tf_keras.Model):
         # model with the layers 99 and 100 would have other last bits.
         tf_keras.backend.reset_uids()
         super().__init__(dtype=dtype, autocast=False)
-        self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
-        size = ranks.group.size
-        heads = architecture.block.attention.key_value_heads
-        least = min(heads, architecture.inner, architecture.vocab)
-        if least < size:
+        self.architecture = architecture = describe(config)
+        if (least := architecture.most_tensor_ranks) < (size := ranks.group.size):
             raise ValueError(
                 f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
                 f"num_key_value_heads, intermediate_size and vocab_size"
             )
-        self.ranks = ranks
-        self.part = part = part or whole(architecture.layers)
+        self.ranks, self.part = ranks, part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)
-        # Of sharded layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
-        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
-        if released:  # A block is recomputed from outside, see `tftrain.train.sharded`.
-            self._checkpointing = KEEP_ALL
+        # XLA compiles clusters of sharded layers, and the recomputation of a whole block is outside of them.
+        # If weights are released, a block is recomputed from outside, see `tftrain.train.sharded`.
+        inside = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        self._checkpointing = KEEP_ALL if released else inside
         on_tokens = self._parameters.in_parts(ranks.divide_sequence)
-        self.embedding = self.final_norm = None
-        tables = on_tokens.scope("embeddings")
-        self.token_embedding = TokenEmbedding(tables, architecture, part)
-        if part.embedding:
+        tables = on_tokens.inner("embeddings")
+        self.token_embedding = TokenEmbedding(tables, architecture, self.part)
+        self.embedding = None
+        if self.part.embedding:
             self.embedding = Embedding(tables, architecture, config, self.token_embedding)
-        self.blocks = [
-            block_class(architecture.block)(
-                on_tokens.scope(f"layer_{layer:02d}"),
-                architecture.block_at(layer),
-                config,
-                SITES_PER_BLOCK * (layer + 1),
-                checkpointing,
-            )
-            for layer in part.blocks
-        ]
-        if part.heads:
+        self.blocks = [self._block(layer, on_tokens, config, checkpointing) for layer in self.part.blocks]
+        self.final_norm = None
+        if self.part.heads:
             if norm := architecture.final_norm:
-                self.final_norm = Norm(on_tokens.scope("final_norm"), norm, config)
+                self.final_norm = Norm(on_tokens.inner("final_norm"), norm, config)
             self._make_heads(self._parameters, config)
         self.built = True
+
+    def _block(
+        self, layer: int, parameters: Parameters, config: ModelConfig, checkpointing: Checkpointing
+    ) -> TransformerBlock:
+        spec, site = self.architecture.block_at(layer), SITES_PER_BLOCK * (layer + 1)
+        return block_class(spec)(parameters.inner(f"layer_{layer:02d}"), spec, config, site, checkpointing)
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         """Makes the variables of the output heads beside the output layer; by default there are none."""
@@ -122,17 +113,23 @@ class Transformer(tf_keras.Model):
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Returns which keys a query of this batch attends to."""
 
-    def named_variables(self) -> dict[str, tf.Variable]:
-        """Returns global name -> variable, from the input to the output, in the same order for the same config."""
-        return dict(self._parameters.variables)
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters that this rank owns, by global name, from the input to the output."""
+        return {name: each for name, each in self._parameters.made.items() if name not in self.token_embedding.copy}
 
-    def initial_value(self, name: str) -> tf.Tensor:
-        """Returns the initial value of a variable, float32, before it was rounded to the model's dtype."""
-        return self._parameters.initial_value(name)
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Returns the variables of `parameters` by global name."""
+        return {name: each.variable for name, each in self.parameters.items()}
 
     def held_variables(self) -> dict[str, tf.Variable]:
         """Returns `named_variables`, and last the copy of the token embedding if another pipeline stage owns it."""
-        return {**self._parameters.variables, **self.token_embedding.copy}
+        return {**self.named_variables(), **self.token_embedding.copy}
+
+    @property
+    def shards(self) -> dict[str, VariableShard]:
+        """Global name -> what this rank's variable or copy is of the whole tensor."""
+        return {name: each.shard for name, each in self._parameters.made.items()}
 
     def kernels(self, part: ModelPart) -> list[tf.Variable]:
         """Returns the kernels of all dense layers of a part of this rank's layers."""
@@ -141,16 +138,6 @@ class Transformer(tf_keras.Model):
         heads = [layer for layer in self.submodules if part.heads and id(layer) not in in_blocks]
         layers = [layer for block in own for layer in block.submodules] + heads
         return [layer.kernel for layer in layers if isinstance(layer, Dense)]
-
-    @property
-    def summed(self) -> set[str]:
-        """Global names of whole variables whose gradients are sums over the tensor parallel ranks."""
-        return set(self._parameters.summed)
-
-    @property
-    def pieces(self) -> dict[str, TensorSlice]:
-        """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
-        return dict(self._parameters.pieces)
 
     def hidden_states(self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None = None) -> tf.Tensor:
         """Maps token ids to the residual stream after the last block, [b, S, H]; see `Embedding.call`."""
@@ -168,10 +155,10 @@ class Transformer(tf_keras.Model):
 
         `batch` has what `attention_mask` reads. `dropout` is None in inference. For `deferred`, see `Dense.call`.
         """
-        mask = self.attention_mask(batch)
+        context = BlockContext(self.attention_mask(batch), dropout, deferred)
         for index in self.part.blocks if blocks is None else blocks:
             block = self.blocks[self.part.blocks.index(index)]
-            x = self._checkpointing.block(block, x, mask, dropout, deferred)
+            x = self._checkpointing.block(block, x, context)
         return x
 
     def normed(self, x: tf.Tensor) -> tf.Tensor:

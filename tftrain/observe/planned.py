@@ -1,19 +1,16 @@
-"""The planned memory by kind and the planned seconds of a run's step, for the log to show beside the measured."""
+"""The planned memory and the planned seconds of a run's step, for the log to show beside the measured."""
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.config.fields import ConfigError
-from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.observe.rows import PlannedRow, bytes_of
-from tftrain.parallel.mesh import Mesh
-from tftrain.plan import cluster, forecast, machine, memory, timeline, timing
+from tftrain.plan import forecast, machine, memory, timeline, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import of_trainer
 from tftrain.plan.timeline import Moment
 from tftrain.plan.workload import Workload, from_config
+from tftrain.state.run_state import Run
 
 # Stands for a few cores that were not measured.
 UNKNOWN = Cluster("unknown", 16, 0.1, 0.1, 20, multiprocessors=0, per_node=8, link_gbs=2, network_gbs=2)
@@ -32,68 +29,49 @@ class StepPlan(NamedTuple):
     seconds: float | None
     unknown: str = ""
 
-    def row(self, step: int, seconds: float, products: float | None = None) -> PlannedRow:
-        """Returns the plan as a row, with the measured seconds of the step, and of its products alone if known."""
-        share = products / seconds if products and seconds > 0 else None
-        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds, products, share)
+    def row(self, step: int, seconds: float) -> PlannedRow:
+        """Returns the plan as a row, with the measured seconds of the step."""
+        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds)
 
 
-def of_run(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> StepPlan:
-    """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives.
-
-    A sample has so many sequences.
-    """
-    gpu = devices.has_gpu()
-    work = workload(config, mesh, samples, sequences)
-    needed = memory.estimate(work, of_trainer(gpu))
-    kinds = {kind: round(size) for kind, size in forecast.bytes_by_kind(needed).items()}
-    device, unknown = device_of(config, mesh)
+def plan_step(run: Run, samples: int) -> StepPlan:
+    """Plans an update of a run of `samples` samples over all ranks."""
+    work, gpu = workload_of(run, samples), devices.has_gpu()
+    kinds = {kind: round(size) for kind, size in forecast.bytes_by_kind(memory.estimate(work, of_trainer(gpu))).items()}
+    device, unknown = _device_of(run)
     seconds = timing.step(work, device, of_trainer(gpu, device.card)).total if device else None
     return StepPlan(kinds, seconds, unknown)
 
 
-def device_of(config: TrainConfig, mesh: Mesh) -> tuple[Cluster | None, str]:
-    """Returns this rank's device as a part of a cluster; None if it is not known, and why, if there is a reason."""
-    gpu, path = devices.has_gpu(), Path(config.run.machine_file)
-    if not gpu and config.run.machine_file == type(config.run).machine_file and not path.exists():
-        return None, ""
-    try:
-        own = None if gpu else machine.shared(machine.read(path), mesh.local_size)
-        return own or cluster.of_device(devices.device_name()), ""
-    except ConfigError as error:  # The planner does not know the GPU, or the machine was not measured.
-        return None, str(error)
-
-
-def timeline_of(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> tuple[list[Moment], float]:
+def timeline_of(run: Run, samples: int) -> tuple[list[Moment], float]:
     """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
 
     If the device is not known, the times are those of another one: their proportions are about the same.
     """
-    work, device = workload(config, mesh, samples, sequences), device_of(config, mesh)[0] or UNKNOWN
+    work, device = workload_of(run, samples), _device_of(run)[0] or UNKNOWN
     constants = of_trainer(devices.has_gpu(), device.card)
     return timeline.of_step(work, device, constants) if work.pp == 1 else [], memory.estimate(work, constants).total
 
 
-def workload(config: TrainConfig, mesh: Mesh, samples: int, sequences: int = 1) -> Workload:
-    """Returns what the planner plans for an update of a run with so many samples of so many sequences each."""
-    work = from_config(config, mesh.data.size, gpu=devices.has_gpu(), per_node=mesh.local_size)
+def workload_of(run: Run, samples: int) -> Workload:
+    """Returns what the planner plans for an update of a run with so many samples."""
+    work = from_config(run.config, run.mesh.data.size, gpu=devices.has_gpu(), per_node=run.mesh.local_size)
     accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
     return work._replace(
-        global_batch=samples, sequences=sequences, accumulation=work.accumulation if accumulates else ""
+        global_batch=samples, sequences=run.task.sequences, accumulation=work.accumulation if accumulates else ""
     )
 
 
-def time_lines(row: PlannedRow, unknown: str) -> str:
-    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not.
+def _device_of(run: Run) -> tuple[Cluster | None, str]:
+    gpu = devices.device_name() if devices.has_gpu() else None
+    return machine.device_of(run.config.run.machine_file, run.mesh.local_size, gpu)
 
-    If the products were measured, a line has their seconds and their share of the step.
-    """
+
+def time_lines(row: PlannedRow, unknown: str) -> str:
+    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not."""
     seconds = "-" if math.isnan(row.measured_step_time_s) else f"{row.measured_step_time_s:.3f}"
     lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{seconds:>10}"]
     if row.planned_step_time_s is not None:
         lines[0] += f"{'planned':>10}"
         lines[1] += f"{row.planned_step_time_s:10.3f}"
-    if row.products_time_s is not None:
-        share = f", {row.share_of_products:.1%} of the step" if row.share_of_products else ""
-        lines.append(f"  {'its matrix products alone':30}{row.products_time_s:10.3f}{share}")
     return "\n".join([*lines, f"  {unknown}"] if unknown else lines)

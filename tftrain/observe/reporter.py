@@ -13,13 +13,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from tftrain.config.fields import flag_values, without_secrets
-from tftrain.config.train import TrainConfig
 from tftrain.files import durable
 from tftrain.finetune.scorers import Scorer
 from tftrain.host import devices
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
-from tftrain.observe import goodput, memory, planned, predictions, product_time, run_page
+from tftrain.observe import goodput, memory, planned, predictions, run_page
 from tftrain.observe.goodput import Goodput
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.ledger import Ledger
@@ -28,7 +27,6 @@ from tftrain.observe.plot import loss_curve, score_curve
 from tftrain.observe.rows import FIELDS, RollbackRow, SpikeRow, TrainRow, of_evaluation
 from tftrain.observe.trackers import Trackers
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Evaluation, Run, StepInfo
@@ -91,10 +89,10 @@ class Clock:
 
     @contextlib.contextmanager
     def pause(self):
-        """Leaves out the time inside a `with` statement."""
+        """Leaves out the time inside a `with` statement, where the counts may start anew."""
         begin = time.perf_counter()
         yield
-        self._paused += time.perf_counter() - begin
+        self._paused += time.perf_counter() - max(begin, self._start)
 
     def seconds_per_step(self) -> float:
         """Returns the mean since the start; NaN before the first step."""
@@ -129,7 +127,7 @@ class Reporter:
             send, events = self._trackers and self._trackers.log, "tensorboard" in reports
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done, len(run.left_out.windows))
-            _write_config(run.whole, run.mesh)
+            _write_config(run)
             self._goodput = Goodput(output_dir, ledger, done)
 
     def begin_phase(self, done: int) -> None:
@@ -159,13 +157,10 @@ class Reporter:
         int(run.progress.step)  # This read waits until the device has done the step.
         seconds = self.clock.seconds_per_step()
         with self.clock.pause():
-            plan = planned.of_run(run.config, run.mesh, self.clock.batch_size, run.task.sequences)
+            plan = planned.plan_step(run, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
-            alone = None
-            if run.config.log.measure_products and not run.config.model.reads_examples:
-                alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))
             if self._writer:
-                planned_row = plan.row(number, seconds, alone)
+                planned_row = plan.row(number, seconds)
                 table = memory.table(row, planned_row, run.mesh.size)
                 self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 
@@ -270,13 +265,14 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     )
 
 
-def _write_config(config: TrainConfig, mesh: Mesh) -> None:
+def _write_config(run: Run) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
+    config = run.whole
     about = {
         "config": dataclasses.asdict(without_secrets(config)),
         "xla": config.compiles(devices.has_gpu()),
         "packages": versions(),
-        "ranks": mesh.size,
+        "ranks": run.mesh.size,
         "host": platform.node(),
         "device": devices.device_name(),
     }

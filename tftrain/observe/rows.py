@@ -105,16 +105,12 @@ class PlannedRow:
         kinds: `planned_KIND_bytes` of the fullest rank, see `MemoryRow`.
         planned_step_time_s: None where there are no measurements of the device.
         measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.
-        products_time_s: seconds that the matrix products of a step take alone; None if they were not measured.
-        share_of_products: products_time_s over measured_step_time_s; None if one of them is unknown.
     """
 
     step: int
     kinds: dict[str, int]
     planned_step_time_s: float | None
     measured_step_time_s: float
-    products_time_s: float | None
-    share_of_products: float | None
 
 
 @dataclass(frozen=True)

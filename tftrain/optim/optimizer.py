@@ -6,28 +6,42 @@ and the update is skipped if the norm is not finite. If ranks hold shards of a t
 vector over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.tensor_slice import AVERAGE, TensorSlice
+from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.optimizer import OptimizerConfig
-from tftrain.config.param_groups import ParamGroup
 from tftrain.host import devices
 from tftrain.ops.library import is_available, require_gpu_kernels
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
 from tftrain.optim.orthogonal import Orthogonalization
+from tftrain.optim.parameter_spec import ParameterSpec
 from tftrain.optim.schedule import RampedSteps, learning_rate
-from tftrain.optim.state import OptimizerState, whole_pieces
-from tftrain.optim.state_layout import bucket_kinds, bucket_loads
+from tftrain.optim.state import OptimizerState
+from tftrain.optim.state_layout import bucket_kinds, bucket_loads, slice_of
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
 from tftrain.parallel.mesh import Mesh
+
+
+class Sharding(NamedTuple):
+    """How the data parallel ranks partition the state.
+
+    Attributes:
+        strategy: see `ParallelConfig.state_split_strategy`; None: each rank has all of it.
+        weights: whether the variables are released, and the sharded state is all that ranks hold of them.
+    """
+
+    strategy: str | None = None
+    weights: bool = False
+
+
+WHOLE = Sharding()
 
 
 class UpdateInfo(NamedTuple):
@@ -54,68 +68,42 @@ class Optimizer(tf.Module):
         self,
         config: OptimizerConfig,
         length: int | RampedSteps,
-        variables: Mapping[str, tf.Variable],
+        parameters: Sequence[ParameterSpec],
         mesh: Mesh | None = None,
-        split_strategy: str | None = None,
-        pieces: Mapping[str, TensorSlice] | None = None,
-        initial: Callable[[str], tf.Tensor] | None = None,
-        names_of_model: Sequence[str] | None = None,
-        summed: Collection[str] = (),
-        undecayed: Collection[str] = (),
-        hidden_matrices: Collection[str] = (),
-        shards_weights: bool = False,
-        groups: Mapping[str, ParamGroup] = MappingProxyType({}),
+        sharding: Sharding = WHOLE,
         updates: bool = True,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
         Args:
             config, length: with `warmup_steps` resolved; and of the whole run, for the schedule, see `learning_rate`.
-            variables: the model's, of any floating dtype, by global name, such as `layer_00/attention/query/kernel`.
+            parameters: of the whole model, from the input to the output.
             mesh: the ranks; by default this one alone.
-            split_strategy: how the state is partitioned over the data parallel ranks, see `ParallelConfig`; None: not.
-            pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
-            initial: returns the fp32 value that a master weight starts from, see `OptimizerState`.
-            names_of_model: names of the variables of all pipeline stages, from the input to the output; by default
-                those of this one.
-            summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
-            undecayed: names of the variables with neither weight decay nor layer adaptation.
-            hidden_matrices: names of the variables of all stages that Muon orthogonalizes.
-            shards_weights: whether the variables are released, and the sharded state is all that ranks hold of them.
-            groups: by name, the group of each variable that is in one.
+            sharding: of the state.
             updates: whether there are slots, so that `apply` is possible.
         """
         super().__init__(name="optimizer")
         mesh, gpu = mesh or Mesh(), devices.has_gpu()
-        self.config, self._length = config, length
-        self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
-        pieces = pieces or whole_pieces(variables)
-        held, targets = [pieces[name] for name in variables], list(variables.values())
-        is_sliced = [piece.is_divided for piece in held]
-        rule, self.is_fused = rules.choose(config, is_available(gpu))
-        self._rule = rule
-        self._matrices = frozenset(hidden_matrices if rule.slots_of_matrices else ())
-        is_matrix = [name in self._matrices for name in variables]
-        split = None
-        if split_strategy:
-            dtypes = [variable.dtype for variable in targets]
-            kinds = bucket_kinds(held, dtypes, [name in summed for name in variables], shards_weights, is_matrix)
-            shapes = [variable.shape for variable in targets]
-            loads = bucket_loads(held, mesh.tensor.size)
-            split = StateSplit(mesh.split, list(variables), shapes, split_strategy, kinds, loads, is_matrix)
         if gpu and config.optimizer.startswith("fused_"):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
-        slots = {name: self.slots_of(name) if updates else () for name in variables}
-        self.state = OptimizerState(
-            list(variables), targets, split, mesh, pieces, slots, initial, summed, shards_weights
-        )
-        self._names = list(names_of_model or variables)
-        places = list(map(self._names.index, variables))
+        self.config, self._length = config, length
+        self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
+        self._rule, self.is_fused = rules.choose(config, is_available(gpu))
+        if not self._rule.slots_of_matrices:
+            parameters = [each._replace(is_matrix=False) for each in parameters]
+        self._names = [each.name for each in parameters]
+        self._matrices = {each.name for each in parameters if each.is_matrix}
+        held = [each for each in parameters if each.variable is not None]
+        split = _split(held, mesh, sharding) if sharding.strategy else None
+        slots = {each.name: self.slots_of(each.name) if updates else () for each in held}
+        self.state = OptimizerState(held, split, mesh, slots, sharding.weights)
+        places = [self._names.index(each.name) for each in held]
+        is_sliced = [each.shard.is_divided for each in held]
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
         # Products of bf16 are what GPUs are fast at; CPUs have none that are faster than those of fp32.
         products = tf.bfloat16 if gpu else tf.float32
-        orthogonalization = Orthogonalization(self.state.names, pieces, mesh.tensor, products)
-        self._update = Update(rule, self.is_fused, self.state, self._norms, orthogonalization, undecayed, groups)
+        orthogonalization = Orthogonalization([each.shard for each in held], mesh.tensor, products)
+        self._update = Update(self._rule, self.is_fused, self.state, self._norms, orthogonalization)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 
     def apply(
@@ -182,3 +170,13 @@ class Optimizer(tf.Module):
         if culprit == len(self._names):
             return loss
         return f"the gradient of {self._names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
+
+
+def _split(held: Sequence[ParameterSpec], mesh: Mesh, sharding: Sharding) -> StateSplit:
+    """Returns how the data parallel ranks partition the state of the parameters that this rank holds."""
+    slices, is_matrix = [slice_of(each.shard) for each in held], [each.is_matrix for each in held]
+    dtypes, is_summed = [each.variable.dtype for each in held], [each.is_summed for each in held]
+    kinds = bucket_kinds(slices, dtypes, is_summed, sharding.weights, is_matrix)
+    names, shapes = [each.name for each in held], [each.variable.shape for each in held]
+    loads = bucket_loads(slices, mesh.tensor.size)
+    return StateSplit(mesh.split, names, shapes, sharding.strategy, kinds, loads, is_matrix)

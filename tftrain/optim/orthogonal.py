@@ -5,11 +5,11 @@ an owner computes alone. Tensor parallel ranks gather the shards of a matrix, al
 own shard.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.checkpoint.tensor_slice import TensorSlice
+from tftrain.architecture.shard import VariableShard
 from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
@@ -39,9 +39,9 @@ def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Ten
 class Orthogonalization:
     """Makes the momenta of the matrices of a store updates; each slice is a whole matrix, or a tensor parallel one."""
 
-    def __init__(self, names: Sequence[str], pieces: Mapping[str, TensorSlice], group: Group, products: tf.DType):
-        """Takes the tensors of a state and what this rank holds of them, and the tensor parallel ranks."""
-        self._pieces, self._group, self._products = [pieces[name] for name in names], group, products
+    def __init__(self, shards: Sequence[VariableShard], group: Group, products: tf.DType):
+        """Takes what this rank holds of each tensor of a state, and the tensor parallel ranks."""
+        self._shards, self._group, self._products = shards, group, products
 
     def __call__(self, momentum: tf.Tensor, slices: Sequence[Slice]) -> tf.Tensor:
         """Returns the update of a store, fp32, of the shape of its momentum; all ranks of the group call it."""
@@ -54,15 +54,15 @@ class Orthogonalization:
             done = updates[-1:]
         return tf.reshape(tf.concat(updates, 0), momentum.shape)
 
-    def _of_tensor(self, momentum, tensor: int) -> tf.Tensor:
-        piece = self._pieces[tensor]
-        scale = RMS_OF_ADAMW * max(piece.whole) ** 0.5
-        block = tf.reshape(momentum, piece.shape)
-        if not piece.is_divided:
+    def _of_tensor(self, momentum: tf.Tensor, tensor: int) -> tf.Tensor:
+        shard = self._shards[tensor]
+        scale = RMS_OF_ADAMW * max(shard.whole) ** 0.5
+        block = tf.reshape(momentum, shard.shape)
+        if not shard.is_divided:
             return scale * orthogonalized(block, self._products)
-        by_columns = piece.shape[0] == piece.whole[0]
+        by_columns = shard.shape[0] == shard.whole[0]
         rows = tf.transpose(block) if by_columns else block
-        whole = collectives.all_gather_rows(self._group, rows, f"matrix.{piece.name}")
-        whole = tf.ensure_shape(whole, piece.whole[::-1] if by_columns else piece.whole)
+        whole = collectives.all_gather_rows(self._group, rows, f"matrix.{shard.name}")
+        whole = tf.ensure_shape(whole, shard.whole[::-1] if by_columns else shard.whole)
         update = scale * orthogonalized(whole, self._products)
-        return piece.take_block(tf.transpose(update) if by_columns else update)
+        return shard.take(tf.transpose(update) if by_columns else update)

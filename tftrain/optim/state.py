@@ -8,16 +8,18 @@ restores its pieces without communication.
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
+from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorSlice, renamed
+from tftrain.optim.parameter_spec import ParameterSpec
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
-from tftrain.optim.state_layout import Held, Slice, StateLayout
+from tftrain.optim.state_layout import Held, Slice, StateLayout, slice_of
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.weight_shards import WeightShards
 from tftrain.parallel.mesh import Mesh
@@ -30,6 +32,7 @@ class OptimizerState(tf.Module):
     """fp32 master weights and slots of named variables.
 
     Attributes:
+        parameters: those of this rank.
         names: global name of each variable, such as `layer_00/attention/query/kernel`.
         targets: the model's variables, in the same order, of any floating dtype.
         masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
@@ -44,69 +47,51 @@ class OptimizerState(tf.Module):
 
     def __init__(
         self,
-        names: Sequence[str],
-        variables: Sequence[tf.Variable],
+        parameters: Sequence[ParameterSpec],
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
-        pieces: Mapping[str, TensorSlice] | None = None,
         slots: Sequence[str] | Mapping[str, Sequence[str]] = ADAM_SLOTS,
-        initial: Callable[[str], tf.Tensor] | None = None,
-        summed: Collection[str] = (),
         shards_weights: bool = False,
     ):
         """Creates the state, with slots of zero.
 
+        The initial value of a master weight is asked for one after another, and with a split only if this rank owns
+        elements of it.
+
         Args:
-            names, variables, split: see above; the variables are the targets.
+            parameters: those of this rank; its variables are the targets.
+            split: see above.
             mesh: the ranks; those of `mesh.data` hold the same variables.
-            pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             slots: names of the update rule's slots, or those of each variable by its name, the same for variables that
                 share a bucket; a checkpoint has a tensor `SLOT/NAME` for each.
-            initial: returns the fp32 value of the master weight of a variable that is not fp32, given its name; by
-                default the variable's value, which is rounded. It is called for one master weight after another, and
-                with a split only for those that this rank owns elements of.
-            summed, shards_weights: see `Optimizer`.
+            shards_weights: see `Sharding.weights`.
         """
         super().__init__(name="optimizer_state")
-        self.names, self.targets, self.split = list(names), list(variables), split
-        self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
-        firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
-        self.replicated = [not self._pieces[self.names[first]].is_divided for first in firsts]
-        self.summed = [self.names[first] in summed for first in firsts]
-        mesh = mesh or Mesh()
+        self.parameters, self.split, mesh = list(parameters), split, mesh or Mesh()
+        self.names, self.targets = [each.name for each in parameters], [each.variable for each in parameters]
+        of_names = dict(slots) if isinstance(slots, Mapping) else dict.fromkeys(self.names, tuple(slots))
         group, replicas = split.group if split else mesh.data, mesh.replicas
-        held, buckets = {name: self._pieces[name] for name in self.names}, split.buckets if split else None
+        held, buckets = {each.name: slice_of(each.shard) for each in parameters}, split.buckets if split else None
         ranks = group.rank, group.size, (replicas.rank, replicas.size)
-        self._slots_of = dict(slots) if isinstance(slots, Mapping) else dict.fromkeys(self.names, tuple(slots))
-        self._layout = StateLayout(held, self._slots_of, buckets, *ranks)
-
-        def initial_value(index: int) -> tf.Tensor:
-            variable = self.targets[index]
-            if not shards_weights and (initial is None or variable.dtype == tf.float32):
-                return tf.cast(variable, tf.float32)
-            return initial(self.names[index])
-
+        self._layout = StateLayout(held, of_names, buckets, *ranks)
         if split:
             self.slices = split.slices
-            self.masters = self._make("master", split.take(initial_value))
+            values = split.take(lambda index: _initial(self.parameters[index], shards_weights))
+            self.masters = self._make(MASTER, values)
         else:
-            self.slices = [[Slice(i, v.shape.num_elements())] for i, v in enumerate(variables)]
+            self.slices = [[Slice(index, each.shard.size)] for index, each in enumerate(parameters)]
             self.masters = [
-                variable if variable.dtype == tf.float32 else _state(f"master/{name}", initial_value(index))
-                for index, (name, variable) in enumerate(zip(names, variables, strict=True))
+                each.variable if each.variable.dtype == tf.float32 else _state(f"{MASTER}/{each.name}", _initial(each))
+                for each in parameters
             ]
         self.weight_shards = WeightShards(split, self.names, self.targets, self.masters) if shards_weights else None
-        of_stores = [self._slots_of[self.names[first]] for first in firsts]
-        self.slots = {
-            slot: self._make(
-                slot,
-                (
-                    tf.zeros(master.shape) if slot in own else None
-                    for master, own in zip(self.masters, of_stores, strict=True)
-                ),
-            )
-            for slot in dict.fromkeys(itertools.chain.from_iterable(self._slots_of.values()))
-        }
+        firsts = [self.parameters[bucket.tensors[0]] for bucket in split.buckets] if split else self.parameters
+        self.replicated = [not first.shard.is_divided for first in firsts]
+        self.summed = [first.is_summed for first in firsts]
+        self.slots = {}
+        for slot in dict.fromkeys(itertools.chain.from_iterable(of_names.values())):
+            with_slot = zip(self.masters, (slot in of_names[first.name] for first in firsts), strict=True)
+            self.slots[slot] = self._make(slot, (tf.zeros(each.shape) if has else None for each, has in with_slot))
 
     def slots_of(self, store: int) -> list[tf.Variable]:
         """Returns the slots of the rule that a store has, in its order."""
@@ -212,11 +197,6 @@ class OptimizerState(tf.Module):
         ]
 
 
-def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, TensorSlice]:
-    """Returns, by name, the pieces of variables that are whole tensors."""
-    return {name: TensorSlice.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
-
-
 def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
     """Assigns pieces of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
 
@@ -228,13 +208,21 @@ def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
 
 
 def weights_of(
-    variables: Mapping[str, tf.Variable], pieces: Mapping[str, TensorSlice], kind: str
+    variables: Mapping[str, tf.Variable], shards: Mapping[str, VariableShard], kind: str
 ) -> list[VariablePiece]:
     """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`.
 
-    `pieces` has, by name, the piece of the whole tensor that a variable holds.
+    `shards` has, by name, what a variable is of the whole tensor.
     """
-    return [VariablePiece(renamed(pieces[name], kind), variable) for name, variable in variables.items()]
+    return [VariablePiece(renamed(slice_of(shards[name]), kind), variable) for name, variable in variables.items()]
+
+
+def _initial(parameter: ParameterSpec, is_released: bool = False) -> tf.Tensor:
+    """Returns the fp32 value that a master weight starts from; a variable that `is_released` has none."""
+    variable = parameter.variable
+    if parameter.initial is None or (variable.dtype == tf.float32 and not is_released):
+        return tf.cast(variable, tf.float32)
+    return parameter.initial()
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

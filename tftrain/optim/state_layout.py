@@ -5,7 +5,7 @@ partitioned evenly, all shards have the same length and several ranks may share 
 owners, a shard holds whole tensors. Every shard has at least one element, which may be padding: so every rank is in
 each collective.
 
-The optimizer's state and the simulation of large runs both ask this module, which loads no TensorFlow.
+This module loads no TensorFlow.
 """
 
 import heapq
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import MASTER, TensorSlice, even_parts, renamed
 from tftrain.parallel.buckets import pack
 
@@ -121,13 +122,13 @@ def layout(
     return [_by_owner(group, sizes, owners, ranks) for group in groups]
 
 
-def _even(tensors, sizes, ranks):
+def _even(tensors: Sequence[int], sizes: Sequence[int], ranks: int) -> Bucket:
     *offsets, size = itertools.accumulate((sizes[tensor] for tensor in tensors), initial=0)
     shard = -(-size // ranks)
     return Bucket(tuple(tensors), tuple(offsets), tuple(shard * rank for rank in range(ranks + 1)))
 
 
-def _by_owner(tensors, sizes, owners, ranks):
+def _by_owner(tensors: Sequence[int], sizes: Sequence[int], owners: Sequence[int], ranks: int) -> Bucket:
     order, offsets, bounds, position = [], [], [0], 0
     for rank in range(ranks):
         for tensor in tensors:
@@ -140,7 +141,7 @@ def _by_owner(tensors, sizes, owners, ranks):
     return Bucket(tuple(order), tuple(offsets), tuple(bounds))
 
 
-def _largest_first(sizes, owners):
+def _largest_first(sizes: Sequence[float], owners: int) -> list[int]:
     loads = [(0, rank) for rank in range(owners)]
     owner_of = [0] * len(sizes)
     for tensor in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
@@ -183,6 +184,11 @@ def bucket_loads(pieces: Sequence[TensorSlice], tensor_ranks: int) -> list[float
     Shards may differ in size by a row, but the loads are the same on every tensor parallel rank.
     """
     return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
+
+
+def slice_of(shard: VariableShard) -> TensorSlice:
+    """Returns the piece of a checkpoint's tensor that a shard of a variable is, fp32."""
+    return TensorSlice.block(shard.name, shard.whole, "F32", shard.offset, shard.shape, replica_id=shard.replica)
 
 
 class Held(NamedTuple):

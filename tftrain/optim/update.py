@@ -5,8 +5,7 @@ slice is the range of a store that belongs to one tensor. Rules that adapt layer
 collective adds up the squares of all tensors over the ranks that hold shards.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -32,24 +31,19 @@ class Update:
         state: OptimizerState,
         norms: Norms,
         orthogonalization: Orthogonalization,
-        undecayed: Collection[str] = (),
-        groups: Mapping[str, ParamGroup] = MappingProxyType({}),
     ):
         """Prepares the update, in place by fused ops or in plain TensorFlow.
 
-        The tensors of the names `undecayed` have neither weight decay nor LAMB's layer adaptation. `groups` has, by
-        name, the group of a tensor that is in one; its weight decay, if given, is that of the tensor.
+        The weight decay of a group, if given, is that of its tensors.
         """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
         self._orthogonalization = orthogonalization
-        self._is_adapted = [name not in undecayed for name in state.names]
+        self._is_adapted = [each.decays for each in state.parameters]
+        groups = [each.group or ParamGroup(each.name) for each in state.parameters]
         decays = [rule.config.weight_decay if adapted else 0.0 for adapted in self._is_adapted]
-        of_tensors = [groups.get(name, ParamGroup(name)) for name in state.names]
-        self._decays = [
-            decay if group.weight_decay is None else group.weight_decay
-            for group, decay in zip(of_tensors, decays, strict=True)
-        ]
-        self._multipliers = [group.rate for group in of_tensors]
+        of_groups = zip(groups, decays, strict=True)
+        self._decays = [decay if group.weight_decay is None else group.weight_decay for group, decay in of_groups]
+        self._multipliers = [group.rate for group in groups]
 
     def squared_norms(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the sum of squares of each gradient, fp32 [stores]."""
@@ -57,19 +51,19 @@ class Update:
             return lamb.squared_norms(gradients)
         return tf.stack([rules.squared_norm(gradient) for gradient in gradients])
 
-    def apply(self, gradients: Sequence[tf.Tensor], at: UpdateScalars) -> None:
+    def apply(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> None:
         """Updates every store; `gradients` are one for each, of any floating dtype."""
         if self._fused:
-            calls = list(self._fused_calls(gradients, at))
+            calls = list(self._fused_calls(gradients, scalars))
             has_rates = self._rule.adapts_layers or set(self._multipliers) != {1.0}
-            rates = (lambda squares: self._fused_rates(squares, at)) if has_rates else None
+            rates = (lambda squares: self._fused_rates(squares, scalars)) if has_rates else None
             self._rule.fused_update(calls, rates)
             if self._state.split:
                 self._state.publish()
         elif self._state.split or self._norms.communicates:
-            self._update_shards(gradients, at)
+            self._update_shards(gradients, scalars)
         else:
-            self._update_tensors(gradients, at)
+            self._update_tensors(gradients, scalars)
 
     def average(self, share: tf.Tensor) -> None:
         """Moves the average of each store towards its weights by a share of the difference, fp32 scalar; 0: not."""
@@ -81,7 +75,7 @@ class Update:
                 after = tf.where(share > 0, before + share * (master.read_value() - before), before)
                 done = [average.assign(after, read_value=False)]
 
-    def _update_tensors(self, gradients, at: UpdateScalars) -> None:
+    def _update_tensors(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> None:
         """Updates whole tensors one after the other."""
         state, done = self._state, []
         for index, gradient in enumerate(gradients):
@@ -91,9 +85,9 @@ class Update:
                 variable, master = state.targets[index], state.masters[index]
                 slots = state.slots_of(index)
                 weight = master.read_value()
-                new, update, measure = self._advance(master, gradient, slots, state.slices[index], at)
+                new, update, measure = self._advance(master, gradient, slots, state.slices[index], scalars)
                 update = self._with_decay(update, weight, index)
-                rate = at.learning_rate * self._multipliers[index]
+                rate = scalars.learning_rate * self._multipliers[index]
                 if self._adapts(index):
                     rate *= self._rule.layer_factor(*self._rule.layer_sums(weight, update, measure))
                 weight = rules.next_weight(weight, update, rate)
@@ -102,12 +96,12 @@ class Update:
                     targets.append((variable, tf.cast(weight, variable.dtype)))
                 done = [target.assign(value, read_value=False) for target, value in targets]
 
-    def _update_shards(self, gradients, at: UpdateScalars) -> None:
+    def _update_shards(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> None:
         """Updates stores one after the other; if layers adapt, the slots of all stores before the weights of any."""
         done, slices, sums = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
             with tf.control_dependencies(done):
-                new, update, measure = self._advance(master, gradient, slots, parts, at)
+                new, update, measure = self._advance(master, gradient, slots, parts, scalars)
                 done = [slot.assign(value, read_value=False) for slot, value in zip(slots, new, strict=True)]
                 pieces = list(self._pieces(master, update, parts))
                 if self._rule.adapts_layers:
@@ -116,53 +110,60 @@ class Update:
                     both = zip(pieces, measures, strict=True)
                     sums += [self._rule.layer_sums(weight, piece, own) for (_, weight, piece), own in both]
                 else:
-                    done.append(self._assign(master, pieces, self._scaled([item.tensor for item in parts], at)))
+                    done.append(self._assign(master, pieces, self._scaled([item.tensor for item in parts], scalars)))
         if self._rule.adapts_layers:
-            rates = iter(tf.unstack(self._rates(slices, *map(tf.stack, zip(*sums, strict=True)), at)))
+            rates = iter(tf.unstack(self._rates(slices, *map(tf.stack, zip(*sums, strict=True)), scalars)))
             for _, master, slots, parts in self._stores(gradients):
                 with tf.control_dependencies(done):
                     after = [slot.read_value() for slot in slots]
-                    update = self._rule.direction(master.read_value(), None, None, after, at)
+                    update = self._rule.direction(master.read_value(), None, None, after, scalars)
                     pieces = list(self._pieces(master, update, parts))
                     done = [self._assign(master, pieces, [next(rates) for _ in pieces])]
         with tf.control_dependencies(done):
             self._state.publish()
 
-    def _advance(self, master, gradient, slots, parts, at):
+    def _advance(
+        self,
+        master: tf.Variable,
+        gradient: tf.Tensor,
+        slots: Sequence[tf.Variable],
+        parts: Sequence[Slice],
+        scalars: UpdateScalars,
+    ):
         """Returns the new slots of a store, the direction of its weights without weight decay, and `layer_measure`."""
-        gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), at.gradient_factor)
+        gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), scalars.gradient_factor)
         before = [slot.read_value() for slot in slots]
-        after = self._rule.next_slots(gradient, before, at)
-        update = self._rule.direction(master.read_value(), gradient, before, after, at)
+        after = self._rule.next_slots(gradient, before, scalars)
+        update = self._rule.direction(master.read_value(), gradient, before, after, scalars)
         if self._rule.slots_of_matrices and len(slots) == len(self._rule.slots_of_matrices):
             update = self._orthogonalization(update, parts)
-        return after, update, self._rule.layer_measure(gradient, after, at)
+        return after, update, self._rule.layer_measure(gradient, after, scalars)
 
-    def _stores(self, gradients):
+    def _stores(self, gradients: Sequence[tf.Tensor]):
         state = self._state
         slots = map(state.slots_of, range(len(state.masters)))
         return zip(gradients, state.masters, slots, state.slices, strict=True)
 
-    def _pieces(self, master, update, slices):
+    def _pieces(self, master: tf.Variable, update: tf.Tensor, slices: Sequence[Slice]):
         """Yields each slice of a store, with its weight and its update before the learning rate, both flat."""
         flat = [_split(each, slices) for each in (master.read_value(), update)]
         for item, weight, piece in zip(slices, *flat, strict=True):
             yield item, weight, self._with_decay(piece, weight, item.tensor)
 
-    def _with_decay(self, update, weight, tensor: int | None):
+    def _with_decay(self, update: tf.Tensor, weight: tf.Tensor, tensor: int | None) -> tf.Tensor:
         decay = self._weight_decay(tensor)
         return update + decay * weight if decay else update
 
     def _weight_decay(self, tensor: int | None) -> float:
         return 0.0 if tensor is None else self._decays[tensor]
 
-    def _scaled(self, tensors: Sequence[int | None], at: UpdateScalars) -> list[tf.Tensor]:
+    def _scaled(self, tensors: Sequence[int | None], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns the learning rate of each slice without the layer's factor, fp32 scalars."""
         factors = {tensor: 1.0 if tensor is None else self._multipliers[tensor] for tensor in tensors}
-        rates = {factor: at.learning_rate * factor for factor in set(factors.values())}
+        rates = {factor: scalars.learning_rate * factor for factor in set(factors.values())}
         return [rates[factors[tensor]] for tensor in tensors]
 
-    def _assign(self, master, pieces, rates):
+    def _assign(self, master: tf.Variable, pieces: Sequence[tuple], rates: Sequence[tf.Tensor]) -> tf.Operation:
         pairs = zip(pieces, rates, strict=True)
         new = [tf.reshape(rules.next_weight(weight, update, rate), [-1]) for (_, weight, update), rate in pairs]
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
@@ -172,24 +173,26 @@ class Update:
         rule = self._rule
         return rule.adapts_layers and tensor is not None and (rule.adapts_undecayed or self._is_adapted[tensor])
 
-    def _rates(self, tensors: Sequence[int | None], first, second, at: UpdateScalars) -> tf.Tensor:
+    def _rates(
+        self, tensors: Sequence[int | None], first: tf.Tensor, second: tf.Tensor, scalars: UpdateScalars
+    ) -> tf.Tensor:
         """Returns the learning rate of each slice times the layer's factor of its tensor, fp32 [n].
 
         `tensors` has the tensor of each slice, None for padding; `first` and `second` are the slices' `layer_sums`.
         """
-        rates = tf.stack(self._scaled(tensors, at))
+        rates = tf.stack(self._scaled(tensors, scalars))
         if not self._rule.adapts_layers:
             return rates
         factors = self._rule.layer_factor(*self._norms.of_tensors(tensors, first, second))
         return rates * tf.where([self._adapts(tensor) for tensor in tensors], factors, 1.0)
 
-    def _fused_rates(self, squares: Sequence[lamb.Squares], at: UpdateScalars) -> list[tf.Tensor]:
+    def _fused_rates(self, squares: Sequence[lamb.Squares], scalars: UpdateScalars) -> list[tf.Tensor]:
         tensors = [tensors for _, tensors, _ in self._fused_stores()]
         rates = self._rates(
             [tensor for each in tensors for tensor in each],
             tf.concat([each.weights for each in squares], 0),
             tf.concat([each.updates for each in squares], 0),
-            at,
+            scalars,
         )
         return tf.split(rates, [len(each) for each in tensors])
 
@@ -203,14 +206,14 @@ class Update:
             for number, store in enumerate(state.slices)
         ]
 
-    def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedUpdate]:
+    def _fused_calls(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> Iterator[FusedUpdate]:
         """Yields one call for all whole tensors, or one for each bucket of shards."""
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: state.slots[slot][stores] for slot in self._rule.slots}
             decays, epsilon = [self._weight_decay(tensor) for tensor in tensors], self._rule.config.adam_epsilon
             settings = {"weight_decays": decays, "epsilon": epsilon, "segments": sizes, "copies": copies}
-            yield FusedUpdate(gradients[stores], weights=state.masters[stores], scalars=at, **slots, **settings)
+            yield FusedUpdate(gradients[stores], weights=state.masters[stores], scalars=scalars, **slots, **settings)
 
 
 def _split(store: tf.Tensor, slices: Sequence[Slice]) -> list[tf.Tensor]:

@@ -18,6 +18,8 @@ _LAUNCHERS = (
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
     _SLURM,
 )
+# Set for ranks that `tftrain.launch --fork_ranks` forks.
+FORKED = "TFTRAIN_FORKED"
 # Numbers of ranks that other launchers set, which start no ranks of tftrain.
 _OTHERS = ("WORLD_SIZE", "PMIX_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE")
 
@@ -29,6 +31,8 @@ class Launch(NamedTuple):
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    is_forked: bool = False
+    """Whether the ranks of this host were forked from one process, whose memory pages they share."""
 
     def host(self, environ: Mapping[str, str] = os.environ) -> str:
         """Returns the name of this process's host; "" if all processes share one."""
@@ -45,7 +49,7 @@ def launch_from_environment(environ: Mapping[str, str] = os.environ) -> Launch:
         on_host = tasks_of_hosts(environ.get(local_size, "1"))[int(environ.get("SLURM_NODEID", 0))]
     else:
         on_host = int(environ.get(local_size, 1))
-    return Launch(int(environ[rank]), int(environ[size]), int(environ[local_rank]), on_host)
+    return Launch(int(environ[rank]), int(environ[size]), int(environ[local_rank]), on_host, FORKED in environ)
 
 
 def unknown_launcher(environ: Mapping[str, str] = os.environ) -> str:

@@ -49,7 +49,7 @@ def start(launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None 
     """
     parallel = parallel or ParallelConfig()
     sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    mesh = Mesh(*launch, *sizes, split_size_of(launch, sizes[0]) if parallel.split_group == "host" else None)
+    mesh = Mesh(*launch[:4], *sizes, split_size_of(launch, sizes[0]) if parallel.split_group == "host" else None)
     kinds = tensorflow_kinds(mesh, parallel.group_transport, os.environ, gpu=bool(devices.gpus()))
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:

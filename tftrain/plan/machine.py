@@ -17,10 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.run import RunConfig
 from tftrain.host.hardware import cores, host_memory_gb
 from tftrain.host.text import reason
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.cluster import of_device as cluster_of_device
 from tftrain.plan.system import on_card
 
 NAME = "this_machine"
@@ -69,6 +71,20 @@ def shared(machine: Cluster, processes: int) -> Cluster:
         per_node=processes,
         link_gbs=machine.network_gbs,
     )
+
+
+def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Cluster | None, str]:
+    """Returns the device of one of this machine's processes; None if it is not known, and why, if there is a reason.
+
+    `gpu` is the name of its GPU; None: it has a share of the CPU. That the default file is not there, is no reason.
+    """
+    path = Path(machine_file)
+    if gpu is None and machine_file == RunConfig.machine_file and not path.exists():
+        return None, ""
+    try:
+        return cluster_of_device(gpu) if gpu else shared(read(path), processes), ""
+    except ConfigError as error:  # The planner does not know the GPU, or the machine was not measured.
+        return None, str(error)
 
 
 def measure(path: Path) -> str:

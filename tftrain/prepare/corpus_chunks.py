@@ -258,7 +258,9 @@ def _make_spool(
     drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
     indices = (
         ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None,
-        ParagraphIndex.for_text(bands, near_duplicates.BYTES * documents) if config.deduplicate == "near" else None,
+        ParagraphIndex.for_text(bands, near_duplicates.DOCUMENT_BYTES * documents)
+        if config.deduplicate == "near"
+        else None,
     )
     return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), *indices)
 

@@ -23,7 +23,7 @@ _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
 _MASKED_AT_ONCE = 1024
-_PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
+_PACKING = 1 << 20  # a stream of random numbers: no turn of the pairs has this number
 
 
 class MaskedObjective(Objective):

@@ -22,7 +22,7 @@ import xxhash
 from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, ParagraphRows, document_numbers, read_bucket
 
 SHINGLE, BANDS, ROWS = 5, 14, 8
-BYTES = 16 * BANDS  # of a document's rows
+DOCUMENT_BYTES = 16 * BANDS  # its rows
 # An ideograph or a kana is a word of its own.
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
 _ROW, _HASH_AND_PLACE = np.dtype([("hash", "<u8"), ("document", "<u4"), ("file", "<u4")]), struct.Struct("<Q2I")

@@ -62,7 +62,7 @@ class Examples(abc.ABC):
 class Objective(abc.ABC):
     """What the examples of a data set are for."""
 
-    special_tokens: tuple[str, ...]  # of a byte-level BPE that is learned for it
+    special_tokens: tuple[str, ...]  # for a byte-level BPE that is learned
 
     def __init__(self, config: PrepareConfig):
         self.config = config

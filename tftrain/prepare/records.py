@@ -11,7 +11,7 @@ from collections import Counter
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode
 from tftrain.data.manifest import Shard
-from tftrain.data.preflight import record_sizes
+from tftrain.data.opened import record_sizes
 from tftrain.data.records import RecordSet, match_files
 from tftrain.files.errors import DataError
 from tftrain.prepare.accounting import Accounting
@@ -65,7 +65,7 @@ def copy_file(path: str, copy: str, config: PrepareConfig, tokenizer: Tokenizer)
     ids, unknown = len(tokenizer.vocabulary), tokenizer.vocabulary.unknown_id
     slots = config.max_predictions_per_seq
     length = config.max_seq_length + (slots is None)  # A causal record has the last label too.
-    # Of each feature, how many values a record has, and the largest one.
+    # The number of values of each feature in a record, and the largest value.
     limits = {"input_ids": (length, ids - 1)}
     if slots:
         limits |= {"input_mask": (length, 1), "segment_ids": (length, 1), "next_sentence_labels": (1, 1)}

@@ -45,7 +45,7 @@ _FOREIGN = {
     codecs.BOM_UTF16_LE: "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
     codecs.BOM_UTF16_BE: "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
 }
-_MOST_LAYERS = 3  # of compression
+_MOST_COMPRESSIONS = 3  # one around the other
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
 _DAMAGED = (OSError, EOFError, ValueError, IndexError, RuntimeError)
 _DAMAGED += (lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -198,7 +198,7 @@ def _rows(stream: BinaryIO, name: str, ending: str, columns: Columns, row_group:
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
     """Returns a stream of the content of a file, whose first bytes tell whether and how it is compressed."""
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MOST_COMPRESSIONS):
         beginning = stream.peek(10)
         opened = next((opened for magic, opened in _OPENED.items() if re.match(magic, beginning)), None)
         if opened is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data import manifest
+from tftrain.families.bert import NORMALIZATION
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
@@ -75,7 +76,7 @@ def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
             "made with"
         )
     model = None
-    if normalization == "bert":
+    if normalization == NORMALIZATION:
         vocabulary, model = with_added(vocabulary, os.path.dirname(config.vocab_file), lower_case, strips)
     return _tokenizer(config, vocabulary, model, strips)
 
@@ -134,7 +135,7 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
         if len(counts) > _DISTINCT_WORDS:
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     strips = _strips(config, counts)
-    if strips and config.resolved_normalization == "bert":
+    if strips and config.resolved_normalization == NORMALIZATION:
         counts = words.strip_accents(counts)
     workers.load("tftrain.tokenizer.tokenization")
     with progress("learn vocabulary") as advance:

@@ -67,7 +67,7 @@ class Best:
             return False
         return sum(each.step > self.step for each in self._scores.evaluations) >= self._patience
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the best score for the log."""
         if (best := self._scores.best) is None:
             return f"{self.metric} was never finite"

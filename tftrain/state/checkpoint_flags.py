@@ -27,9 +27,12 @@ import msgspec
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import fields, phases
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on_resume, sections
+from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files import names
+from tftrain.inputs.initial_weights import InitialWeights
 
 _TO_EVALUATE = {"precision", "micro_batch_size", "weights"}
 
@@ -40,6 +43,7 @@ class Completed(NamedTuple):
     config: TrainConfig
     path: Path | None  # the checkpoint; None if there is none
     taken: dict[str, Any]  # the values from the checkpoint that are not defaults, by flag
+    initial: InitialWeights | None = None  # the weights that the run begins with
 
     @property
     def line(self) -> str:
@@ -69,22 +73,22 @@ class Completed(NamedTuple):
 
 
 def with_flags_of_checkpoint(
-    config: TrainConfig, named: Collection[str], given: TrainConfig | None = None
+    config: TrainConfig, named: Collection[str], given: Collection[Any] | None = None
 ) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
-    global batch. `named` has the names of the flags that the command line gives, and `given` their values, if they were
-    other ones than those of `config`, such as addresses.
+    global batch. `named` has the names of the flags that the command line gives, and `given` their values if these
+    differ from those of `config`, such as addresses.
 
     Raises:
         ConfigError: the command line gives flags that the phases of the checkpoint have, or must give flags itself.
     """
     try:
-        path, saved = _chosen(config)
+        path, saved = _chosen(config.checkpoint.resume, config.run.folder)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    left_out = _left_out(config, named, saved)
+    left_out = _left_out(config.run, config.data, named, saved)
     values, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
@@ -94,7 +98,8 @@ def with_flags_of_checkpoint(
                 values[name] = value
                 if value != getattr(section, name):
                     taken[name] = value
-    if refused := _of_strangers(values, path, [flag_values(given or config)[name] for name in named]):
+    given = [flag_values(config)[name] for name in named] if given is None else given
+    if refused := _of_strangers(values, path, given):
         raise ConfigError(refused)
     if path:  # The weights come from it.
         values |= {"init_checkpoint": None, "init_missing": False}
@@ -106,20 +111,21 @@ def with_flags_of_checkpoint(
         if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
             expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
             raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
-        phases.read(changed(config, {"phases": values["phases"]}))  # Raises a ConfigError if they can't be read.
+        data = dataclasses.replace(config.data, phases=values["phases"])
+        phases.read(data, config.batch)  # Raises a ConfigError if they can't be read.
         micro = {"micro_batch_size"} & set(named)
         values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)
 
 
-def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, Any]) -> set[str]:
+def _left_out(run: RunConfig, data: DataConfig, named: Collection[str], saved: Mapping[str, Any]) -> set[str]:
     """Returns the flags that never come from the checkpoint, whose own are `saved`, or that those `named` replace."""
-    kinds = [item for section in sections(config) for item in on_resume(section).items()]
+    kinds = [item for section in sections(TrainConfig()) for item in on_resume(section).items()]
     left_out = {*named, *(name for name, kind in kinds if kind in ("local", "host"))}
-    own = vars(fields.without_secrets(config.data))
+    own = vars(fields.without_secrets(data))
     if any(own[name] != saved.get(name) for name in {*phases.SOURCES}.intersection(named)):
         left_out |= {*phases.SOURCES, *phases.SIZES_OF_DATA}
-    if config.run.mode == "evaluate":
+    if run.mode == "evaluate":
         left_out.add("phases")  # The data of the last one is in the other flags.
     elif "phases" in named:
         left_out |= set(phases.FLAGS)
@@ -128,7 +134,7 @@ def _left_out(config: TrainConfig, named: Collection[str], saved: Mapping[str, A
     max_steps, warmup = saved.get("max_steps"), saved.get("warmup_steps")
     # They then follow from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved. A longer run keeps
     # its warm-up, into which it would go back.
-    if isinstance(max_steps, int) and "max_steps" in named and warmup == max_steps // 10 > config.run.max_steps:
+    if isinstance(max_steps, int) and "max_steps" in named and warmup == max_steps // 10 > run.max_steps:
         left_out.add("warmup_steps")
     if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
         left_out.add("decay_steps")
@@ -157,14 +163,12 @@ def ranks_of(path: Path) -> int | None:
     return layout.get("ranks") if isinstance(layout, dict) else None
 
 
-def problems(config: TrainConfig) -> list[Problem]:
+def problems(settings: RunConfig, resume: str) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
-    settings = config.run
     try:
-        chosen, _ = _chosen(config)
+        chosen, _ = _chosen(resume, settings.folder)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
-    resume = config.checkpoint.resume
     if resume == "best" and chosen is None:
         expected = "--output_dir has no best checkpoint; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
@@ -182,9 +186,8 @@ def problems(config: TrainConfig) -> list[Problem]:
     return []
 
 
-def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
+def _chosen(resume: str, output_dir: str | None) -> tuple[Path | None, dict[str, Any]]:
     """Returns the checkpoint that `--resume` means, without a check of its tensors, and the flags in its manifest."""
-    resume, output_dir = config.checkpoint.resume, config.run.folder
     if resume == "none":
         return None, {}
     if resume == "best":

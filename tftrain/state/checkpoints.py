@@ -15,10 +15,11 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
+from tftrain.config.phases import timeline
 from tftrain.data.left_out import LeftOut
-from tftrain.finetune.preflight import identity
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
+from tftrain.inputs.inputs import Inputs
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.state import resume, resume_compatibility
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
@@ -35,10 +36,13 @@ OF_SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
-    def __init__(self, run: Run, uploads: Uploads | None = None):
-        self._run, self._uploads = run, uploads or Uploads(run.config, run.mesh)
-        self.saves = Saves(run.config, run.mesh, self._uploads.request)
-        self.in_memory = MemoryCheckpoints(run.config, run.mesh)
+    def __init__(self, run: Run, uploads: Uploads | None = None, inputs: Inputs | None = None):
+        """Takes what the run reads; None: it is opened here."""
+        self._inputs = inputs or Inputs.open(run.whole)
+        config, seconds = run.config, run.config.limits.save_timeout_seconds
+        self._run, self._uploads = run, uploads or Uploads(config.run, seconds, run.mesh)
+        self.saves = Saves(config.checkpoint, config.run, seconds, run.mesh, self._uploads.request)
+        self.in_memory = MemoryCheckpoints(config.checkpoint.memory_checkpoint_steps, config.run.folder or "", run.mesh)
 
     @property
     def copy_bytes(self) -> int:
@@ -57,7 +61,8 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
-        reader = resume.choose(run.config, run.mesh, run.restore_buffers, self.in_memory.among)
+        config = run.config
+        reader = resume.choose(config.checkpoint, config.run, run.mesh, run.restore_buffers, self.in_memory.among)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -84,7 +89,7 @@ class Checkpoints:
         """
         run = self._run
         self.saves.settle()
-        reader = resume.before(step, margin, run.config, run.mesh, run.restore_buffers)
+        reader = resume.before(step, margin, run.config.checkpoint, run.config.run, run.mesh, run.restore_buffers)
         self._load(reader)
         if self.in_memory.is_on:
             self.in_memory.forget()
@@ -94,7 +99,7 @@ class Checkpoints:
         return reader.path
 
     def _load(self, reader: Reader) -> None:
-        """Gives the run what a checkpoint holds; older ones have neither windows nor statistics."""
+        """Gives the run what a checkpoint holds; older checkpoints lack windows left out and statistics of spikes."""
         run, saved = self._run, reader.manifest.run
         run.load(reader)
         try:
@@ -159,12 +164,12 @@ class Checkpoints:
     @functools.cached_property
     def data(self) -> dict[str, str]:
         """The identity of the run's data."""
-        return identity(self._run.whole)
+        return self._inputs.identity
 
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.
 
-        `saved` is the schedule in the manifest, see `manifest_metadata`, of which it is only known that it is JSON.
+        `saved` is the schedule in the manifest, see `manifest_metadata`: unvalidated JSON.
         """
         config, done = self._run.config, int(self._run.optimizer.step)
         now = {"max_steps": config.run.max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
@@ -174,7 +179,11 @@ class Checkpoints:
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
             before, after = (
-                float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+                float(
+                    learning_rate(
+                        run.optimizer, run_length(run.run.max_steps, timeline(run)), tf.constant(step, tf.int64)
+                    )
+                )
                 for run, step in ((older, max(done - 1, 0)), (config, done))
             )
         except (ArithmeticError, LookupError, TypeError, ValueError):

@@ -1,6 +1,8 @@
-"""Flags that name an address: what is there is brought to this host before anything reads it."""
+"""Folders and addresses that flags name: what is read is brought to this host, and where to write must be writable."""
 
+import logging
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,13 @@ from tftrain.checkpoint import remote
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place
 from tftrain.config.fields import Problem, changed
+from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
+from tftrain.files import addresses, durable
 from tftrain.files.addresses import is_address, local_name
 from tftrain.host.text import reason
+
+logger = logging.getLogger("tftrain.run")
 
 
 def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]:
@@ -44,3 +50,23 @@ def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]
     except (OSError, CheckpointError) as error:
         problems.append(Problem(flag, value, f"{reason(error)}; expected an address that can be read"))
     return changed(config, values), problems
+
+
+def output_problems(settings: RunConfig) -> list[Problem]:
+    """Returns why nothing can be written to a run's folder, which is made if it is not there, or to its address."""
+    target = settings.folder
+    try:
+        os.makedirs(target, exist_ok=True)
+        if os.stat(target).st_mode & 0o002:
+            logger.warning(f"{target}: every user of this host may write there, and change this run; use chmod o-w")
+        durable.probe(Path(target))
+        with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
+            if is_address(settings.output_dir):
+                target = settings.output_dir
+                addresses.upload(file.name, probe := addresses.join(target, os.path.basename(file.name)))
+                addresses.remove(probe)
+            return []
+    except OSError as error:
+        flag = "output_dir" if target == settings.output_dir else "local_dir"
+        what = "an address" if is_address(target) else "a folder"
+        return [Problem(flag, target, f"expected {what} that can be written to: {error.strerror}")]

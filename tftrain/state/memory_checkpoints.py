@@ -31,7 +31,6 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory_slot import RankCopy, Slot, newest_whole
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
-from tftrain.config.train import TrainConfig
 from tftrain.files import durable
 from tftrain.host.environment import host_name
 from tftrain.parallel import collectives, neighbour, tensorflow_cluster
@@ -49,9 +48,9 @@ TAKE_SECONDS = 0.02
 class MemoryCheckpoints:
     """The copies of one run in memory; every rank must call every method."""
 
-    def __init__(self, config: TrainConfig, mesh: Mesh):
-        self._every, self._mesh = config.checkpoint.memory_checkpoint_steps, mesh
-        self._output_dir = Path(config.run.folder or "")
+    def __init__(self, every: int, output_dir: str, mesh: Mesh):
+        """Copies are made after each `every` steps; 0: never."""
+        self._every, self._mesh, self._output_dir = every, mesh, Path(output_dir)
         self._home = memory_slot.home_of(self._output_dir)
         self._session_file = folder.checkpoint_folder(self._output_dir) / memory_slot.SESSION
         self._session, self._key, self._count = "", "", 0

@@ -14,7 +14,7 @@ from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import TensorSlice
-from tftrain.config.train import TrainConfig
+from tftrain.config.run import CheckpointConfig, RunConfig
 from tftrain.files.addresses import is_address, listing
 from tftrain.host.text import listed, reason
 from tftrain.parallel import collectives
@@ -62,7 +62,11 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
 
 
 def choose(
-    config: TrainConfig, mesh: Mesh, restore_buffers: Buffers, newest_first: NewestFirst = reversed
+    settings: CheckpointConfig,
+    run: RunConfig,
+    mesh: Mesh,
+    restore_buffers: Buffers,
+    newest_first: NewestFirst = reversed,
 ) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
@@ -76,7 +80,6 @@ def choose(
         CheckpointError: `--resume` names a folder that is not a checkpoint or is damaged, or it is `auto` and all
             checkpoints are damaged; on all ranks alike.
     """
-    settings, output_dir = config.checkpoint, config.run.folder
     if settings.resume == "none":
         return None
     if settings.resume != "auto":
@@ -86,48 +89,51 @@ def choose(
                 f"--resume={settings.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
-    paths = _found(config, mesh)
-    if mesh.is_chief and (left_out := folder.links(output_dir)):
+    paths = _found(run, mesh)
+    if mesh.is_chief and (left_out := folder.links(run.folder)):
         logger.warning(left_out)
-    if reader := _first_good(newest_first(paths), config, mesh, restore_buffers):
+    if reader := _first_good(newest_first(paths), settings.resume_check, run, mesh, restore_buffers):
         return reader
     if paths:
         advice = "--resume=none starts over and moves them aside"
-        if config.run.mode == "evaluate":
+        if run.mode == "evaluate":
             advice = "expected another --output_dir, or --resume with the folder of a good checkpoint"
         raise AgreedCheckpointError(
-            f"{folder.checkpoint_folder(output_dir)}: none of its {len(paths)} checkpoints can be used; {advice}"
+            f"{folder.checkpoint_folder(run.folder)}: none of its {len(paths)} checkpoints can be used; {advice}"
         )
     return None
 
 
-def before(step: int, margin: int, config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader:
+def before(
+    step: int, margin: int, settings: CheckpointConfig, run: RunConfig, mesh: Mesh, restore_buffers: Buffers
+) -> Reader:
     """Opens the newest checkpoint from more than `margin` steps before a step, or else the oldest one from before it.
 
     Every rank must call it; for the other arguments, see `choose`. If there is no good one, all raise CheckpointError.
     """
-    paths = [path for path in _found(config, mesh) if folder.order(path)[0] < step]
+    paths = [path for path in _found(run, mesh) if folder.order(path)[0] < step]
     early = [path for path in paths if folder.order(path)[0] < step - margin]
-    reader = _first_good([*early[::-1], *paths[len(early) :]], config, mesh, restore_buffers)
+    paths = [*early[::-1], *paths[len(early) :]]
+    reader = _first_good(paths, settings.resume_check, run, mesh, restore_buffers)
     if reader is None:
-        path = folder.checkpoint_folder(config.run.folder)
+        path = folder.checkpoint_folder(run.folder)
         raise AgreedCheckpointError(
             f"{path}: no good checkpoint from before step {step}, which is a spike; use --on_spike=skip or log"
         )
     return reader
 
 
-def _found(config: TrainConfig, mesh: Mesh) -> list[Path]:
+def _found(run: RunConfig, mesh: Mesh) -> list[Path]:
     """Returns the checkpoints that the chief sees in the folder of a run, the oldest first.
 
     Before them come those at the address of the run that are older than all here: another host had them.
     """
     names: list[str] = []
     if mesh.is_chief:
-        here = folder.find(config.run.folder)
-        names = [path.name for path in (*_only_at_address(config.run.output_dir, here), *here)]
+        here = folder.find(run.folder)
+        names = [path.name for path in (*_only_at_address(run.output_dir, here), *here)]
     names = json.loads(collectives.gather_texts(mesh.world, json.dumps(names), "resume.found")[0])
-    return [folder.checkpoint_folder(config.run.folder) / name for name in names]
+    return [folder.checkpoint_folder(run.folder) / name for name in names]
 
 
 def _only_at_address(address: str, here: Sequence[Path]) -> list[PurePath]:
@@ -140,17 +146,19 @@ def _only_at_address(address: str, here: Sequence[Path]) -> list[PurePath]:
         return []
 
 
-def _first_good(paths: Iterable[Path], config: TrainConfig, mesh: Mesh, restore_buffers: Buffers) -> Reader | None:
+def _first_good(
+    paths: Iterable[Path], check: str, run: RunConfig, mesh: Mesh, restore_buffers: Buffers
+) -> Reader | None:
     """Opens the first of these checkpoints that all ranks find good; None if there is none.
 
     One that is missing or damaged is fetched from the address of the run.
     """
-    restore_buffers, address = functools.cache(restore_buffers), config.run.output_dir
+    restore_buffers, address = functools.cache(restore_buffers), run.output_dir
     for path in paths:
         for is_damaged in (False, True):
             if (is_damaged or is_address(address)) and not _fetched(address, path, is_damaged, mesh):
                 break
-            reader, problem = _checked(path, mesh, restore_buffers(), config.checkpoint.resume_check)
+            reader, problem = _checked(path, mesh, restore_buffers(), check)
             if reader:
                 return reader
             if mesh.is_chief:

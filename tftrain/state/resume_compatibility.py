@@ -3,33 +3,34 @@
 Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import phases
 from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections, without_secrets
+from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
 
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
-def kinds(config: TrainConfig) -> dict[str, str]:
-    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
-    every = {name: kind for section in sections(config) for name, kind in on_resume(section).items()}
-    if config.model.compares_samples:
+def kinds(model: ModelConfig) -> dict[str, str]:
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind, in a run of this model."""
+    every = {name: kind for section in sections(TrainConfig()) for name, kind in on_resume(section).items()}
+    if model.compares_samples:
         every["micro_batch_size"] = "named"
     return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
 
-def flag_problems(config: TrainConfig) -> list[Problem]:
-    """Returns why `--change_on_resume` can't be followed; any configuration may be given."""
-    of_kind, names = kinds(config), config.checkpoint.change_on_resume.split(",")
+def flag_problems(model: ModelConfig, change_on_resume: str) -> list[Problem]:
+    """Returns why `--change_on_resume` can't be followed; any model may be given."""
+    of_kind, names = kinds(model), change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         expected = f"it permits no change of {', '.join(unknown)}; expected some of {named}"
-        return [Problem("change_on_resume", config.checkpoint.change_on_resume, expected)]
+        return [Problem("change_on_resume", change_on_resume, expected)]
     return []
 
 
@@ -37,7 +38,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     """Compares a run with the checkpoint that it resumes from.
 
     Args:
-        config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `input.preflight`.
+        config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `Inputs.identity`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 
@@ -47,81 +48,91 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
-    saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
-    # Refused differences and what to give instead; differences of flags to name; lines for the log.
-    of_kind, refused, named, logged = kinds(config), {}, {}, []
+    saved, of_kind = _flags(run, path), kinds(config.model)
+    found = _Differences(set(config.checkpoint.change_on_resume.split(",")))
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
-        words, is_consumed = _phase_changes(config, saved, run, path)
-        if is_consumed and "phases" not in permitted:
-            named["phases"] = words
-        elif words:
-            logged.append(f"resuming with {words}")
-    for name, now in _plain(config).items():
-        if has_phases and name in ("phases", *phases.FLAGS):
-            continue
-        kind, before = of_kind.get(name), saved.get(name)
-        if kind is None or _same(name, before, now):
-            continue
-        words = f"--{name}={now}, saved with {before}"
-        if kind == "fixed":
-            refused[words] = f"--{name}={before}"
-        elif kind == "named" and name not in permitted:
-            named[name] = words
-        else:
-            logged.append(f"resuming with {words}")
-    for what, now in data.items():
-        before = _data(run).get(what)
-        words = f"{what}: {now}, saved with {before}"
-        if before != now and what in (VOCABULARY, CHAT_TEMPLATE) and before is not None:
-            refused[words] = f"the data with that {what.removeprefix('the ')}"
-        elif before != now:
-            logged.append(f"resuming with {words}")
-    advice = [f"give {' '.join(refused.values())} or choose another checkpoint with --resume"] if refused else []
-    if named:
-        names = ",".join(named)
-        follows = set(named) == {"micro_batch_size"} and config.batch.fit_micro_batch
-        way = "resume on as many ranks" if follows else f"leave out {names}"
-        advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
-    if advice:
-        reasons = "; ".join([*refused, *named.values(), *advice])
-        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
-    return logged
-
-
-def _phase_changes(
-    config: TrainConfig, saved: Mapping[str, Any], run: Mapping[str, Any], path: Path
-) -> tuple[str, bool]:
-    """Returns how phases differ from those of a checkpoint, "" if they do not; and whether in what it has consumed.
-
-    A run without phases is one phase.
-    """
-    named = [name for name, kind in kinds(config).items() if kind == "named" and name in phases.FLAGS]
-    other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
-    try:
-        consumed = int(run["progress"]["consumed_samples"])
-        now, before = (phases.ranges(each, consumed, named) for each in (config, other))
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
-    if now == before:
+        other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
+        compared = [name for name, kind in of_kind.items() if kind == "named" and name in phases.FLAGS]
+        try:
+            consumed = int(run["progress"]["consumed_samples"])
+            now, before = (phases.ranges(each.timeline, consumed, compared) for each in (config, other))
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
         texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
-        return f"other --phases after its {consumed} samples than it was saved with" if len(texts) > 1 else "", False
+        if now != before:
+            found.add("phases", _phase_changes(now, before, compared), "named")
+        elif len(texts) > 1:
+            found.add("phases", f"other --phases after its {consumed} samples than it was saved with", "logged")
+    for name, value in _plain(config).items():
+        kind, before = of_kind.get(name), saved.get(name)
+        if not (kind is None or _same(name, before, value) or (has_phases and name in ("phases", *phases.FLAGS))):
+            found.add(name, f"--{name}={value}, saved with {before}", kind, instead=f"--{name}={before}")
+    for what, value in data.items():
+        if (before := _data(run).get(what)) != value:
+            kind = "fixed" if what in (VOCABULARY, CHAT_TEMPLATE) and before is not None else "logged"
+            instead = f"the data with that {what.removeprefix('the ')}"
+            found.add(what, f"{what}: {value}, saved with {before}", kind, instead)
+    if advice := found.advice(config.batch.fit_micro_batch):
+        reasons = "; ".join([*found.refused, *found.named.values(), *advice])
+        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
+    return found.logged
+
+
+class _Differences:
+    """What differs between a run and its checkpoint, in words.
+
+    Attributes:
+        refused: differences that can't be, and what to give instead.
+        named: differences that must be meant, by the flag that --change_on_resume must name.
+        logged: lines for the log.
+    """
+
+    def __init__(self, permitted: Collection[str]):
+        self._permitted, self.refused, self.named, self.logged = permitted, {}, {}, []
+
+    def add(self, name: str, words: str, kind: str, instead: str = "") -> None:
+        """Adds a difference of a flag, or of data, of a kind."""
+        if kind == "fixed":
+            self.refused[words] = instead
+        elif kind == "named" and name not in self._permitted:
+            self.named[name] = words
+        else:
+            self.logged.append(f"resuming with {words}")
+
+    def advice(self, fits_micro_batch: bool) -> list[str]:
+        """Returns what to do about differences that are refused or not named."""
+        instead = " ".join(self.refused.values())
+        advice = [f"give {instead} or choose another checkpoint with --resume"] if self.refused else []
+        if self.named:
+            names = ",".join(self.named)
+            follows = set(self.named) == {"micro_batch_size"} and fits_micro_batch
+            way = "resume on as many ranks" if follows else f"leave out {names}"
+            advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
+        return advice
+
+
+def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:
+    """Returns how the phases of a run differ from the phases of a checkpoint in what it has consumed.
+
+    A run without phases is one phase. For `now` and `before`, see `phases.ranges`; `named` are the flags in them.
+    """
     differing = [name for name in named if len({values[name] for _, values in (*now, *before)}) > 1]
 
     def words(ranges: list) -> str:
         flags = [(" ".join(f"{name}={values[name]}" for name in differing), end) for end, values in ranges]
         return "; ".join(f"{text} until sample {end}" for text, end in flags)
 
-    return f"--phases: {words(now)}, saved with {words(before)}", True
+    return f"--phases: {words(now)}, saved with {words(before)}"
 
 
-def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
+def check_model(model: ModelConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
     """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
 
     Raises:
         CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
-    saved, of_kind, now = _flags(run, path), kinds(config), _plain(config.model)
+    saved, of_kind, now = _flags(run, path), kinds(model), _plain(model)
     differing = [
         f"--{name}={value}, saved with {saved.get(name)}"
         for name, value in now.items()

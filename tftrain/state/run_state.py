@@ -5,7 +5,6 @@ function of the seed and of these.
 """
 
 import contextlib
-import json
 import zlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +19,18 @@ from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
-from tftrain.config import param_groups
+from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
-from tftrain.config.phases import timeline
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
 from tftrain.formats.weights import Weights
 from tftrain.host import devices
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
-from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.optimizer import Optimizer, Sharding
+from tftrain.optim.parameter_spec import specs
 from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
@@ -55,7 +56,7 @@ class StepInfo(NamedTuple):
     is_nan: tf.Tensor  # bool; skipped, and not because of the loss scale alone
     culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
     bad_ranks: tf.Tensor  # fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite
-    requests: tf.Tensor  # fp32 as given to the step, the largest of all ranks
+    requests: tf.Tensor  # fp32 [requests], see `tftrain.train.step.Requests`; the largest of all ranks
     before: tf.Tensor | None = None  # `packed` of the step before, on the host: reading it waits for nothing
     packed: tf.Tensor | None = None  # all but requests and before in one vector, fp32
 
@@ -84,7 +85,7 @@ class Evaluation(NamedTuple):
     unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
     examples: int  # how many were evaluated
     split_examples: int  # how many the split has
-    # Of the task's scorer, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
+    # The scorer's, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
     scores: Mapping[str, float] = MappingProxyType({})
     outputs: np.ndarray | None = None  # predictions for the examples, fp32 [examples, ...]; None without a scorer
 
@@ -149,33 +150,25 @@ class Run:
 
         An evaluation, which never `trains`, has no moments and no average.
         """
-        self.config, self.mesh = config, mesh
-        self.whole, self.timeline = config, timeline(config)
+        self.config, self.mesh, self._described = config, mesh, describe(config.model).variables()
+        self.whole, self.timeline = config, config.timeline
         self.jit = config.compiles_whole(devices.has_gpu())
-        self.parts = parts_of_rank(config, mesh)
+        self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
-        self.segments = segments_of(config, self.jit, mesh.data.size)
-        self.task = make_task(config, mesh, joined(self.parts), initial)
-        self._shapes = self._shapes_of_all_stages()
-        model, parallel, variables = self.task.model, config.parallel, describe(config.model).variables()
-        named = model.named_variables()
-        rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
+        self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
+        self.task = make_task(config, mesh, joined(self.parts), initial and initial.shard)
+        model, parallel = self.task.model, config.parallel
+        rounded = {name for name, each in model.parameters.items() if each.variable.dtype != tf.float32}
         if not self.shards_weights:
+            named = model.named_variables()
             self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
+        is_split = parallel.splits_state and mesh.split.size > 1
         self.optimizer = Optimizer(
             config.optimizer,
-            run_length(config),
-            named,
+            run_length(config.run.max_steps, self.timeline),
+            list(specs(self._described, model.parameters, config.optimizer.param_groups)),
             mesh,
-            parallel.state_split_strategy if parallel.splits_state and mesh.split.size > 1 else None,
-            model.pieces,
-            model.initial_value,
-            list(self._shapes),
-            model.summed,
-            {each.name for each in variables if not each.decays},
-            {each.name for each in variables if each.is_hidden_matrix},
-            self.shards_weights,
-            param_groups.of_names(config.optimizer.param_groups, (each.name for each in variables)),
+            Sharding(parallel.state_split_strategy if is_split else None, self.shards_weights),
             trains,
         )
         state = self.optimizer.state
@@ -191,14 +184,14 @@ class Run:
             state.publish()  # With a split, each part of the weights comes from its owner.
         state.start_average()
         model.token_embedding.update_copy(mesh, "initial")
-        self.loss_scale = make_loss_scale(config)
+        self.loss_scale = make_loss_scale(config.compute, config.batch)
         self.progress = Progress(len(self.task.sums), self.task.source_names)
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 
-    def begin_phase(self, config: TrainConfig) -> None:
-        """Goes on with the data and the batches of a phase."""
-        self.config = config
-        self.task.begin_phase(config)
+    def begin_phase(self, number: int) -> None:
+        """Goes on with the data and the batches of a phase, numbered from 0."""
+        self.config = self.whole.phases[number]
+        self.task.begin_phase(self.config)
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
@@ -207,7 +200,8 @@ class Run:
     def tensor_shapes(self) -> dict[str, list[int]]:
         """Returns the shape of every whole tensor of a checkpoint of this run, by name."""
         slots_of = self.optimizer.slots_of
-        shapes = {f"{kind}/{n}": shape for n, shape in self._shapes.items() for kind in (MASTER, *slots_of(n))}
+        kinds = {each: (MASTER, *slots_of(each.name)) for each in self._described}
+        shapes = {f"{kind}/{each.name}": list(each.shape) for each in kinds for kind in kinds[each]}
         return shapes | {name: variable.shape.as_list() for name, variable in self.counters().items()}
 
     def tensors_to_save(self) -> Iterator[TensorData]:
@@ -247,20 +241,11 @@ class Run:
 
     def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""
-        pieces = self.task.model.pieces
-        divided = {name: variable for name, variable in variables.items() if pieces[name].is_divided}
+        shards = self.task.model.shards
+        divided = {name: variable for name, variable in variables.items() if shards[name].is_divided}
         whole = {name: variable for name, variable in variables.items() if name not in divided}
         collectives.broadcast_variables(self.mesh.group("stage"), whole)
         collectives.broadcast_variables(self.mesh.data, divided)
-
-    def _shapes_of_all_stages(self) -> dict[str, list[int]]:
-        """Returns the shapes of the whole variables of the model, from the input to the output."""
-        model = self.task.model
-        own = {name: list(model.pieces[name].whole) for name in model.named_variables()}
-        if self.mesh.pipeline.size == 1:
-            return own
-        shapes = map(json.loads, collectives.gather_texts(self.mesh.pipeline, json.dumps(own), "shapes"))
-        return {name: shape for of_stage in shapes for name, shape in of_stage.items()}
 
     def _counter_pieces(self) -> Iterator[tuple[TensorSlice, tf.Variable]]:
         for name, variable in self.counters().items():
@@ -268,23 +253,21 @@ class Run:
             yield TensorSlice.block(name, shape, dtype, replica_id=self.mesh.rank), variable
 
 
-def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
+def parts_of_rank(division: Sequence[int], mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
-    return parts_of_stage(division_of(config), mesh.stage, mesh.pipeline_parallel_size)
+    return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)
 
 
-def segments_of(config: TrainConfig, jit: bool, ranks: int) -> int:
+def segments_of(model: ModelConfig, parallel: ParallelConfig, jit: bool, ranks: int) -> int:
     """Returns the segments of backward on so many data parallel ranks, see --backward_segments."""
-    parallel, model = config.parallel, config.model
     unsegmented = parallel.split_weights or parallel.pipeline_parallel_size > 1
     if parallel.backward_segments or not jit or ranks == 1 or unsegmented:
         return parallel.backward_segments or 1
     return most_segments(model.num_hidden_layers, describe(model).parameters)
 
 
-def division_of(config: TrainConfig) -> tuple[int, ...]:
+def division_of(model: ModelConfig, data: DataConfig, parallel: ParallelConfig) -> tuple[int, ...]:
     """Returns the number of layers of each part of the pipeline."""
-    model, data, parallel = config.model, config.data, config.parallel
     if parallel.pipeline_parallel_size == 1:
         return (model.num_hidden_layers,)
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size

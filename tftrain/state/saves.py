@@ -18,7 +18,7 @@ from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.save import Attempt, BackgroundSave
 from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
-from tftrain.config.train import TrainConfig
+from tftrain.config.run import CheckpointConfig, RunConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
@@ -40,12 +40,18 @@ ATTEMPT_BITS = 48
 class Saves:
     """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish."""
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, on_completed: Callable[[], None] = lambda: None):
-        """`on_completed` is called on the chief after each checkpoint, in a thread."""
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        run: RunConfig,
+        seconds: float,
+        mesh: Mesh,
+        on_completed: Callable[[], None] = lambda: None,
+    ):
+        """A save may take `seconds`; `on_completed` is called on the chief after each checkpoint, in a thread."""
         self._on_completed = on_completed
-        self._config, self._output_dir, self._mesh = config.checkpoint, config.run.folder, mesh
-        self._keeps_copy = self._config.keeps_copy(config.run.max_steps)
-        self._timeout = config.limits.save_timeout_seconds
+        self._config, self._output_dir, self._mesh = config, run.folder, mesh
+        self._keeps_copy, self._timeout = config.keeps_copy(run.max_steps), seconds
         self.failed = self._in_a_row = 0  # The same on all ranks.
         self.keep_step: int | None = None  # A step whose checkpoint is not removed: the one with the best score.
         self._save: BackgroundSave | None = None
@@ -56,7 +62,7 @@ class Saves:
     def __enter__(self) -> "Saves":
         return self
 
-    def __exit__(self, _, error: BaseException | None, __) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error and self._save:
             if collectives.is_peer_failure(error):
                 self._save.abandon()  # A rank that has ended will announce nothing more.
@@ -88,7 +94,7 @@ class Saves:
     def start(
         self,
         step: int,
-        run: Mapping[str, Any],
+        described: Mapping[str, Any],
         owned: Callable[[], Iterable[TensorData]],
         last: bool = False,
         is_good: bool = True,
@@ -98,7 +104,7 @@ class Saves:
         If another save is under way, this waits for it first.
 
         Args:
-            step, run: updates done, and the description of the run for the manifest.
+            step, described: updates done, and the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
             last: whether to write the elements themselves. Otherwise a thread copies them first, and holds none longer.
             is_good: whether a run may go on from the checkpoint without being told to.
@@ -115,7 +121,7 @@ class Saves:
         attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
         complete = None
         if self._mesh.is_chief:
-            plan = run, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
+            plan = described, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
             complete = functools.partial(self._complete, attempt, *plan, keep_step=self.keep_step)
         self._save = BackgroundSave(
             attempt, functools.partial(self._copies, mine) if copies else lambda: mine, complete

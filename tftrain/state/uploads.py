@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.remote import CHECKPOINTS
-from tftrain.config.train import TrainConfig
+from tftrain.config.run import RunConfig
 from tftrain.files import addresses, durable
 from tftrain.files.addresses import is_address, join
 from tftrain.host.environment import host_name
@@ -28,7 +28,7 @@ from tftrain.state.saves import EXIT_SECONDS, ROUND_SHARE
 
 logger = logging.getLogger(__name__)
 
-# Of this host, and a lock: not part of what a run leaves.
+# These belong to this host: they are no part of what a run leaves.
 _LOCAL = ("run.lock", "stacks")
 _OWNER = ".owner"
 _WAITING = "waiting"
@@ -41,10 +41,11 @@ class Uploads:
         problem: why the last pass has failed, on the chief; "" if it has not.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh):
+    def __init__(self, run: RunConfig, seconds: float, mesh: Mesh):
+        """The last upload may take `seconds`."""
         self.problem = ""
-        self._address, self._folder = config.run.output_dir, Path(config.run.folder or "")
-        self._seconds, self._mesh = config.limits.save_timeout_seconds, mesh
+        self._address, self._folder = run.output_dir, Path(run.folder or "")
+        self._seconds, self._mesh = seconds, mesh
         self._owner, self._has_begun = f"{host_name()} {secrets.token_hex(8)}", False
         self._uploaded: dict[Path, tuple[int, int]] = {}  # The state of each file when it was copied.
         self._due, self._ends = threading.Event(), False
@@ -77,7 +78,7 @@ class Uploads:
     def __enter__(self) -> "Uploads":
         return self
 
-    def __exit__(self, _, error: BaseException | None, __) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Waits for the last pass.
 
         Raises:

@@ -34,8 +34,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tftrain.checkpoint import folder
+from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import Problem
-from tftrain.config.train import TrainConfig
+from tftrain.config.run import RunConfig
 from tftrain.host import hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
@@ -111,7 +112,7 @@ class Supervisor:
                 self._child.kill()
                 self._child.wait()
 
-    def forward(self, number: int, _) -> None:
+    def forward(self, number: int, _: object) -> None:
         """Forwards a signal to the child, which then ends the run; without a child, ends this process and the run."""
         self._is_stopping = True
         if self._child is None or self._child.poll() is not None:
@@ -243,27 +244,33 @@ def arguments(argv: list[str], environ: Mapping[str, str]) -> list[str]:
     return [*argv, "--fit_micro_batch"] if is_elastic(environ) else argv
 
 
-def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
+def supervises(problems: Callable[[int], list[Problem]], environ: Mapping[str, str]) -> bool:
     """Returns whether this process must call `supervise`: it is in an elastic job and is not a child.
 
-    If the configuration is wrong for every number of ranks, the run itself reports that best, without a supervisor.
+    `problems` returns why a number of ranks can't share the work. If there are some for every number of ranks, the run
+    itself reports that best, without a supervisor.
     """
     if not is_elastic(environ):
         return False
     if PARENT in environ:
         end_with(int(environ[PARENT]), signal.SIGKILL)()
         return False
-    return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
+    return any(not problems(ranks) for ranks in range(1, MAX_RANKS + 1))
 
 
-def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
+def supervise(
+    run: RunConfig,
+    log_level: str,
+    compute: ComputeConfig,
+    problems: Callable[[int], list[Problem]],
+    environ: Mapping[str, str],
+) -> int:
     """Runs this process's command as a child until the run ends for good, and returns its exit code."""
-    command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.folder
-    if config.compute.huge_pages and huge_pages.offered() and not hardware.has_driver():
+    command = [sys.executable, *sys.orig_argv[1:]]
+    if compute.huge_pages and huge_pages.offered() and not hardware.has_driver():
         environ = huge_pages.with_huge_pages(environ)  # Else each child would start twice.
-    seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
-    membership, saves = Membership(environ), config.run.mode == "train"
-    supervisor = Supervisor(membership, environ, command, output_dir, config.problems, seconds, level, saves)
+    seconds, saves = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), run.mode == "train"
+    supervisor = Supervisor(Membership(environ), environ, command, run.folder, problems, seconds, log_level, saves)
     for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()

@@ -1,7 +1,7 @@
 """The tasks that a run can train, chosen by its configuration."""
 
 from tftrain.config.train import TrainConfig
-from tftrain.formats.weights import Weights
+from tftrain.model.parameters import InitialValues
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import custom
@@ -31,7 +31,9 @@ FINE_TUNING = {  # by --task
 }
 
 
-def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None) -> Task:
+def make_task(
+    config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
+) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
     model = config.model
     if model.is_custom:

@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.train import TrainConfig
 from tftrain.finetune import splits
 from tftrain.finetune.scorers import Scorer
 from tftrain.finetune.splits import MemorySource
-from tftrain.finetune.tokenizers import tokenizer_of
 from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
+from tftrain.inputs.labelled import Labelled
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
@@ -95,7 +94,7 @@ class CustomTask(LabelledTask):
 
     def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int = 1) -> dict[str, np.ndarray]:
         """Returns what an encoder reads of texts, or of pairs of texts; each example has K = `per_example` of them."""
-        return splits.encode(self.config, texts, per_example)
+        return splits.encode(self._data.tokenizer, texts, per_example, self.config.data.max_seq_length)
 
     def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of texts, int32 [n] each, without special tokens."""
@@ -103,18 +102,18 @@ class CustomTask(LabelledTask):
 
     @functools.cached_property
     def _tokenize(self) -> Tokenize:
-        return tokenizer_of(self.config).build()
+        return self._data.tokenizer.build()
 
     @property
     def config(self) -> TrainConfig:
         """The flags of the run."""
         return self._config
 
-    def open_source(self, data: DataConfig, split: str, seed: int) -> MemorySource:
+    def open_source(self, data: Labelled, split: str, seed: int) -> MemorySource:
         """Reads the examples of a split, "train" or "eval"."""
-        path = getattr(self.config.fine_tuning, f"{split}_file")
+        self._data, path = data, getattr(self.config.fine_tuning, f"{split}_file")
         with self._named(f"read({path!r})"):
-            source = splits.of_arrays(self.read(path), self.config)
+            source = splits.of_arrays(self.read(path), self.config.model, self.config.data.max_seq_length)
             shapes = {name: array.shape[1:] for name, array in source.examples.items()}
             self._shapes = getattr(self, "_shapes", shapes)
             if shapes != self._shapes:
@@ -128,7 +127,7 @@ class CustomTask(LabelledTask):
 
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
-        return Task.step_flops(self, samples) if self.config.model.is_decoder else super().step_flops(samples)
+        return Task.step_flops(self, samples) if self.config.model.is_causal else super().step_flops(samples)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the counts of each loss, fp32 [len(losses)]."""
@@ -140,7 +139,7 @@ class CustomTask(LabelledTask):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums and, for `score`, the predictions; see `Task.compute`."""
         sequences, model = self._shapes["input_ids"], self.model
-        if self.config.model.is_decoder:
+        if self.config.model.is_causal:
             labels = tf.reshape(tf.maximum(batch["labels"], 0), [-1, sequences[-1]])
             outputs = tf.stack(model.cross_entropy(x, labels), axis=-1)
         else:
@@ -228,7 +227,7 @@ def with_class(config: TrainConfig) -> TrainConfig:
     head = f"expected {', '.join(task.head) or 'none'}, the head of {model.task}; another class does not go on with it"
     expected = {
         "labels": (model.labels in ((), task.head), head),
-        "task": (not (model.is_decoder and task.head), "its head has names; expected (): a decoder has no such layer"),
+        "task": (not (model.is_causal and task.head), "its head has names; expected (): a decoder has no such layer"),
         "best_metric": (settings.best_metric in (None, *task.scored), f"expected one of {', '.join(task.scored)}"),
         "early_stopping": (task.scored or not settings.early_stopping, "expected 0: scored has no names"),
     }

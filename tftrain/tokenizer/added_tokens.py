@@ -102,7 +102,7 @@ def _entries(folder: str) -> Iterable[dict[str, Any]]:
     files = ("tokenizer.json", SETTINGS, "special_tokens_map.json", "added_tokens.json")
     library, settings, more, ids = (_object(folder, name) for name in files)
     try:
-        is_other = (library.get("model") or {}).get("type", "WordPiece") != "WordPiece"  # of another vocabulary beside
+        is_other = (library.get("model") or {}).get("type", "WordPiece") != "WordPiece"  # another vocabulary beside
         entries = [[] if is_other else library.get("added_tokens") or []]
         decoder = settings.get("added_tokens_decoder") or {}
         entries.append([{**each, "id": int(number)} for number, each in decoder.items()])

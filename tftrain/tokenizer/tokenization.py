@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer.normalization import LONGEST_WORD
 from tftrain.tokenizer.vocabulary import Vocabulary
 from tftrain.tokenizer.words import parts, word_splitter
@@ -40,7 +41,7 @@ class TextTokenizer:
         vocabulary: Vocabulary,
         lower_case: bool,
         model: bytes | None,
-        normalization: str = "bert",
+        normalization: str = NORMALIZATION,
         strip_accents: bool | None = None,
     ):
         self._whole = None

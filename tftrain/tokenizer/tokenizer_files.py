@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tftrain.families.bert import NORMALIZATION
 from tftrain.files import names, strict_json
 from tftrain.files.errors import DataError, FormatError, MissingModelError
 from tftrain.files.reading import read_small
@@ -104,8 +105,8 @@ def read(folder: Path) -> Tokenizer | None:
         shown = strict_json.shown(strip_accents)
         raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
     model = _bytes(folder / MODEL_FILES[kind]) if kind == "sentencepiece" else None
-    normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
-    if kind == "wordpiece" and normalization == "bert":
+    normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else NORMALIZATION)
+    if kind == "wordpiece" and normalization == NORMALIZATION:
         accents = bool(lower_case) if strip_accents is None else strip_accents
         try:
             vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)

@@ -38,7 +38,7 @@ class Tokenizer(NamedTuple):
 
     vocabulary: Vocabulary
     lower_case: bool
-    normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
+    normalization: str  # as in the manifest of a preparation
     # The file of a sentencepiece model or of byte-level BPE, or of a WordPiece with added tokens; None for another one.
     model: bytes | None = None
     strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases

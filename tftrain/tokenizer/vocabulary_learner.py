@@ -20,7 +20,7 @@ from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, check_token
 _ITERATIONS = 4
 _LONGEST_TOKEN = 30
 _SLACK = 0.05
-# Of the count of the word whose rank is the size: as found with 4,096 to 30,522 tokens of 9 to 28 MB of English.
+# A share of the count of the word whose rank is the size: found with 4,096 to 30,522 tokens of 9 to 28 MB of English.
 _FIRST_GUESS = 1.4
 # The size is about the threshold to the power of -1 / _ZIPF (Zipf's law).
 _ZIPF = 1.4

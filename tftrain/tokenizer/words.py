@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer.normalization import BertNormalizer
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
 
@@ -24,14 +25,14 @@ def word_splitter(
     Args:
         tokenizer_type: "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a
             space, and the sentencepiece model includes its own normalization.
-        normalization: of "wordpiece": "bert", or "nfkc" for tensorflow-text's basic tokenizer. Its lower case is
+        normalization: of "wordpiece": that of BERT, or "nfkc" for tensorflow-text's basic tokenizer. Its lower case is
             Unicode's NFKC case folding, and without lower case it does not normalize.
         lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
-        strip_accents: whether words lose their accents with "bert"; None: if they are lower-cased.
+        strip_accents: whether words lose their accents with that of BERT; None: if they are lower-cased.
     """
     if tokenizer_type == "sentencepiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
-    if normalization == "bert":
+    if normalization == NORMALIZATION:
         normalizer = BertNormalizer(lower_case, strip_accents)
         return lambda sentences: [normalizer.words(sentence) for sentence in sentences]
     import tensorflow as tf
@@ -50,7 +51,7 @@ def count_words(
     sentences: Sequence[str],
     tokenizer_type: str,
     lower_case: bool,
-    normalization: str = "bert",
+    normalization: str = NORMALIZATION,
     strip_accents: bool | None = None,
 ) -> Counter:
     """Counts the words of a text. `word_splitter` describes the arguments."""
@@ -61,7 +62,7 @@ def count_words(
 
 
 def strip_accents(counts: Counter) -> Counter:
-    """Returns the counts that `count_words` gives with accents stripped, given those without; both with "bert"."""
+    """Returns the counts that `count_words` gives with accents stripped, given those without; both as BERT's."""
     split, stripped = BertNormalizer(False, True).words, Counter()
     for word, count in counts.items():
         for part in [word] if word.isascii() else split(word):

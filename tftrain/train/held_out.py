@@ -19,13 +19,16 @@ import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data.opened import OpenedData
+from tftrain.inputs.labelled import Labelled
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Evaluation, Run
-from tftrain.tasks.task import Task
+from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
+from tftrain.train.stage import Stage
 
 
 class HeldOut:
@@ -34,6 +37,7 @@ class HeldOut:
     def __init__(
         self,
         config: TrainConfig,
+        data: OpenedData | Labelled,
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
@@ -48,13 +52,14 @@ class HeldOut:
         """
         self._weights = weights
         self._config, self._task, self._mesh = config, task, mesh
-        self._source = task.open_source(config.data, "eval", config.run.seed)
+        self._source = task.open_source(data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)
         self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
         if forward is not None:
             self._forward = forward
         elif mesh.pipeline_parallel_size > 1:
-            self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
+            stage = Stage(task, parts, jit, config.run.seed)
+            self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it. `before_batch` is called before each batch."""
@@ -83,7 +88,7 @@ class HeldOut:
         vector = tf.constant(np.concatenate([sums.reshape(-1), counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         sums, counts = vector[: sums.size], vector[sums.size :]
-        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
+        # Only the last pipeline stage computes sums; on the others they are zero.
         sums = collectives.all_reduce(mesh.pipeline, tf.constant(sums), "evaluation").numpy().reshape(len(parts), -1)
         total = sums.sum(axis=0)
         examples = int(total[self._task.sums.index("examples")])
@@ -112,7 +117,7 @@ class HeldOut:
         every = {each: source.mixture.rows(number) for number, each in enumerate(source.mixture.sources)}
         return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
-    def _of_batch(self, batch):
+    def _of_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         results = self._task.compute(batch)
         return self._task.vector(results), results.get("outputs")
 
@@ -124,7 +129,7 @@ class HeldOut:
         mesh = self._mesh
         own = np.concatenate(outputs or [np.zeros([0], np.float32)])
         shapes = collectives.gather_texts(mesh.pipeline, json.dumps(own.shape), "evaluation/shapes")
-        rows, *shape = max(map(json.loads, shapes))  # of the last stage; the others have no rows
+        rows, *shape = max(map(json.loads, shapes))  # The last stage's; the others have no rows.
         own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
         rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
@@ -132,13 +137,14 @@ class HeldOut:
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 
-def of_run(run: Run, config: TrainConfig) -> HeldOut | None:
-    """Returns the held-out split of a phase of a run; None if it has none, or `--eval_every` says never."""
-    if config.evaluation.eval_every < 0 or not run.task.has_held_out(config.data):
+def of_run(run: Run, data: OpenedData | Labelled, phase: int = 0) -> HeldOut | None:
+    """Returns the held-out split of the data of a phase; None if it has none, or `--eval_every` says never."""
+    config = run.whole.phases[phase]
+    if config.evaluation.eval_every < 0 or not data.has_held_out:
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None
     weights = run.averaged_weights if config.evaluation.weights == "averaged" else nullcontext
-    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward, weights)
+    return HeldOut(config, data, run.task, run.parts, run.mesh, run.jit, forward, weights)
 
 
 def entropy(counts: np.ndarray) -> float:

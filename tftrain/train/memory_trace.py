@@ -20,13 +20,13 @@ from tftrain.observe.plot import HELD_OUT, TRAIN, axes_of
 from tftrain.parallel import collectives
 from tftrain.plan.timeline import Moment
 from tftrain.state.run_state import Run
-from tftrain.train.observers import Observer, Outcome
+from tftrain.train.observers import Decision, Observer, TakenStep
 
 logger = logging.getLogger(__name__)
 
-STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
+STEP = 3  # The first step of a start compiles, and the second one may still allocate memory
 SECONDS = 0.002  # between samples
-POINTS = 512  # of the measured curve
+POINTS = 512  # The measured curve has as many.
 PHASES = {"forward": "#dde8f5", "backward": "#f6e3dc", "update": "#e3eed6"}
 
 
@@ -62,20 +62,22 @@ class MemoryTrace(Observer):
     sampler: Sampler | None = None
     measured: tuple[float, np.ndarray] | None = None
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
         """Ends the samples of the step."""
         if self.sampler:
             int(self.run.progress.step)  # This read waits until the device has done the step.
             self.measured, self.sampler = self.sampler.stop(), None
+        return Decision()
 
-    def between_steps(self, outcome: Outcome) -> None:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Starts the samples of the next step, or draws those of the last one."""
         if self.measured:
             length, held = self.measured
             self.measured = None
             self._write(length, self.outside + held)
-        elif outcome.number == self.step - 1 and not outcome.is_last:
+        elif step.number == self.step - 1 and not decision.is_last:
             self.sampler = Sampler()
+        return Decision()
 
     def _write(self, length: float, held: np.ndarray) -> None:
         mesh, config = self.run.mesh, self.run.config
@@ -84,7 +86,7 @@ class MemoryTrace(Observer):
         if not mesh.is_chief:
             return
         samples = config.batch.global_batch_size
-        moments, peak = planned.timeline_of(config, mesh, samples, self.run.task.sequences)
+        moments, peak = planned.timeline_of(self.run, samples)
         path = Path(config.run.folder) / "memory.png"
         title = f"Memory of rank {rank}, the fullest of {mesh.size}, in step {self.step}"
         try:

@@ -1,65 +1,113 @@
 """What happens around the steps of a run: observers in one order, and what they decide after a step.
 
-The loop calls them in the order watch, health, pipeline trace, report, evaluate, save, memory trace, a user's hooks,
-limits. The order matters: a signal makes a step the last one before the report writes its row, and a checkpoint is
-saved only if health found nothing.
+The loop calls them in the order of `build.observers_of`. The order matters: a signal makes a step the last one before
+the report writes its row, a checkpoint is saved only if health found nothing, and the phase changes after all others.
 """
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe.health import Health
 from tftrain.observe.reporter import Reporter
-from tftrain.observe.watchdog import Watchdog
+from tftrain.observe.watchdog import FORCED_SECONDS, Watchdog
 from tftrain.state.best import Best
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Evaluation, StepInfo
 from tftrain.state.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
-from tftrain.train.held_out import HeldOut
+from tftrain.train.step import Requests
+
+if TYPE_CHECKING:
+    from tftrain.train.phases import Phases
 
 
-@dataclass
-class Outcome:
-    """A step, and what was decided after it; equal on all ranks."""
+class Decision(NamedTuple):
+    """What was decided after a step; equal on all ranks. `|` merges the decision of the next observer."""
 
-    number: int  # updates so far, this one included
-    info: StepInfo
-    is_last: bool  # whether no step follows; an observer may set it
+    is_last: bool = False  # whether no step follows, unless the run goes back
     is_stopped: bool = False  # whether a signal asked for the end
-    goes_back: bool = False  # whether the run goes back to a checkpoint before it goes on
+    has_spike: bool = False  # whether the run goes back to a checkpoint before it goes on
+    restored: int | None = None  # the step of the checkpoint that the run has gone back to
     is_best: bool = False  # whether the evaluation after the step has the best score so far
     evaluation: Evaluation | None = None  # after the step, if there was one
+
+    def __or__(self, later: "Decision") -> "Decision":
+        """Returns both decisions: a value that the later one leaves out is that of this one."""
+        pairs = zip(self, later, strict=True)
+        return Decision(*(mine if new is None or new is False else new for mine, new in pairs))
+
+    @property
+    def ends(self) -> bool:
+        """Whether the loop ends."""
+        return self.is_stopped or (self.is_last and self.restored is None)
 
     @property
     def exit_code(self) -> ExitCode:
         """STOPPED after a signal, else DONE."""
         return ExitCode.STOPPED if self.is_stopped else ExitCode.DONE
 
-    def is_due(self, every: int) -> bool:
+
+class TakenStep(NamedTuple):
+    """A step that was taken."""
+
+    number: int  # updates so far, this one included
+    info: StepInfo | None = None  # its results, on the device; None for the step before the first one of a start
+    requests: Requests = Requests()  # the largest of all ranks
+    ends_phase: bool = False  # whether the phase has no further update
+
+    def is_due(self, every: int, decision: Decision) -> bool:
         """Whether what happens every so many steps and after the last one happens now; 0 or less: only the last."""
-        return self.is_last or (every > 0 and self.number % every == 0)
+        return decision.is_last or (every > 0 and self.number % every == 0)
 
 
 class Observer:
-    """What happens around steps. Every rank calls every method, so that a method may have collectives."""
+    """What happens around steps. Every rank calls every method, so that a method may have collectives.
 
-    def request(self) -> float:
-        """Returns a number that travels with the next step: `after_step` gets the largest one of all ranks."""
-        return 0.0
+    A method that gets a decision gets that of the observers before it, and returns what it adds.
+    """
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Does what belongs to the time of a step. Reading `outcome.info` waits for the device."""
+    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+        """Does what comes before the first step of a start, given the step before, which an earlier start took."""
+        return Decision()
 
-    def between_steps(self, outcome: Outcome) -> None:
+    def request(self) -> dict[str, float]:
+        """Returns numbers that travel with the next step, by their names in `Requests`."""
+        return {}
+
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Does what belongs to the time of a step; reading `step.info` waits for the device."""
+        return Decision()
+
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Does what may take longer than a step, with a time limit of its own; the step's time is without it."""
+        return Decision()
 
     def go_back(self, step: int) -> None:
         """Forgets what came after a step, whose checkpoint the run goes on from."""
 
-    def finish(self) -> None:
-        """Ends what is under way, after the last step."""
+    def finish(self) -> ExitCode:
+        """Ends what is under way, after the last step; returns the exit code of a run that was not stopped."""
+        return ExitCode.DONE
+
+
+@contextlib.contextmanager
+def listen(watchdog: Watchdog) -> Iterator[Signals]:
+    """Listens to signals inside a `with` statement, which must end in time after the first one."""
+
+    def stopping(name: str) -> None:
+        limit = watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED)
+        until_end.enter_context(limit)
+
+    def end_at_once(code: int) -> None:
+        watchdog.tell_end(code, FORCED_SECONDS)
+        os._exit(code)
+
+    with contextlib.ExitStack() as until_end, Signals(stopping, end_at_once) as signals:
+        yield signals
 
 
 @dataclass
@@ -68,67 +116,78 @@ class Watch(Observer):
 
     signals: Signals
 
-    def request(self) -> float:
+    def request(self) -> dict[str, float]:
         """Returns the number of this rank's signal, or 0."""
-        return self.signals.received
+        return {"signal": self.signals.received}
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
         """Makes the step the last one, if a rank has received a signal."""
-        outcome.is_stopped = self.signals.stop_requested(int(request))
-        outcome.is_last |= outcome.is_stopped
+        is_stopped = self.signals.stop_requested(int(step.requests.signal))
+        return Decision(is_last=is_stopped, is_stopped=is_stopped)
 
 
 @dataclass
-class Limit(Observer):
-    """A number that the step needs, and that is the same on all ranks: a request, which no observer acts on."""
+class CheckHealth(Observer):
+    """Loss and gradient norm of every step; `skips`: a spike makes no update."""
 
-    value: Callable[[], float]
+    health: Health
+    skips: bool
 
-    def request(self) -> float:
-        """Returns the number."""
-        return self.value()
+    def request(self) -> dict[str, float]:
+        """Returns the loss and the gradient norm from which on the next step is a spike."""
+        return dict(zip(("loss_limit", "norm_limit"), self.health.limits(), strict=True)) if self.skips else {}
+
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Checks the step before this one; after the last step, this one too."""
+        self.health.observe(step.number, step.info, decision.is_last)
+        return Decision()
 
 
 @dataclass
-class AfterStep(Observer):
-    """A function that is called with each outcome."""
+class Report(Observer):
+    """A row of figures every so many steps."""
 
-    function: Callable[[Outcome], None]
+    reporter: Reporter
+    every: int
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
-        """Calls the function."""
-        self.function(outcome)
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Records the step."""
+        self.reporter.step(step.number, step.info, step.is_due(self.every, decision))
+        return Decision()
 
 
 @dataclass
 class Evaluate(Observer):
     """The held-out split every so many steps, 0 for only after the last one; and the best score so far, if any."""
 
-    held_out: HeldOut | None  # of the phase that runs; None: it has none
+    phases: "Phases"
     best: Best | None
     reporter: Reporter
     health: Health
     watchdog: Watchdog
     every: int
+    is_owed: bool = False  # whether a signal stopped the run before the evaluation after its last step
 
-    def between_steps(self, outcome: Outcome) -> None:
+    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+        """Makes up for an evaluation that is owed."""
+        return self.between_steps(step, decision) if self.is_owed else Decision()
+
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Evaluates if it is time, but not after a signal or a spike; ends a run that does not get better."""
-        if self.held_out is None or outcome.is_stopped or self.health.spike or not outcome.is_due(self.every):
-            return
-        number = outcome.number
-        name = f"evaluation after step {number}"
-        with self.watchdog.limit(name, "step_timeout_seconds", kind="evaluation") as limit:
-            result = self.held_out(limit.restart)
+        held_out, number = self.phases.held_out, step.number
+        if held_out is None or decision.is_stopped or self.health.spike or not step.is_due(self.every, decision):
+            return Decision()
+        with self.watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds", kind="evaluation") as limit:
+            result = held_out(limit.restart)
             self.reporter.evaluation(number, result)
-        outcome.evaluation = result
-        if self.best:
-            outcome.is_best = self.best.observe(number, result.scores[self.best.metric])
-            outcome.is_last |= self.best.is_exhausted
-        if outcome.is_best:
-            self.reporter.predictions(self.held_out.scorer, result)
-        if outcome.is_last:
+        is_best = bool(self.best and self.best.observe(number, result.scores[self.best.metric]))
+        is_last = decision.is_last or bool(self.best and self.best.is_exhausted)
+        if is_best:
+            self.reporter.predictions(held_out.scorer, result)
+        if is_last:
             self.health.settle()
             self.health.observe_evaluation(number, result)
+        return Decision(is_last=is_last, is_best=is_best, evaluation=result)
 
     def go_back(self, step: int) -> None:
         """Forgets later scores, and the predictions of a later evaluation."""
@@ -149,44 +208,55 @@ class Save(Observer):
     health: Health
     best: Best | None
     watchdog: Watchdog
+    needs_first: bool = False  # whether there must be a checkpoint to go back to from the first step on
     is_due: bool = False
 
-    def request(self) -> float:
+    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+        """Saves the first checkpoint."""
+        if self.needs_first:
+            with self._limit("the first checkpoint"):
+                self.checkpoints.save()
+        return Decision()
+
+    def request(self) -> dict[str, float]:
         """Returns 1 on the chief if its clock says that a checkpoint is due."""
-        return self.schedule.request()
+        return {"save": self.schedule.request()}
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
         """Finds out whether a checkpoint is due, and then whether this step is finite."""
-        self.is_due = self.schedule.is_due(outcome.number, request)
-        if self.is_due or self.checkpoints.in_memory.is_due(outcome.number):
+        self.is_due = self.schedule.is_due(step.number, step.requests.save)
+        if self.is_due or self.checkpoints.in_memory.is_due(step.number):
             self.health.settle()
+        return Decision()
 
-    def between_steps(self, outcome: Outcome) -> None:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Starts to save, if a checkpoint is due."""
-        if outcome.is_best:
+        if decision.is_best:
             self.health.settle()
-        outcome.goes_back = self.health.spike is not None
-        if outcome.goes_back:
-            return
+        if self.health.spike is not None:
+            return Decision(has_spike=True)
         is_good = not self.health.problem
         if self.best:
             self.checkpoints.saves.keep_step = self.best.step
-        if outcome.is_last or (is_good and (self.is_due or outcome.is_best)):
-            name = f"the checkpoint of step {outcome.number}"
-            with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
-                self.checkpoints.save(outcome.is_last, is_good)
+        if decision.is_last or (is_good and (self.is_due or decision.is_best)):
+            with self._limit(f"the checkpoint of step {step.number}"):
+                self.checkpoints.save(decision.is_last, is_good)
             self.schedule.saved()
-        if is_good and not outcome.is_last and self.checkpoints.in_memory.is_due(outcome.number):
-            name = f"the copy of step {outcome.number} in memory"
-            with self.watchdog.limit(name, "save_timeout_seconds", kind="checkpoints"):
+        if is_good and not decision.is_last and self.checkpoints.in_memory.is_due(step.number):
+            with self._limit(f"the copy of step {step.number} in memory"):
                 self.checkpoints.save_in_memory()
+        return Decision()
 
     def go_back(self, step: int) -> None:
         """Forgets what is due: its step comes again."""
         self.schedule.saved()
 
-    def finish(self) -> None:
+    def finish(self) -> ExitCode:
         """Waits for the last checkpoint."""
-        with self.watchdog.limit("the last checkpoint", "save_timeout_seconds", kind="checkpoints"):
+        with self._limit("the last checkpoint"):
             self.checkpoints.saves.finish()
             self.checkpoints.in_memory.end()
+        return ExitCode.DONE
+
+    def _limit(self, what: str) -> contextlib.AbstractContextManager[Any]:
+        return self.watchdog.limit(what, "save_timeout_seconds", kind="checkpoints")

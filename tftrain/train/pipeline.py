@@ -6,19 +6,19 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
+from tftrain.config.parallel import ParallelConfig
 from tftrain.host.units import DTYPES
-from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules import orders
 from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 from tftrain.state.run_state import Run
-from tftrain.tasks.task import Batch, Task
+from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Backward, Forward, Stage
 from tftrain.train.stage_clock import StageClock
@@ -27,9 +27,9 @@ from tftrain.train.stage_clock import StageClock
 class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
-    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        self._config, self._mesh = config, mesh
-        self._stage = Stage(task, parts, jit, config.run.seed)
+    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: Stage, mesh: Mesh):
+        self._parallel, self._micro_batch_size = parallel, micro_batch_size
+        self._stage, self._mesh = stage, mesh
 
     @tf.function(autograph=False)
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -39,8 +39,8 @@ class PipelineEvaluation:
             The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
             sample, if it has a scorer.
         """
-        count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
-        table = schedule_of(self._config, count, orders.forward_only)
+        count = self._stage.task.batch_size(batch) // self._micro_batch_size
+        table = schedule_of(self._parallel, count, orders.forward_only)
         graph = StageGraph(self._stage, self._mesh, table, batch, None)
         sums = graph.run().sums
         return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
@@ -61,18 +61,24 @@ class PipelineGradients:
         """
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
-        table = schedule_of(config, count)
+        table = schedule_of(config.parallel, count)
         dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
         gradients = StageGraph(self._stage, run.mesh, table, batch, position, dtype, self.clock).run()
         dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, gradients.dense)
         return gradients._replace(dense=dense)
 
 
-def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
+def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
     """Returns the table of the schedule that a run's flags ask for."""
-    parallel = config.parallel
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
     return make(parallel.pipeline_schedule, *sizes)
+
+
+class PartOfShare(NamedTuple):
+    """A batch that is a part of a rank's share of the global batch."""
+
+    end: int  # index after its last sample in the global batch
+    inputs: tf.Tensor | None  # what the first part of the model takes, see `Stage.forward`
 
 
 class StageGraph:
@@ -87,8 +93,7 @@ class StageGraph:
         position: Position | None,
         dtype: tf.DType | None = tf.float32,
         clock: StageClock | None = None,
-        end: int | None = None,
-        inputs: tf.Tensor | None = None,
+        part: PartOfShare | None = None,
     ):
         """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
@@ -96,8 +101,7 @@ class StageGraph:
             stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
             batch, position: the batch, and its position in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added; None: their own.
-            end: index after the batch's last sample in the global batch; None: the batch is this rank's whole share.
-            inputs: of the first part, see `Stage.forward`.
+            part: where in this rank's share the batch is; None: it is the whole share.
 
         Attributes:
             of_inputs: their gradient, once the graph has run.
@@ -106,7 +110,7 @@ class StageGraph:
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
         samples = stage.task.batch_size(batch)
-        end = mesh.data.share(samples * mesh.data.size)[1] if end is None else end
+        end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
         self._halves = any(action.kind is ActionKind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
@@ -117,7 +121,7 @@ class StageGraph:
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
         self.outputs: list[tf.Tensor] = []
-        self._inputs, self.of_inputs = inputs, None
+        self._inputs, self.of_inputs = part and part.inputs, None
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -141,7 +145,7 @@ class StageGraph:
             dense = [tf.identity(self._gradient(place)) for place in places]
             return Gradients(dense, None, tf.identity(self._sums))
 
-    def _forward(self, action):
+    def _forward(self, action: Action) -> None:
         stage, inputs = self._stage, self._input(action)
         inputs = self._inputs if inputs is None else inputs
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
@@ -160,7 +164,7 @@ class StageGraph:
             self._output(action, forward.output)
             self._order = [forward.output]
 
-    def _backward(self, action):
+    def _backward(self, action: Action) -> None:
         forward, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
         with self._measured(action, upstream) as ended:
             done = self._stage.backward(forward, upstream)
@@ -173,7 +177,7 @@ class StageGraph:
             self._order += done.upstream
             self._backwards[action.chunk, action.micro_batch] = done
 
-    def _backward_weights(self, action):
+    def _backward_weights(self, action: Action) -> None:
         with self._measured(action, None) as ended:
             backward = self._backwards.pop((action.chunk, action.micro_batch))
             gradients = self._stage.backward_weights(action.chunk, backward)
@@ -181,17 +185,17 @@ class StageGraph:
         self._add(gradients)
         self._order = self._order_of(gradients)
 
-    def _send(self, action):
+    def _send(self, action: Action) -> None:
         link = self._mesh.link(action.peer)
         self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
 
-    def _receive(self, action):
+    def _receive(self, action: Action) -> None:
         task = self._stage.task
         shape, dtype = [self._samples, *task.activation_shape(self._batch)], tf.as_dtype(task.model.dtype)
         received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
         self._tensors[action.name] = received
 
-    def _measured(self, action: Action, inputs: tf.Tensor | None):
+    def _measured(self, action: Action, inputs: tf.Tensor | None) -> contextlib.AbstractContextManager:
         """Returns a context for a computation, which yields a function that takes the results."""
         return self._clock.measure(action, inputs) if self._clock else contextlib.nullcontext(lambda results: None)
 
@@ -206,17 +210,17 @@ class StageGraph:
         else:
             self.of_inputs = tensor
 
-    def _add(self, gradients):
+    def _add(self, gradients: Mapping[int, tf.Tensor]) -> None:
         for index, gradient in gradients.items():
             gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(index)
             self._gradients[index] = gradient if total is None else total + gradient
 
-    def _gradient(self, index):
-        # Of a token embedding whose rows are inputs, and which is no output layer.
+    def _gradient(self, index: int) -> tf.Tensor:
+        # A token embedding has none if its rows are inputs and it is no output layer.
         return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
-    def _order_of(self, gradients):
+    def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
         return [self._gradients[place] for place in gradients]
 
-    def _rows(self, tensor, micro_batch):
+    def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:
         return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]

@@ -3,20 +3,38 @@
 import logging
 import statistics
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.schedules import picture, simulation, trace
 from tftrain.schedules.simulation import Durations, TimedAction
 from tftrain.schedules.table import ActionKind, Schedule
 from tftrain.state.run_state import Run
+from tftrain.train.observers import Decision, Observer, TakenStep
+from tftrain.train.phases import Phases
 from tftrain.train.pipeline import schedule_of
 from tftrain.train.stage_clock import StageClock
 
 logger = logging.getLogger(__name__)
 
-STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
+STEP = 3  # The first step of a start compiles, and the second one may still allocate memory
 SECONDS_US = 1e6
 MEASURED, PLANNED = "pipeline", "pipeline_planned"
+
+
+@dataclass
+class PipelineTrace(Observer):
+    """Draws the step with a number."""
+
+    run: Run
+    phases: Phases
+    number: int
+
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+        """Draws the step, if it is the one."""
+        if step.number == self.number:
+            write(self.run, self.phases.clock)
+        return Decision()
 
 
 def write(run: Run, clock: StageClock) -> None:
@@ -27,7 +45,7 @@ def write(run: Run, clock: StageClock) -> None:
     events = clock.events(run.mesh.pipeline)
     if not run.mesh.is_chief:
         return
-    table = schedule_of(run.config, 1 + max(event.action.micro_batch for event in events))
+    table = schedule_of(run.config.parallel, 1 + max(event.action.micro_batch for event in events))
     planned = simulation.simulate(table, durations(events, table))
     folder, words = Path(run.config.run.folder), []
     schedules = {"as measured": events, "as planned": planned}
@@ -51,7 +69,7 @@ def durations(events: list[TimedAction], table: Schedule) -> Durations:
         kind = ActionKind.BACKWARD_INPUTS if action.kind is ActionKind.BACKWARD else action.kind
         durations[kind, stage, action.chunk].append(end - begin)
 
-    def of(kind):
+    def of(kind: ActionKind) -> tuple[tuple[float, ...], ...]:
         return tuple(
             tuple(statistics.median(durations.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
             for stage in range(len(table.stages))

@@ -8,12 +8,14 @@ import gc
 import json
 import logging
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 
 from tftrain.checkpoint import scores as scores_file
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
@@ -23,31 +25,35 @@ logger = logging.getLogger(__name__)
 NAME = "seeds.json"
 
 
-def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
+def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None) -> ExitCode:
     """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
 
     Returns:
         DONE; or what the first run that did not end so returned.
     """
+    inputs = inputs or Inputs.open(config)
     if config.fine_tuning.seeds == 1:
-        return loop.train(config, mesh, watchdog)
+        return loop.train(config, mesh, watchdog, inputs)
     first, folder = config.run.seed, Path(config.run.folder)
     seeds = range(first, first + config.fine_tuning.seeds)
     runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
     for run in runs:
         logger.info(f"seed {run.run.seed}: {run.run.folder}")
-        code = loop.train(run, mesh, watchdog)
+        code = loop.train(run, mesh, watchdog, inputs.of_run(run.run.folder))
         gc.collect()
         if code != ExitCode.DONE:
             return code
     if mesh.is_chief:
-        report(config, runs)
+        report(folder, {run.run.seed: run.run.folder for run in runs})
     return ExitCode.DONE
 
 
-def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
-    """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json."""
-    scores_by_seed = {each.run.seed: scores_file.read(each.run.folder) for each in runs}
+def report(output_dir: Path, runs: Mapping[int, str]) -> None:
+    """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json.
+
+    `runs` has the folder of each seed's run.
+    """
+    scores_by_seed = {seed: scores_file.read(folder) for seed, folder in runs.items()}
     scores = {seed: scores.best for seed, scores in scores_by_seed.items() if scores and scores.best}
     if not scores:
         logger.info("no held-out examples were scored, so there is no mean over the seeds")
@@ -59,7 +65,7 @@ def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
     logger.info(f"{metric} over {len(values)} seeds: mean {mean:.4f}, standard deviation {spread:.4f}")
     content = {"metric": metric, "scores": {str(seed): score.value for seed, score in scores.items()}}
     content |= {"mean": mean, "standard_deviation": spread}
-    path = Path(config.run.folder) / NAME
+    path = output_dir / NAME
     try:
         path.write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:

@@ -7,11 +7,12 @@ import numpy as np
 
 from tftrain.checkpoint.folder import order
 from tftrain.hooks import Context, Hook, StepResult
+from tftrain.host.exit_codes import ExitCode
 from tftrain.observe.watchdog import Watchdog
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.saves import Saves
 from tftrain.supervise.signals import Signals
-from tftrain.train.observers import Observer, Outcome
+from tftrain.train.observers import Decision, Observer, TakenStep
 
 logger = logging.getLogger(__name__)
 
@@ -29,21 +30,27 @@ class UserHooks(Observer):
         for name, hook_class in zip(names, classes, strict=True):
             self._hooks += [(name, hook) for hook in self._try(name, hook_class, "__init__", hook_class, context)]
 
-    def request(self) -> float:
+    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+        """Calls `on_evaluation`, if an evaluation was made up for."""
+        return self.between_steps(step, decision) if decision.evaluation else Decision()
+
+    def request(self) -> dict[str, float]:
         """Calls `before_step`."""
         self._call("before_step", self._step + 1)
-        return 0.0
+        return {}
 
-    def after_step(self, outcome: Outcome, request: float) -> None:
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
         """Calls `after_step`."""
-        self._step = outcome.number
-        self._call("after_step", outcome.number, StepResult(lambda: self._metrics(outcome.info)))
+        self._step = step.number
+        self._call("after_step", step.number, StepResult(lambda: self._metrics(step.info)))
+        return Decision()
 
-    def between_steps(self, outcome: Outcome) -> None:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Calls `on_evaluation` and `on_checkpoint`, if there is something new."""
-        if outcome.evaluation:
-            self._call("on_evaluation", outcome.number, {**outcome.evaluation.means, **outcome.evaluation.scores})
+        if decision.evaluation:
+            self._call("on_evaluation", step.number, {**decision.evaluation.means, **decision.evaluation.scores})
         self._checkpoint()
+        return Decision()
 
     def go_back(self, step: int) -> None:
         """Goes on with the step after this one; a newer checkpoint that hooks do not know yet is set aside."""
@@ -51,10 +58,11 @@ class UserHooks(Observer):
         if newest and order(newest)[0] > step:
             self._announced = newest
 
-    def finish(self) -> None:
-        """Calls `on_checkpoint` for the last checkpoint, and `on_end`."""
+    def finish(self) -> ExitCode:
+        """Calls `on_checkpoint` for the last checkpoint, and `on_end`; FAILED if a required hook has raised."""
         self._checkpoint()
         self._call("on_end", self._step)
+        return ExitCode.FAILED if self.has_failed else ExitCode.DONE
 
     def _checkpoint(self) -> None:
         newest = self._saves.newest
@@ -71,7 +79,7 @@ class UserHooks(Observer):
         try:
             with self._watchdog.limit(f"--hooks={name}: {method}", "step_timeout_seconds"):
                 return [function(*args)]
-        except Exception as error:  # Of the user's own code.
+        except Exception as error:  # The user's own code may raise anything.
             self._hooks = [each for each in self._hooks if each[1] is not hook]
             end = "the run stops" if hook.required else "it is not called again"
             words = f"--hooks={name}: {method} raised {type(error).__name__}: {error}"

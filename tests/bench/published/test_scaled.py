@@ -102,7 +102,7 @@ def test_every_lever_of_every_row_reaches_the_run_or_is_in_its_note(cases, confi
 def test_what_a_run_can_not_be_is_in_the_note(cases, configs):
     for each in cells():
         note = cases[each["row"]].note
-        assert configs[each["row"]].model.is_decoder == ("levers" not in each)
+        assert configs[each["row"]].model.is_causal == ("levers" not in each)
         assert configs[each["row"]].model.norm_position == ("post" if "levers" in each else "pre")
         assert ("resource variables are on" in note) == ("levers" in each)
         if "levers" not in each and int(each["dp"]) * int(each["tp"]) * int(each["pp"]) > 2 * 2 * RANKS:

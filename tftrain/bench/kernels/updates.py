@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
+from tftrain.architecture.shard import whole_shard
 from tftrain.bench.kernels import traffic
 from tftrain.bench.kernels.cases import DTYPES, Case, Pass, normal
 from tftrain.config.model import ModelConfig
@@ -17,6 +18,7 @@ from tftrain.config.optimizer import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.parameter_spec import ParameterSpec
 
 MAX_STEPS = 1_000_000
 
@@ -34,8 +36,10 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
     optimizer = Optimizer(
         config,
         MAX_STEPS,
-        dict(zip(shapes, weights, strict=True)),
-        undecayed={each.name for each in variables if not each.decays},
+        [
+            ParameterSpec(each.name, weight, whole_shard(each.name, each.shape), decays=each.decays)
+            for each, weight in zip(variables, weights, strict=True)
+        ],
     )
     gradients = [normal(1000 + index, shape, of_model) for index, shape in enumerate(shapes.values())]
     decays = [config.weight_decay if each.decays else 0.0 for each in variables]

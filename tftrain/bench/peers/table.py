@@ -25,8 +25,8 @@ WARM_UP = 3
 MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # a process of one implementation
 # By family; ModernBERT has no biases to add with dropout.
 OUR_FLAGS = {
-    "bert": f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash",
-    "modernbert": "--attn_impl=flash --optimizer=fused_lamb",
+    task.BERT: f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash",
+    task.MODERNBERT: "--attn_impl=flash --optimizer=fused_lamb",
 }
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {

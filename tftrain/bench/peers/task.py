@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 VOCAB = 30522
+BERT, MODERNBERT = "bert", "modernbert"  # the families
 # Layers, width, heads and width of the feed-forward layer of each family: BERT base, and a small ModernBERT.
 _NAMES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 SIZES = {
     family: dict(zip(_NAMES, sizes, strict=True))
-    for family, sizes in {"bert": (12, 768, 12, 3072), "modernbert": (6, 512, 8, 768)}.items()
+    for family, sizes in {BERT: (12, 768, 12, 3072), MODERNBERT: (6, 512, 8, 768)}.items()
 }
 DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
@@ -31,7 +32,7 @@ class PeerTask(NamedTuple):
     rows: int
     length: int
     predictions: int
-    family: str = "bert"
+    family: str = BERT
     of_text: bool = False
 
 
@@ -45,10 +46,10 @@ TASKS = {
     LARGE: PeerTask(32, 128, 20),
     LARGE_LONG: PeerTask(8, 512, 77),
     TEXT: PeerTask(4, 512, 77, of_text=True),
-    MODERN: PeerTask(4, 1024, 308, "modernbert"),
-    MODERN_LONG: PeerTask(1, 8192, 2458, "modernbert"),
-    MODERN_TEXT: PeerTask(4, 1024, 308, "modernbert", of_text=True),
-    MODERN_LONG_TEXT: PeerTask(1, 8192, 2458, "modernbert", of_text=True),
+    MODERN: PeerTask(4, 1024, 308, MODERNBERT),
+    MODERN_LONG: PeerTask(1, 8192, 2458, MODERNBERT),
+    MODERN_TEXT: PeerTask(4, 1024, 308, MODERNBERT, of_text=True),
+    MODERN_LONG_TEXT: PeerTask(1, 8192, 2458, MODERNBERT, of_text=True),
 }
 
 

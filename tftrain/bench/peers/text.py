@@ -18,7 +18,7 @@ from tftrain.bench.worker import Worker, serve
 
 CORPUS = ("--builtin_corpus", "--builtin_corpus_mb=8", f"--vocab_size={task.VOCAB}", "--packing=greedy")
 # Most examples of a row, and the share of masked words, by family.
-PACKS = {"bert": (8, 0.15), "modernbert": (64, 0.3)}
+PACKS = {task.BERT: (8, 0.15), task.MODERNBERT: (64, 0.3)}
 BATCHES = 10
 PACKED, PADDED = "packed", "padded"
 _OF_TOKENS = ("input_ids", "input_mask", "segment_ids")
@@ -30,7 +30,7 @@ def prepared(work: str) -> Iterator[dict[str, Any]]:
     """Prepares the text of a task in a temporary folder and yields what is said of it, see `build`."""
     size = TASKS[work]
     flags = [*CORPUS, f"--max_seq_length={size.length}", f"--max_sequences_per_pack={PACKS[size.family][0]}"]
-    flags += [] if size.family == "bert" else ["--next_sentence=false"]
+    flags += [] if size.family == task.BERT else ["--next_sentence=false"]
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
         run.launch([*flags, f"--output_dir={folder}/data"], 1, run.LIMIT_SECONDS, module="tftrain.prepare")
         with Worker("tftrain.bench.peers.text", {"data_dir": f"{folder}/data", "task": work}) as worker:
@@ -46,18 +46,20 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     packed rows of the text; attending_pairs: of the packed batches.
     """
     from tftrain.config.data import DataConfig
+    from tftrain.config.model import ModelConfig
     from tftrain.data.pipeline import open_source, train_batches
+    from tftrain.data.prepared import open_data
 
     size = TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
-    source = open_source(data, "train", task.VOCAB, seed=1)
+    source = open_source(open_data(data, ModelConfig(vocab_size=task.VOCAB)), "train", seed=1)
 
     def write(folder: str) -> dict[str, Any]:
         batches = train_batches(source, data, 1, 0, size.rows, 0, size.rows).take(BATCHES)
         packed = list(batches.as_numpy_iterator())
         examples = source.real_examples / source.num_examples
         # Peers of ModernBERT have as many tokens in a batch, of examples of similar length.
-        of_bert = size.family == "bert"
+        of_bert = size.family == task.BERT
         rows = size.rows if of_bert else round(size.rows * examples)
         numbers = {}
         for name, batches in (

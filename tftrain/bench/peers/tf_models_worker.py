@@ -56,7 +56,7 @@ def make_model():
     def activation(x: Any):
         return tf.nn.gelu(x, approximate=True)
 
-    layers_, width, heads, inner = task.SIZES["bert"].values()
+    layers_, width, heads, inner = task.SIZES[task.BERT].values()
     encoder = networks.BertEncoderV2(
         vocab_size=task.VOCAB,
         hidden_size=width,

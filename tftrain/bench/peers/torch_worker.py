@@ -51,7 +51,7 @@ def make_model(family: str):
     import transformers
 
     sizes = task.SIZES[family]
-    if family == "modernbert":
+    if family == task.MODERNBERT:
         settings = {"vocab_size": task.VOCAB, "sparse_prediction": True, "attn_implementation": "sdpa"}
         ids = dict.fromkeys((f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")), 0)
         return transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings, **sizes, **ids))
@@ -60,14 +60,14 @@ def make_model(family: str):
     return transformers.BertForPreTraining(config)
 
 
-def model_inputs(batch: task.Batch, longest: bool, family: str = "bert") -> task.Batch:
+def model_inputs(batch: task.Batch, longest: bool, family: str = task.BERT) -> task.Batch:
     """Returns a batch in the standard format as the model's arguments, int64; as short as possible if `longest`."""
     labels = np.full(batch["input_ids"].shape, IGNORED)
     rows, slots = np.nonzero(batch["masked_lm_weights"])
     labels[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
     end = batch["input_mask"].sum(axis=1).max() if longest else labels.shape[1]
     of_tokens = {"input_ids": batch["input_ids"], "attention_mask": batch["input_mask"], "labels": labels}
-    pairs = {"token_type_ids": batch["segment_ids"]} if family == "bert" else {}
+    pairs = {"token_type_ids": batch["segment_ids"]} if family == task.BERT else {}
     inputs = {name: value[:, :end].astype(np.int64) for name, value in (of_tokens | pairs).items()}
     return inputs | ({"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)} if pairs else {})
 

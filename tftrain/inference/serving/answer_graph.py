@@ -103,7 +103,7 @@ class AnswerGraph:
         fits &= begins[:, :, tf.newaxis] <= ends[:, tf.newaxis]
         fits &= last[:, tf.newaxis] - first[:, :, tf.newaxis] < self._settings.max_answer_length
         scores = tf.where(fits, begin_scores[:, :, tf.newaxis] + end_scores[:, tf.newaxis], -float("inf"))
-        # Of equal scores the first counts: window by window, then the better beginning, then the better end.
+        # The first of equal scores counts: window by window, then the better beginning, then the better end.
         scores = tf.reshape(scores, [-1, count * count])
         choice = tf.argmax(scores, axis=1, output_type=tf.int32)
         highest = tf.gather(scores, choice, batch_dims=1)

@@ -13,7 +13,7 @@ from tftrain.inference.serving import signatures as table
 from tftrain.inference.trained_model import Sample, TextEncoder, TrainedModel, padded
 from tftrain.prepare import builtin_corpus
 
-_FILES = 100  # of this package, with more text than a comparison takes
+_FILES = 100  # files of this package: more text than a comparison takes
 Function = Callable[..., Mapping[str, np.ndarray]]
 
 # Differences are larger in long sequences; speed is measured on short ones, which take less time.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.architecture.describe import describe
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.trained_model import TrainedModel
 
@@ -33,19 +34,19 @@ class ServedModel(NamedTuple):
     model: TrainedModel  # with weights in the variant to export
     text: TextGraph | None  # turns strings into ids; None if there are no ops for the tokenizer
     top_k: int  # candidates of a masked token
-    null_score_threshold: float | None = None  # of answers; None: every question has an answer
+    null_score_threshold: float | None = None  # None: every question has an answer
     input_names: str = "tftrain"  # whose names and types functions of token ids have, or "transformers"
 
     @property
     def ids(self) -> tuple[tf.TensorSpec, ...]:
         """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
         config = self.model.config
-        return IDS[: 1 if config.is_decoder else 3 if config.family.token_types else 2]
+        return IDS[: 1 if config.is_causal else 3 if config.family.token_types else 2]
 
     @property
     def has_pooler(self) -> bool:
         """Whether there is a pooled first token."""
-        return self.model.config.has_pooler and "pooler" not in self.model.missing
+        return describe(self.model.config).head("pooler") is not None and "pooler" not in self.model.missing
 
     @property
     def has_masked_lm(self) -> bool:

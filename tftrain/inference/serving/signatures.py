@@ -241,6 +241,6 @@ OF_ENCODERS: dict[str, Builder] = {
 
 def signatures(source: ServedModel) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
-    builders = OF_DECODERS if source.model.config.is_decoder else OF_ENCODERS
+    builders = OF_DECODERS if source.model.config.is_causal else OF_ENCODERS
     built = {name: build(source) for name, build in builders.items()}
     return {name: signature for name, signature in built.items() if signature is not None}

@@ -15,6 +15,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from tftrain.families.bert import NORMALIZATION
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
 from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
 from tftrain.tokenizer.normalization import LONGEST_WORD, BertNormalizer
@@ -39,7 +40,7 @@ def has_ops(tokenizer: Tokenizer | None) -> bool:
 
 def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
     """Whether some of these ops are those of tensorflow-text."""
-    return tokenizer.vocabulary.tokenizer_type != "wordpiece" or tokenizer.normalization != "bert"
+    return tokenizer.vocabulary.tokenizer_type != "wordpiece" or tokenizer.normalization != NORMALIZATION
 
 
 class TextGraph(tf.Module):
@@ -53,7 +54,7 @@ class TextGraph(tf.Module):
         super().__init__()
         tokenizer = model.tokenizer
         self._vocabulary = tokenizer.vocabulary
-        self._ids = self._prompts if model.config.is_decoder else self._sentences
+        self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
@@ -90,7 +91,7 @@ class TextGraph(tf.Module):
             kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
         pieces = [tf.fill([parts[0].nrows(), 1], self._vocabulary.id("[CLS]"))]
         for part, length in zip(parts, kept, strict=True):
-            # Of an axis without elements there is nothing to cut.
+            # An axis without elements has nothing to cut.
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
             pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
         ids = tf.concat(pieces, axis=1)

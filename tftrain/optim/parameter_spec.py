@@ -1,0 +1,56 @@
+"""All that an optimizer and a checkpoint need to know of a model: one description a variable."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.architecture.parts import Variable
+from tftrain.architecture.shard import VariableShard
+from tftrain.config import param_groups
+from tftrain.config.param_groups import ParamGroup
+from tftrain.model.parameters import Parameter
+
+
+class ParameterSpec(NamedTuple):
+    """A variable of a model.
+
+    Attributes:
+        name: its global name, such as `layer_00/attention/query/kernel`.
+        variable: this rank's shard, of any floating dtype; None if another pipeline stage has it.
+        shard: what the variable is of the whole.
+        initial: returns the fp32 value that a master weight starts from; None: the variable's value.
+        decays: whether it has weight decay and layer adaptation.
+        group: its group; None: it is in none.
+        is_matrix: whether Muon orthogonalizes it.
+        is_summed: whether every tensor parallel rank holds it whole, and its gradient must be summed over them.
+    """
+
+    name: str
+    variable: tf.Variable | None
+    shard: VariableShard | None
+    initial: Callable[[], tf.Tensor] | None = None
+    decays: bool = True
+    group: ParamGroup | None = None
+    is_matrix: bool = False
+    is_summed: bool = False
+
+
+def specs(
+    described: Iterable[Variable], made: Mapping[str, Parameter], groups: str | None = None
+) -> Iterator[ParameterSpec]:
+    """Yields the specs of a whole model, of which this rank has `made` some; `groups` is --param_groups."""
+    described = list(described)
+    by_name = param_groups.of_names(groups, (each.name for each in described))
+    for each in described:
+        own = made.get(each.name, Parameter(None, None, False, None))
+        yield ParameterSpec(
+            name=each.name,
+            variable=own.variable,
+            shard=own.shard,
+            initial=own.initial,
+            decays=each.decays,
+            group=by_name.get(each.name),
+            is_matrix=each.is_hidden_matrix,
+            is_summed=own.is_summed,
+        )

@@ -1,0 +1,125 @@
+"""The phases of a run while it trains (`--phases`): step, batches and held-out split of the phase that runs."""
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tftrain.data import pipeline
+from tftrain.data.opened import OpenedData
+from tftrain.inputs.labelled import Labelled
+from tftrain.observe.reporter import Reporter
+from tftrain.state.run_state import Run, StepInfo
+from tftrain.state.spikes import SpikeStatistics
+from tftrain.tasks import Batch
+from tftrain.tasks.task import Contents
+from tftrain.train import held_out, introduction, rank_checks
+from tftrain.train.observers import Decision, Observer, TakenStep
+from tftrain.train.stage_clock import StageClock
+from tftrain.train.step import Requests, TrainStep
+
+logger = logging.getLogger(__name__)
+
+
+class Phases:
+    """The phase that runs, and the data of all phases, which is opened before the first step.
+
+    Attributes:
+        source, held_out: training split and held-out split of the phase that runs; None if it has no held-out split.
+    """
+
+    def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
+        """Takes the data of each phase."""
+        self._number, self._run, seed = -1, run, run.whole.run.seed
+        self._sources = [run.task.open_source(each, "train", seed) for each in data]
+        for mixture in (source.mixture for source in self._sources if source.mixture):
+            mixture.number(run.task.source_names)
+        self._held_out = [held_out.of_run(run, each, number) for number, each in enumerate(data)]
+        self._step: TrainStep | None = None  # made when the phase takes its first step
+
+    def begin(self) -> bool:
+        """Gives the run the phase in which its next update is; returns whether it is another one than before.
+
+        The losses of the phase before say nothing about those that follow.
+        """
+        run, before, consumed = self._run, self._number, int(self._run.progress.consumed_samples)
+        self._number, updates = run.timeline.at(consumed)
+        if consumed == run.timeline.begins[self._number]:
+            run.spikes.statistics = SpikeStatistics()
+        self.source, self.held_out = self._sources[self._number], self._held_out[self._number]
+        run.begin_phase(self._number)
+        done, max_steps = int(run.progress.step), run.config.run.max_steps
+        steps = min(updates, max_steps - done)
+        self._last, self._batches = done + steps, self._share_of_batches(consumed, steps)
+        if self._number != before:
+            self._step = None
+            gc.collect()  # The graphs of the phase before refer to themselves.
+        return self._number != before
+
+    def _share_of_batches(self, consumed: int, steps: int) -> Iterator[Batch]:
+        run, config = self._run, self._run.config
+        seed, ramp, share = config.run.seed, config.batch.ramp, run.mesh.data.share
+        return pipeline.ramped_batches(self.source, config.data, seed, consumed, ramp, share, steps, run.left_out)
+
+    def next_batch(self) -> Batch:
+        """Returns this rank's share of the next global batch of the phase."""
+        return next(self._batches)
+
+    def size(self, batch: Batch) -> tuple[int, int]:
+        """Returns the samples of a global batch, given this rank's share, and the tokens of each with its padding."""
+        return self._run.task.batch_size(batch) * self._run.mesh.data.size, batch["input_ids"].shape[1]
+
+    def contents(self, batch: Batch) -> Contents:
+        """Returns what a batch of this rank contains."""
+        return self._run.task.contents(batch)
+
+    def check(self, batch: Batch, requests: Requests) -> None:
+        """Makes the step if the phase has none yet; compares its collectives on all ranks, see `before_first_step`."""
+        if self._step is None:
+            self._step = TrainStep(self._run)
+            rank_checks.before_first_step(self._step, batch, requests, self._run.mesh)
+
+    def step(self, batch: Batch, requests: Requests) -> StepInfo:
+        """Does one update with this rank's share of a global batch; `check` was called with the first one."""
+        return self._step(batch, requests)
+
+    @property
+    def clock(self) -> StageClock | None:
+        """The times of this pipeline stage in the last step, with --trace_pipeline."""
+        return self._step.clock
+
+    def ends_with(self, step: int) -> bool:
+        """Returns whether the phase, or the run, has no update after this one."""
+        return step >= self._last
+
+    def log_end(self) -> None:
+        """Says what the samples of the phase were, if they are those of a mixture."""
+        consumed, begin = int(self._run.progress.consumed_samples), self._run.timeline.begins[self._number]
+        if self.source.mixture:
+            logger.info(f"mixture: {self.source.mixture.words(consumed, begin, self._run.left_out)}")
+
+    def describe(self) -> str:
+        """Returns a line on the phase that runs."""
+        return introduction.describe_phase(self._run, self._number)
+
+
+@dataclass
+class ChangePhase(Observer):
+    """Begins the next phase after the last update of one; after a rollback, the phase that the run has gone back to."""
+
+    phases: Phases
+    reporter: Reporter
+
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+        """Changes the phase, unless the run goes back."""
+        if not decision.has_spike and (decision.is_last or step.ends_phase):
+            self.phases.log_end()
+            if not decision.is_last:
+                self.go_back(step.number)
+        return Decision()
+
+    def go_back(self, step: int) -> None:
+        """Begins the phase of the update after a step."""
+        if self.phases.begin():
+            logger.info(self.phases.describe())
+            self.reporter.begin_phase(step)
