@@ -19,7 +19,7 @@ from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_changes, of_division
-from tftrain.plan.config import PlanConfig, of_phases, run_problems, search_request, workload
+from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.search import Constraints, SearchSpace, layouts, least_memory, search
 from tftrain.plan.system import Constants, systems
@@ -132,7 +132,7 @@ def print_plan(config: PlanConfig) -> int:
     suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software)
     if whole.data.phases:
         suggestions = [lever._replace(config=of_changes(lever.changes, whole)) for lever in suggestions]
-        suggestions = [lever for lever in suggestions if not run_problems(lever.config.train, plan.work.ranks)]
+        suggestions = [lever for lever in suggestions if not lever.config.run_problems(plan.work.ranks)]
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:

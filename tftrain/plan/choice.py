@@ -11,7 +11,7 @@ from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import LAYOUT, changes_of, layout_of, of_division, text
-from tftrain.plan.config import PlanConfig, run_problems, search_request
+from tftrain.plan.config import PlanConfig, search_request
 from tftrain.plan.search import SCHEDULES, SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -61,7 +61,7 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     smallest = least_memory(space, constants, accepts)
     if smallest is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
-        raise ConfigError(run_problems(config.train, ranks) or [Problem("layout", "auto", expected)])
+        raise ConfigError(config.run_problems(ranks) or [Problem("layout", "auto", expected)])
     needed, least = smallest
     instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"

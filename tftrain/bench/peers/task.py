@@ -21,7 +21,6 @@ DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
 # The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.
 TURN_STEPS = 3
-PRODUCTS = "products"  # what a worker is asked for, if it can tell the time of its matrix products alone
 
 Batch = dict[str, np.ndarray]
 
@@ -39,7 +38,7 @@ class PeerTask(NamedTuple):
 SYNTHETIC, TEXT = "synthetic_128", "text_512"
 MODERN, MODERN_LONG = "modernbert_1024", "modernbert_8192"
 MODERN_TEXT, MODERN_LONG_TEXT = "modernbert_text_1024", "modernbert_text_8192"
-# Micro-batches of 4096 tokens, as memory usually allows: the update is a smaller share of their step.
+# Micro-batches of 4096 tokens, as memory usually allows, for table `profile`: the update is a smaller share of a step.
 LARGE, LARGE_LONG = "large_128", "large_512"
 TASKS = {
     SYNTHETIC: PeerTask(8, 128, 20),
