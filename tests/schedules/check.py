@@ -8,12 +8,13 @@ from collections import Counter
 
 from tftrain.schedules.activations import peak
 from tftrain.schedules.simulation import steps
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.schedules.table import Action, Schedule, input_of, output_of
+from tftrain.schedules.table import ActionKind as Kind
 
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
 
 
-def check(table: Table) -> None:
+def check(table: Schedule) -> None:
     """Raises an AssertionError, or a ScheduleError, for the first rule that a table breaks."""
     count = len(table.stages)
     for stage, actions in enumerate(table.stages):
@@ -30,7 +31,7 @@ def check(table: Table) -> None:
     steps(table)
 
 
-def _check_stage(table: Table, stage: int) -> None:
+def _check_stage(table: Schedule, stage: int) -> None:
     """Checks that a stage computes and transfers everything once, and each after what it needs."""
     actions, sizes = table.stages[stage], (stage, len(table.stages), table.chunks)
     ticks, expected, pairs = {action: tick for tick, action in enumerate(actions)}, [], []

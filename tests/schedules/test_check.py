@@ -8,7 +8,8 @@ from tests.schedules.check import check
 from tests.schedules.sizes import sizes
 from tftrain.schedules import orders
 from tftrain.schedules.simulation import ScheduleError, steps
-from tftrain.schedules.table import TRANSFERS, Action, Kind
+from tftrain.schedules.table import TRANSFERS, Action
+from tftrain.schedules.table import ActionKind as Kind
 
 
 def refused(table, stage, actions, match="."):

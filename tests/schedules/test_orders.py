@@ -10,7 +10,8 @@ from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import PIPELINE_SCHEDULES
 from tftrain.schedules import activations, orders
 from tftrain.schedules.simulation import bubble_share, even_durations, simulate, step_time
-from tftrain.schedules.table import TRANSFERS, Kind
+from tftrain.schedules.table import TRANSFERS
+from tftrain.schedules.table import ActionKind as Kind
 
 BOX = set(Kind) - set(TRANSFERS)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import schedule_problems
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 
-F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
+F, B, BI, BW = ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS, ActionKind.BACKWARD_WEIGHTS
 
 
-def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
+def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Returns the table of a schedule, the same on all ranks.
 
     A single stage accumulates the gradients of one micro-batch after the other.
@@ -24,13 +24,13 @@ def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Ta
     if problems := schedule_problems(schedule, stages, micro_batches, chunks):
         raise ConfigError(problems)
     orders = tuple(tuple(order(schedule, stage, stages, micro_batches, chunks)) for stage in range(stages))
-    return _with_transfers(Table(schedule, micro_batches, chunks, orders))
+    return _with_transfers(Schedule(schedule, micro_batches, chunks, orders))
 
 
-def forward_only(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
+def forward_only(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Returns the table of an evaluation, for any number of micro-batches: as many as stages at a time, by chunks."""
     forwards = tuple(Action(F, i, chunk) for i, chunk in _by_groups(stages, micro_batches, chunks))
-    return _with_transfers(Table(schedule, micro_batches, chunks, (forwards,) * stages, forward_only=True))
+    return _with_transfers(Schedule(schedule, micro_batches, chunks, (forwards,) * stages, forward_only=True))
 
 
 def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
@@ -114,7 +114,7 @@ def _alternating(forwards: list[Action], backwards: list[Action], warm: int) -> 
     return forwards[:warm] + [action for pair in pairs for action in pair] + backwards[steady:]
 
 
-def _with_transfers(table: Table) -> Table:
+def _with_transfers(table: Schedule) -> Schedule:
     """Adds sends and receives to a table of computations.
 
     A send comes right after the computation that makes the tensor. A receive comes before the computation that precedes
