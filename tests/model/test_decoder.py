@@ -89,12 +89,16 @@ ROUNDING = {("float32", "compute"): 1e-5, ("bfloat16", "compute"): 0.1, ("bfloat
 @pytest.mark.parametrize(  # Every two values of two arguments.
     ("bias", "dtype", "ln_dtype", "jit_compile"),
     [
-        ("none", "float32", "compute", False),
-        pytest.param("all", "float32", "compute", True, marks=pytest.mark.nightly),
-        pytest.param("none", "bfloat16", "compute", True, marks=pytest.mark.nightly),
-        pytest.param("all", "bfloat16", "compute", False, marks=pytest.mark.nightly),
-        pytest.param("none", "bfloat16", "fp32", True, marks=pytest.mark.nightly),
-        ("all", "bfloat16", "fp32", True),
+        *(("none", "float32", "compute", False), ("all", "bfloat16", "fp32", True)),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (
+                ("all", "float32", "compute", True),
+                ("none", "bfloat16", "compute", True),
+                ("all", "bfloat16", "compute", False),
+                ("none", "bfloat16", "fp32", True),
+            )
+        ),
     ],
 )
 def test_fused_norms_and_swiglu_give_the_plain_loss_and_gradients_of_llama_tiny(bias, dtype, ln_dtype, jit_compile):

@@ -55,6 +55,10 @@ class SimulatedRanks:
         self.received[rank].append(received.size)
         return tf.constant(received)
 
+    def all_gather(self, tensor):
+        """Concatenates the rows of the ranks."""
+        return tf.concat([given for (given,) in self._all(tensor)], axis=0)
+
     def all_reduce(self, tensor, operation):
         """Returns the sum or the maximum."""
         every, combine = self._all(tensor), {"sum": np.add, "max": np.maximum}[operation]
