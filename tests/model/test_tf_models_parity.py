@@ -1,6 +1,5 @@
 """Outputs, loss and every gradient equal those of tf-models' BertPretrainerV2, an independent implementation."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -8,35 +7,38 @@ import pytest
 import tensorflow as tf
 
 from tests.kit.tf_models import bert_pretrainer, features, tf_models
-from tests.model.samples import PLAIN, assert_close, loss_and_gradients, outputs, small_batch
+from tests.model.samples import assert_close, loss_and_gradients, outputs, small_batch, small_config, small_model
 from tftrain.config.convert import Place
-from tftrain.formats.registry import open_weights
-from tftrain.model.bert import BertPretrainer
+from tftrain.formats.registry import open_weights, write_weights
+from tftrain.formats.weights import Weights
 
 pytestmark = pytest.mark.slow
 
-CONFIG = {"vocab_size": 59, "num_hidden_layers": 3, "hidden_size": 21, "num_attention_heads": 3}
-CONFIG |= {"intermediate_size": 35, "max_position_embeddings": 31, "type_vocab_size": 2, "hidden_act": "gelu"}
 
+class OwnWeights(Weights):
+    """The variables of a model of ours, for files of other libraries."""
 
-def weights_of(model, folder):
-    """Returns the variables of tf-models' model under our names, by way of a checkpoint."""
-    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
-    tf.train.Checkpoint(model=model).write(str(folder / "bert_model.ckpt"))
-    return open_weights(Place("tf_models", str(folder)))
+    path = "the model"
+
+    def __init__(self, model, config):
+        self.model, self._variables = config, model.named_variables()
+        self.shapes = {name: tuple(variable.shape) for name, variable in self._variables.items()}
+
+    def read(self, name):
+        return self._variables[name].numpy()
 
 
 @pytest.mark.parametrize("form", ["tanh", "erf"])
 def test_outputs_loss_and_every_gradient_equal_tf_models(form, tmp_path):
-    theirs, random = bert_pretrainer(CONFIG, lambda x: tf.nn.gelu(x, form == "tanh")), np.random.default_rng(1)
-    batch = small_batch()
+    """Weights go to the library, and its gradients come back, by way of its checkpoints."""
+    model, batch, place = small_model(small_config(gelu_form=form)), small_batch(), Place("tf_models", str(tmp_path))
+    write_weights(place, OwnWeights(model, small_config()))  # The files do not say which form of GeLU.
+    theirs = bert_pretrainer(
+        json.loads((tmp_path / "bert_config.json").read_text()), lambda x: tf.nn.gelu(x, form == "tanh")
+    )
     theirs(features(batch))  # makes the variables
-    for variable in theirs.trainable_variables:
-        variable.assign(random.normal(float("gamma" in variable.name), 0.2, variable.shape))
-    weights = weights_of(theirs, tmp_path)
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = dataclasses.replace(weights.model, gelu_form=form, **dropout, **PLAIN)
-    model = BertPretrainer(config, "float32", 1, initial=weights.shard)
+    checkpoint = tf.train.Checkpoint(model=theirs)
+    checkpoint.read(str(tmp_path / "bert_model.ckpt")).assert_existing_objects_matched()
 
     entropy = tf_models("official.nlp.modeling.losses").weighted_sparse_categorical_crossentropy_loss
     with tf.GradientTape() as tape:
@@ -55,7 +57,8 @@ def test_outputs_loss_and_every_gradient_equal_tf_models(form, tmp_path):
 
     for variable, gradient in zip(theirs.trainable_variables, gradients, strict=True):
         variable.assign(tf.convert_to_tensor(gradient))
-    expected = weights_of(theirs, tmp_path)
+    checkpoint.write(str(tmp_path / "bert_model.ckpt"))
+    expected = open_weights(place)
     assert actual.keys() == set(expected.shapes)
     for name, gradient in actual.items():
         if name.endswith("key/bias"):  # it cancels in the softmax: both gradients are rounding errors of 0
