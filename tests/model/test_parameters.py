@@ -1,22 +1,16 @@
-"""Names, numbers and initial values of the variables."""
+"""Names and order of the variables. Shapes: `tests/architecture`; values: `tests/optim/test_initial_masters.py`."""
 
-import dataclasses
-import glob
-import os
-
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import PLAIN, small_config
+from tests.kit.ranks import ROOT
+from tests.model.samples import small_config
 from tftrain.architecture import parts
-from tftrain.architecture.describe import describe
 from tftrain.cli.flags import parse
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.parameters import Parameters, truncated_normal
+from tftrain.model.parameters import Parameters
 
-CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "configs")
 SIZES = {
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -28,24 +22,13 @@ SIZES = {
     "xxlarge_36": (36, 3072),
     "xxlarge_48": (48, 3072),
 }
+LARGE = {path.stem for path in ROOT.glob("configs/*large*.flags") if "modernbert" not in path.stem}
 
 
-def load(name: str) -> ModelConfig:
-    config = parse(ModelConfig, ["test", f"--flagfile={os.path.join(CONFIGS, name)}.flags"])
-    return dataclasses.replace(config, **PLAIN)
-
-
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", sorted(LARGE | SIZES.keys()))
 def test_flagfile_holds_the_size_of_its_name(name):
-    config = load(name)
-    assert (config.num_hidden_layers, config.hidden_size) == SIZES[name]
-    assert config.head_size == 64
-
-
-def test_every_size_has_its_flagfile_tested():
-    sized = glob.glob(os.path.join(CONFIGS, "*large*.flags"))
-    sized = [path for path in sized if "modernbert" not in path]  # those of tests/test_configs.py
-    assert {os.path.basename(path)[: -len(".flags")] for path in sized} <= set(SIZES)
+    config = parse(ModelConfig, ["test", f"--flagfile={ROOT / 'configs' / name}.flags"])
+    assert (config.num_hidden_layers, config.hidden_size, config.head_size) == (*SIZES[name], 64)
 
 
 def test_names_are_in_a_fixed_order_from_input_to_output():
@@ -62,54 +45,21 @@ def test_names_are_in_a_fixed_order_from_input_to_output():
         *("masked_lm/norm/gamma", "masked_lm/norm/beta", "masked_lm/bias"),
         *("pooler/kernel", "pooler/bias", "next_sentence/kernel", "next_sentence/bias"),
     ]
-    assert [each.name for each in describe(small_config(num_hidden_layers=2)).variables()] == expected
+    assert list(BertPretrainer(small_config(num_hidden_layers=2), "float32", 1).named_variables()) == expected
 
 
-def test_keras_knows_every_variable():
-    model = BertPretrainer(small_config(), "float32", 1)
+def test_keras_knows_every_variable_and_vectors_are_biases_and_norms():
+    model = BertPretrainer(small_config(activation="geglu"), "float32", 1)
     named = model.named_variables()
     assert {id(variable) for variable in model.trainable_variables} == {id(variable) for variable in named.values()}
-    assert all(variable.name == f"{name}:0" for name, variable in named.items())
+    for name, variable in named.items():
+        assert variable.name == f"{name}:0"
+        assert (variable.shape.rank == 1) == name.endswith(("bias", "beta", "gamma")), name
 
 
-def test_vectors_are_biases_and_norms_and_all_else_is_a_matrix():
-    for each in describe(small_config(activation="geglu")).variables():
-        assert (len(each.shape) == 1) == each.name.endswith(("bias", "beta", "gamma")), each.name
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-def test_initial_weights_are_the_same_in_every_dtype(dtype):
-    wide = BertPretrainer(small_config(), "float32", 1).named_variables()
-    for name, variable in BertPretrainer(small_config(), dtype, 1).named_variables().items():
-        assert variable.dtype == dtype
-        np.testing.assert_array_equal(variable, tf.cast(wide[name], dtype), err_msg=name)
-
-
-def test_initial_weights_do_not_depend_on_what_else_is_made():
-    deep = BertPretrainer(small_config(num_hidden_layers=3), "float32", 1).named_variables()
-    shallow = BertPretrainer(small_config(num_hidden_layers=1), "float32", 1).named_variables()
-    for name, variable in shallow.items():
-        np.testing.assert_array_equal(variable, deep[name], err_msg=name)
-
-
-def test_initial_weights_differ_between_seeds_and_names():
-    draws = [truncated_normal(name, [50], 0.02, seed) for name, seed in (("a", 1), ("b", 1), ("a", 2))]
-    assert len({float(draw[0]) for draw in draws}) == 3
-
-
-def test_initial_weights_are_a_normal_cut_off_at_two_deviations():
-    drawn = truncated_normal("a", [100_000], 0.02, 1).numpy()
-    assert np.abs(drawn).max() <= 0.04
-    assert abs(drawn.mean()) < 5 * 0.02 / np.sqrt(drawn.size)
-    assert drawn.std() == pytest.approx(0.8796 * 0.02, rel=0.01)  # the deviation of such a normal
-
-
-def test_biases_start_at_zero_and_scales_at_one():
-    for name, variable in BertPretrainer(small_config(), "float32", 1).named_variables().items():
-        if name.endswith(("bias", "beta")):
-            assert not variable.numpy().any()
-        if name.endswith("gamma"):
-            assert (variable.numpy() == 1).all()
+def test_initial_weights_of_float64_are_those_of_float32():
+    wide, narrow = (BertPretrainer(small_config(), dtype, 1).named_variables() for dtype in ("float64", "float32"))
+    assert all(bool(tf.reduce_all(wide[name] == tf.cast(narrow[name], "float64"))) for name in narrow)
 
 
 def test_a_name_cannot_be_given_twice():
