@@ -1,6 +1,5 @@
 """The batch ramp against a simulation update by update, lengths of batches, and what is refused."""
 
-import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from tftrain.config import length_choice, ramp
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.phases import timeline
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import TrainConfig
 
@@ -47,7 +45,7 @@ def test_stages_are_those_of_the_simulation_from_any_sample_on(ramp, consumed):
 @given(ramps(), st.integers(0, STEPS), st.integers(0, 250))
 def test_samples_after_are_those_of_the_simulation(ramp, steps, consumed):
     batch = BatchConfig(global_batch_size=ramp.full, batch_rampup=f"{ramp.start}:{ramp.increment}:{ramp.samples}")
-    found = timeline(dataclasses.replace(TrainConfig(), batch=batch)).samples_after(steps, consumed)
+    found = TrainConfig(batch=batch).timeline.samples_after(steps, consumed)
     assert found == simulated(ramp, consumed, steps)[1]
 
 

@@ -15,10 +15,10 @@ import tensorflow as tf
 from tests.kit import corpora
 from tests.kit.data_sets import open_source, opened_data
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import predictions
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.data.manifest import read_manifest, write_manifest
+from tftrain.data.sizes import predictions
 from tftrain.files.errors import DataError
 from tftrain.inputs.inputs import Inputs
 

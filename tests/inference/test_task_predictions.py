@@ -8,6 +8,7 @@ import pytest
 
 from tests.finetune import files
 from tests.formats.models import DATA
+from tests.kit import runs
 from tests.tasks.test_fine_tuning import OUTPUT_SHAPES, configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
@@ -21,8 +22,7 @@ from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
-from tftrain.train import loop
+from tftrain.tasks import make_task, sources
 
 __all__ = ["data"]
 
@@ -67,10 +67,10 @@ def texts_of(expected, contexts):
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
-    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     count = len(source.examples)
     batch = next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
-    expected = list(task.scorer(source).predictions(task.compute(batch)["outputs"].numpy()))
+    expected = list(sources.scorer_of(task, source).predictions(task.compute(batch)["outputs"].numpy()))
     model = trained_model.with_weights(TrainedWeights(config, task))
     reader = reader_of(model, model.max_seq_length, None, 5)
     contexts = {each[0].id: each[0].context for each in source.examples} if name == "question_answering" else {}
@@ -92,7 +92,7 @@ def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_pa
         *("--num_hidden_layers=1", "--hidden_size=16", "--num_attention_heads=2", "--initializer_range=0.3"),
         *("--global_batch_size=4", "--max_steps=2", "--eval_every=2", f"--output_dir={tmp_path / 'run'}"),
     )
-    assert loop.train(configured(flags), Mesh()) == 0
+    assert runs.train(configured(flags)) == 0
     capsys.readouterr()
     expected = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
     lines = "".join("\t".join(each["texts"]) + "\n" for each in expected)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.finetune.files import write_completions
 from tests.formats.models import DATA
-from tests.kit import programs
+from tests.kit import programs, runs
 from tests.kit.programs import done
 from tftrain import run
 from tftrain.cli import flags
@@ -22,7 +22,7 @@ from tftrain.finetune import completions, scorers
 from tftrain.inference import candidates, trained_model
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
+from tftrain.tasks import make_task, sources
 from tftrain.tokenizer import tokenizer_files
 
 LLAMA = DATA / "hf_llama"
@@ -49,10 +49,10 @@ def task(files):
     """The task in fp64, and the batch of all its held-out rows, of which one only fills it."""
     completed, problems = run.read(["tftrain.run", *arguments(files, "--output_dir=unused")])
     assert problems == []
-    config = run.with_sizes(completed.config.resolve(1))
+    config = runs.with_sizes(completed.config.resolve(1))
     made = make_task(config, Mesh())
     made.model = trained_model.load(ModelSource(init_checkpoint=f"hf:{LLAMA}"), dtype="float64").network
-    source = made.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(made, Inputs.open(config).data[0], "eval", 1)
     rows = source.num_examples
     return made, source, next(iter(pipeline.eval_batches(source, config.data, rows + 1, 0, rows + 1)))
 
@@ -77,11 +77,11 @@ def test_sums_are_those_of_every_completion_by_itself(task, files):
     assert found["weight"] == sum(len(entropy) for entropy, _ in each)
     np.testing.assert_allclose(found["loss_sum"], sum(entropy.sum() for entropy, _ in each), rtol=1e-12)
     assert found["correct"] == sum(correct.sum() for _, correct in each)
-    scores = made.scorer(source).scores(found["outputs"])
+    scores = sources.scorer_of(made, source).scores(found["outputs"])
     mean = np.concatenate([entropy for entropy, _ in each]).mean()
     np.testing.assert_allclose(scores["negative_perplexity"], -np.exp(mean), rtol=1e-5)
     assert scores["exact_match"] == np.mean([correct.all() for _, correct in each])
-    predictions = list(made.scorer(source).predictions(found["outputs"]))
+    predictions = list(sources.scorer_of(made, source).predictions(found["outputs"]))
     assert [each["prompt"] for each in predictions] == [example.parts[0][0] for example in examples]
     np.testing.assert_allclose([row["perplexity"] for row in predictions], [np.exp(e.mean()) for e, _ in each], 1e-5)
 

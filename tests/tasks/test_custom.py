@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.finetune import files
 from tests.formats.models import DATA
-from tests.kit import programs
+from tests.kit import programs, runs
 from tests.kit.ranks import ROOT, run_ranks
 from tests.kit.runs import checked, read_rows
 from tftrain import run
@@ -21,8 +21,7 @@ from tftrain.host.user_code import UserCodeError
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
-from tftrain.train import evaluate, loop
+from tftrain.tasks import make_task, sources
 
 LENGTH = 12
 SMALL = (
@@ -167,7 +166,7 @@ def configured(name, output_dir, *more):
 
 def train(name, output_dir, *more):
     """Trains on one rank, and returns the rows of metrics.jsonl."""
-    assert loop.train(configured(name, output_dir, *more), Mesh()) == 0
+    assert runs.train(configured(name, output_dir, *more)) == 0
     return read_rows(output_dir)
 
 
@@ -176,7 +175,7 @@ def values(rows, name):
 
 
 def batch_of(task, config, count, split="eval"):
-    source = task.open_source(Inputs.open(config).data[0], split, 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], split, 1)
     return source, next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 
@@ -200,7 +199,7 @@ def test_the_guides_task_learns_and_is_scored(alone, at, caplog):
     right = np.mean(np.argmax(predictions, axis=1) == answers)
     assert right == pytest.approx(max(values(found, "eval_accuracy")))
     with caplog.at_level("INFO"):
-        evaluate.evaluate(configured("choices:Choices", alone, "--mode=evaluate", "--resume=best"), Mesh())
+        runs.evaluate(configured("choices:Choices", alone, "--mode=evaluate", "--resume=best"))
     assert f"accuracy                {right:.4f}" in caplog.text
     assert f"choice loss             {values(found, 'eval_choice_loss')[0]:.4f}" in caplog.text
 

@@ -19,8 +19,8 @@ from tftrain.formats import run_folder
 from tftrain.inputs.inputs import Inputs
 from tftrain.observe import trackers
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
-from tftrain.train import loop, seeds
+from tftrain.tasks import make_task, sources
+from tftrain.train import seeds
 
 SMALL = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--optimizer=adamw"),
@@ -52,7 +52,7 @@ def train(args, *more):
 
 
 def batch_of(config, task, count):
-    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     return next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 
@@ -115,7 +115,7 @@ def test_each_of_two_texts_that_is_cut_counts(data, tmp_path, caplog):
     more = (f"--output_dir={tmp_path}", f"--eval_file={path}", "--max_seq_length=8")
     config = configured(data["embedding"], *more)
     with caplog.at_level("INFO"):
-        make_task(config, Mesh()).open_source(Inputs.open(config).data[0], "eval", 1)
+        sources.open_source(make_task(config, Mesh()), Inputs.open(config).data[0], "eval", 1)
     assert "eval: 2 of 2 texts are longer than --max_seq_length=8" in caplog.text
 
 
@@ -218,11 +218,11 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
     monkeypatch.setattr(trackers.Trackers, "close", lambda self, pictures, line, code: ended.append(code))
     more = ("--max_steps=40", "--eval_every=2", "--early_stopping=3", "--learning_rate=1e-9", "--warmup_steps=0")
     config = configured(data["classification"], *more, f"--output_dir={tmp_path}", "--report_to=csv")
-    assert loop.train(config, Mesh()) == 0
+    assert runs.train(config) == 0
     assert read_rows(tmp_path)[-1]["step"] == 8
     assert ended == [0]  # for a tracker, too
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    assert loop.train(config, Mesh()) == 0
+    assert runs.train(config) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
@@ -243,7 +243,7 @@ def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
 @pytest.mark.nightly
 def test_seeds_give_a_mean(data, tmp_path):
     config = configured(data["classification"], "--max_steps=2", "--seeds=2", "--seed=7", f"--output_dir={tmp_path}")
-    assert seeds.train(config, Mesh()) == 0
+    assert seeds.train(config, Inputs.open(config), Mesh()) == 0
     found = json.loads((tmp_path / "seeds.json").read_text())
     assert set(found["scores"]) == {"7", "8"}
     assert found["mean"] == pytest.approx(np.mean(list(found["scores"].values())))
