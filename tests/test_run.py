@@ -74,10 +74,7 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
     shutil.copy(whole / "metrics.jsonl", tmp_path)
     train_alone(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4")
     assert losses(tmp_path) == losses(whole)
-    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (whole, tmp_path))
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
-        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+    states.assert_same_newest(tmp_path, whole)
 
 
 def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(whole, capsys):

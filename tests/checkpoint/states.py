@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from tftrain.checkpoint import save
+from tftrain.checkpoint import folder, save
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice, coverage_error
@@ -85,3 +85,11 @@ def collected(run):
     found = stored(save.complete(attempt, {}, 1, 0, 60, lambda: False))
     shutil.rmtree(folder)
     return found
+
+
+def assert_same_newest(output_dir, expected_dir):
+    """The newest checkpoints of two runs have the same tensors, bit for bit."""
+    found, expected = (stored(folder.newest(path)) for path in (output_dir, expected_dir))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)

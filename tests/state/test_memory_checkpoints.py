@@ -345,9 +345,7 @@ def test_a_run_that_was_killed_goes_on_from_memory_bit_for_bit_and_leaves_nothin
     train_alone(*SETTINGS, args)
     assert "continuing after step 6 of " in capsys.readouterr().out
     assert losses(tmp_path / "killed") == losses(tmp_path / "alone")
-    ours, theirs = (states.stored(folder.newest(tmp_path / name)) for name in ("killed", "alone"))
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    states.assert_same_newest(tmp_path / "killed", tmp_path / "alone")
     assert list(home.iterdir()) == []
     names = {path.name for path in folder.checkpoint_folder(tmp_path / "killed").iterdir()}
     assert names == {"step_00000000", "step_00000006", "step_00000009"}

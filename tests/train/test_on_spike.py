@@ -64,10 +64,7 @@ def losses(folder):
 
 def assert_same(found, expected):
     assert losses(found) == losses(expected)
-    tensors, others = (states.stored(checkpoints.find(folder)[-1]) for folder in (found, expected))
-    assert tensors.keys() == others.keys()
-    for name, value in others.items():
-        np.testing.assert_array_equal(tensors[name], value, err_msg=name)
+    states.assert_same_newest(found, expected)
     one, two = (manifest(checkpoints.find(folder)[-1]) for folder in (found, expected))
     assert (one["progress"], one["spikes"]) == (two["progress"], two["spikes"])
 

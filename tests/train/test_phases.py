@@ -157,9 +157,7 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
     shutil.copy(phased / "metrics.jsonl", tmp_path)
     train(f"--phases={lines}", f"--output_dir={tmp_path}")
     assert losses(tmp_path) == losses(phased)
-    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (phased, tmp_path))
-    for name, tensor in expected.items():
-        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+    states.assert_same_newest(tmp_path, phased)
 
 
 def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
