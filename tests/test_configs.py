@@ -7,7 +7,6 @@ import pytest
 from tests.kit.ranks import ROOT
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
-from tftrain.config import phases
 from tftrain.config.fields import field_problems, sections
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
@@ -50,5 +49,5 @@ def test_phases_are_as_long_as_published(name):
     text = f"--phases={ROOT / 'configs' / name}.phases"
     sizes = f"--flagfile={ROOT / 'configs' / ('base' if name == 'bert' else 'modernbert_base')}.flags"
     config = flags.parse(TrainConfig, ["program", sizes, text, "--output_dir=x", *args]).resolve(8)
-    found = [len(own) for own in phases.timeline(config).steps(config.run.max_steps)]
+    found = [len(own) for own in config.timeline.steps(config.run.max_steps)]
     assert found == pytest.approx(steps, rel=0.02)

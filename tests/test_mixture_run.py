@@ -1,10 +1,9 @@
 """A run on a mixture, from flags to files: it resumes on other ranks and micro-batches, with losses of each source."""
 
-import shutil
-
 import numpy as np
 import pytest
 
+from tests.checkpoint import states
 from tests.kit import corpora
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, rows
@@ -68,8 +67,7 @@ def test_each_source_is_evaluated(whole):
 )
 def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole, tmp_path, ranks, micro_batch):
     folder, _ = whole
-    shutil.copytree(checkpoints.find(folder)[0], checkpoints.checkpoint_folder(tmp_path) / "step_00000004")
-    shutil.copy(folder / "metrics.jsonl", tmp_path)
+    states.begun_from(checkpoints.find(folder)[0], tmp_path)
     run(ranks, f"--output_dir={tmp_path} --micro_batch_size={micro_batch} --max_steps=8")
     np.testing.assert_allclose(losses(tmp_path), losses(folder), rtol=1e-5)
     for number in range(2):
@@ -78,8 +76,7 @@ def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole,
 
 
 def test_a_resume_with_another_mixture_must_be_meant(whole, mix, tmp_path):
-    folder, _ = whole
-    shutil.copytree(checkpoints.find(folder)[0], checkpoints.checkpoint_folder(tmp_path) / "step_00000004")
+    states.begun_from(checkpoints.find(whole[0])[0], tmp_path)
     other = mix.replace("s0=7", "s0=6")
     refused = run(1, f"--output_dir={tmp_path} --mix={other} --max_steps=5", code=1)
     assert "--change_on_resume=mix" in refused

@@ -10,34 +10,29 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.kit import pictures
+from tests.kit import corpora, pictures
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL, configured, losses, rows, train_alone
 from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.data import preflight
 from tftrain.host.exit_codes import ExitCode
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import evaluate, process
 
 pytestmark = pytest.mark.slow
+EIGHT = ("--global_batch_size=8", "--max_steps=8")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Eight undisturbed steps with a checkpoint after every fourth."""
     folder = tmp_path_factory.mktemp("whole")
-    settings = (
-        f"--output_dir={folder}",
-        "--global_batch_size=8",
-        "--max_steps=8",
-        "--checkpoint_every=4",
-        "--eval_every=4",
-    )
+    every = ("--checkpoint_every=4", "--eval_every=4")
     with pictures.drawn():
-        train_alone(*settings)
+        train_alone(f"--output_dir={folder}", *EIGHT, *every)
     return folder
 
 
@@ -69,23 +64,18 @@ def test_synthetic_tokens_are_uniform(whole):
 
 
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
-    target = checkpoints.checkpoint_folder(tmp_path) / "step_00000004"
-    shutil.copytree(checkpoints.find(whole)[0], target)
-    shutil.copy(whole / "metrics.jsonl", tmp_path)
-    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4")
-    assert losses(tmp_path) == losses(whole)
-    states.assert_same_newest(tmp_path, whole)
+    states.begun_from(checkpoints.find(whole)[0], tmp_path)
+    train_alone(f"--output_dir={tmp_path}", *EIGHT, "--eval_every=4")
+    states.assert_same_end(tmp_path, whole)
 
 
 def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(whole, capsys):
-    left = [
-        checkpoints.checkpoint_folder(whole) / name
-        for name in (".trash_step_00000002", ".partial_step_00000008_00000000000a")
-    ]
+    names = (".trash_step_00000002", ".partial_step_00000008_00000000000a")
+    left = [checkpoints.checkpoint_folder(whole) / name for name in names]
     for path in left:
         path.mkdir()
     before = (whole / "metrics.jsonl").read_text()
-    train_alone(f"--output_dir={whole}", "--global_batch_size=8", "--max_steps=8")
+    train_alone(f"--output_dir={whole}", *EIGHT)
     assert "nothing to do" in capsys.readouterr().out
     assert (whole / "metrics.jsonl").read_text() == before
     assert not any(path.exists() for path in left)
@@ -96,23 +86,15 @@ def test_evaluate_prints_what_the_run_recorded(whole, capsys):
     output = capsys.readouterr().out
     assert re.search(r"^held-out examples +128 of 1024$", output, re.MULTILINE)
     _, held_out = rows(whole)
-    assert (
-        f"{held_out[-1]['eval_mlm_loss']:.4f} nats (perplexity {math.exp(held_out[-1]['eval_mlm_loss']):.2f})" in output
-    )
+    loss = held_out[-1]["eval_mlm_loss"]
+    assert f"{loss:.4f} nats (perplexity {math.exp(loss):.2f})" in output
     for field in ("eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"):
         assert f"{held_out[-1][field]:.4f}" in output
 
 
 def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    settings = (
-        f"--output_dir={tmp_path}",
-        "--global_batch_size=8",
-        "--max_steps=3",
-        "--resume=none",
-        "--eval_every=-1",
-    )
-    train_alone(*settings)
+    train_alone(f"--output_dir={tmp_path}", *EIGHT, "--max_steps=3", "--resume=none", "--eval_every=-1")
     assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
     aside = checkpoints.checkpoint_folder(tmp_path) / "set_aside_1"
     reports = {"metrics.jsonl", "log.txt", "tensorboard", "goodput.json", "report.html"}
@@ -130,13 +112,7 @@ def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_s
     others = {"metrics.jsonl": '{"step": 1, "loss": 9.0}\n', "best.json": "{}", "trackers.json": '{"wandb": "other"}'}
     for name, text in others.items():
         (tmp_path / name).write_text(text)
-    settings = (
-        "--global_batch_size=8",
-        "--max_steps=6",
-        "--precision=fp16",
-        "--eval_every=-1",
-        f"--resume={path}",
-    )
+    settings = (*EIGHT, "--max_steps=6", "--precision=fp16", "--eval_every=-1", f"--resume={path}")
     train_alone(f"--output_dir={tmp_path}", *settings)
     assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
     assert [each.name for each in checkpoints.find(tmp_path)] == ["step_00000006"]
@@ -149,12 +125,8 @@ def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
     changes = ("--seed=2", "--optimizer=adamw", "--gelu_form=erf", "--ln_impl=fused")
     with pytest.raises(CheckpointError) as caught:
         train_alone(f"--output_dir={tmp_path}", f"--resume={path}", *changes)
-    for expected in (
-        "--seed=2, saved with 1",
-        "--optimizer=adamw, saved with lamb",
-        "--gelu_form=erf, saved with tanh",
-    ):
-        assert expected in str(caught.value)
+    for words in ("--seed=2, saved with 1", "--optimizer=adamw, saved with lamb", "--gelu_form=erf, saved with tanh"):
+        assert words in str(caught.value)
     assert "ln_impl" not in str(caught.value)
 
 
@@ -165,31 +137,8 @@ def test_evaluate_without_a_checkpoint_says_so(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
     path = checkpoints.find(whole)[-1]
-    with pytest.raises(
-        CheckpointError, match=r"not a checkpoint of this configuration: --hidden_size=64, saved with 32"
-    ):
+    with pytest.raises(CheckpointError, match="configuration: --hidden_size=64, saved with 32"):
         train_alone(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}")
-
-
-@pytest.mark.parametrize(
-    "lever",
-    [
-        pytest.param(("--precision=bf16",), marks=pytest.mark.nightly),
-        ("--precision=fp16", "--grad_accum_steps=2"),
-        pytest.param(("--jit_compile=true",), marks=pytest.mark.nightly),
-        (
-            "--norm_position=pre",
-            "--activation=geglu",
-            "--nouse_bias_in_keys",
-            "--nosparse_as_dense",
-            "--optimizer=adamw",
-        ),
-    ],
-)
-def test_levers_train(tmp_path, lever):
-    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", *lever)
-    assert np.isfinite(losses(tmp_path)).all()
-    assert rows(tmp_path)[0][-1]["skipped_steps"] == 0
 
 
 @pytest.mark.nightly  # `train/test_layouts` has more layouts, `test_scale` the program.
@@ -208,47 +157,13 @@ def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):
     np.testing.assert_allclose(curves[4], curves[1], rtol=1e-4)
 
 
-@pytest.mark.nightly
-@pytest.mark.multirank
-def test_compressed_sparse_and_accumulated_gradients_train_on_two_ranks(tmp_path):
-    settings = ("--global_batch_size=8", "--grad_accum_steps=2", "--max_steps=4")
-    for name, levers in {"plain": (), "levers": ("--hvd_fp16_compression", "--nosparse_as_dense")}.items():
-        run_ranks(2, ["-m", "tftrain.run", *SMALL, f"--output_dir={tmp_path / name}", *settings, *levers])
-    # fp16 keeps 11 bits of each gradient.
-    np.testing.assert_allclose(losses(tmp_path / "levers"), losses(tmp_path / "plain"), rtol=2**-10)
-    assert rows(tmp_path / "levers")[0][-1]["loss_scale"] == 2**15
-
-
-def write_standard_records(path, examples):
-    """Writes records as the original BERT pipeline does: fixed lengths, int64 and float lists."""
-    rng = np.random.default_rng(0)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(examples):
-            integers = {
-                "input_ids": rng.integers(5, 101, 16),
-                "input_mask": np.ones(16, np.int64),
-                "segment_ids": np.repeat([0, 1], 8),
-                "masked_lm_positions": np.sort(rng.choice(np.arange(1, 15), 3, replace=False)),
-                "masked_lm_ids": rng.integers(5, 101, 3),
-                "next_sentence_labels": rng.integers(0, 2, 1),
-            }
-            features = {n: tf.train.Feature(int64_list=tf.train.Int64List(value=v)) for n, v in integers.items()}
-            features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1, 1, 0]))
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-
-
 def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_path):
     shard = tmp_path / "x.tfrecord"
-    write_standard_records(shard, 16)
+    rng = np.random.default_rng(0)
+    corpora.write_tfrecords(shard, [corpora.standard_example(rng)[0] for _ in range(16)])
     sizes = [arg for arg in SMALL if arg not in ("--synthetic_data", "--max_seq_length=16")]
-    args = [
-        "-m",
-        "tftrain.run",
-        *sizes,
-        f"--train_files={tmp_path}/*.tfrecord",
-        "--global_batch_size=8",
-        "--max_steps=2",
-    ]
+    batch = ("--global_batch_size=8", "--max_steps=2")
+    args = ["-m", "tftrain.run", *sizes, f"--train_files={tmp_path}/*.tfrecord", *batch]
     run_ranks(1, [*args, f"--output_dir={tmp_path / 'good'}"])
     assert np.isfinite(losses(tmp_path / "good")).all()
 
@@ -262,7 +177,7 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
 
 
 def test_data_that_vanishes_before_its_sizes_are_read_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "problems", lambda config: [])  # It was still there when it was checked.
+    monkeypatch.setattr(Inputs, "problems", lambda inputs: [])  # It was still there when it was checked.
     args = (f"--data_dir={tmp_path / 'gone'}", f"--output_dir={tmp_path}", "--global_batch_size=8")
     assert run.main(["tftrain.run", *args]) == ExitCode.FAILED
     (line,) = capsys.readouterr().err.splitlines()

@@ -26,7 +26,7 @@ class Context(NamedTuple):
     """The run, as a hook sees it."""
 
     config: TrainConfig  # resolved
-    rank: int  # of this process, from 0
+    rank: int  # this process, from 0
     ranks: int
     model: tf_keras.Model  # this rank's part; its variables are those that steps update
     first_step: int  # updates that were done when the run started or went on

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from tftrain import run
 from tftrain.cli import flagfile, flags
 from tftrain.cli.program import guarded
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.inputs import initial_weights
+from tftrain.inputs.inputs import Inputs
 from tftrain.launching.config import LaunchConfig, split
 from tftrain.launching.layouts import Layouts
 from tftrain.parallel.launcher import Launch
@@ -28,7 +29,7 @@ from tftrain.plan import choice, machine
 from tftrain.plan.config import PlanConfig, PlanFlags
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
-from tftrain.state import checkpoint_flags, initial_weights
+from tftrain.state import checkpoint_flags
 
 logger = logging.getLogger("tftrain.launch")
 
@@ -97,10 +98,10 @@ def start(
         completed, misread = run.read(args)
     else:  # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
         train_config, misread, named = flags.read(TrainConfig, args)
-        train_config, _ = initial_weights.with_model_of_weights(train_config, named)
+        train_config, _, _ = initial_weights.with_model_of_weights(train_config, named)
         completed = checkpoint_flags.Completed(train_config, None, {})
     train_config = completed.config
-    if problems := run_problems(train_config, [*in_files, *misread], has_rank_0, size):
+    if problems := run_problems(completed, [*in_files, *misread], has_rank_0, size):
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
@@ -127,33 +128,37 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     free = choice.freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
-    undivided = phases.change_each(
-        free, lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
+    undivided = free.change_phases(
+        lambda phase: dataclasses.replace(phase, batch=BatchConfig(), parallel=ParallelConfig())
     )
-    if problems := run.all_problems(undivided, [*in_files, *problems], Launch(size=size)):
+    inputs = Inputs.open(undivided, completed.initial)
+    if problems := run.all_problems(undivided, [*in_files, *problems], inputs, Launch(size=size)):
         raise ConfigError(completed.explain(problems))
     cluster = local_machine.cluster_of(config, places, free.run.machine_file)
     constants, own = systems()[machine.default_system(cluster, "tftrain")], PlanFlags(nodes=len(places))
     if free.data.phases:  # Each has a batch of its own.
         named |= {"global_batch_size"}
-    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (phases.longest(run.with_sizes(free)), free))
+    longest, whole = (PlanConfig(**vars(each), plan=own) for each in (inputs.with_sizes(free).longest_phase, free))
     request = choice.Request(longest, named, cluster, constants, whole if free.data.phases else None)
     kept = None
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
-        kept = of_run(phases.longest(run.with_sizes(completed.config.resolve(size))), size, cluster, constants)
+        kept = of_run(inputs.with_sizes(completed.config.resolve(size)).longest_phase, size, cluster, constants)
     return Layouts(request, kept)
 
 
-def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:
+def run_problems(
+    completed: checkpoint_flags.Completed, misread: list[Problem], has_rank_0: bool, size: int
+) -> list[Problem]:
     """Returns every reason not to start the ranks, with those of flags that could not be read.
 
     The host of rank 0 has the data and the output folder.
     """
     if has_rank_0:
-        return run.all_problems(config, misread, Launch(size=size))
+        inputs = Inputs.open(completed.config, completed.initial)
+        return run.all_problems(completed.config, misread, inputs, Launch(size=size))
     wrong = {problem.flag for problem in misread}
     # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
-    stated = [problem for problem in config.problems(size) if problem.value is not None]
+    stated = [problem for problem in completed.config.problems(size) if problem.value is not None]
     return [*misread, *(problem for problem in stated if problem.flag not in wrong)]
 
 

@@ -27,6 +27,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import determinism, log
 from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 
 # The models need the Keras 2 API, and TensorFlow chooses one when it is first used.
@@ -53,7 +54,8 @@ def train(**flags: Any) -> list[dict[str, Any]]:
     Raises:
         KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
     """
-    began, config = time.monotonic(), _run_config({**flags, "mode": "train"})
+    began = time.monotonic()
+    config, inputs = _run_config({**flags, "mode": "train"})
     with run.locked(config.run.folder, Launch()), _one_rank(config.compute) as mesh:
         from tftrain.observe.metrics import read_rows
         from tftrain.observe.watchdog import Watchdog
@@ -61,7 +63,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
 
         watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
         watchdog.ledger.restart(time.monotonic() - began)  # What the kernel did before is no part of the run.
-        if seeds.train(config, mesh, watchdog) == ExitCode.STOPPED:
+        if seeds.train(config, mesh, watchdog, inputs) == ExitCode.STOPPED:
             raise KeyboardInterrupt
         path = Path(config.run.folder) / "metrics.jsonl"
         return read_rows(path) if path.exists() else []  # Several seeds have a file each.
@@ -69,12 +71,12 @@ def train(**flags: Any) -> list[dict[str, Any]]:
 
 def evaluate(**flags: Any) -> dict[str, float]:
     """Evaluates a checkpoint, as `tftrain.run --mode=evaluate` does; returns its fields of metrics.jsonl."""
-    config = _run_config({**flags, "mode": "evaluate"})
+    config, inputs = _run_config({**flags, "mode": "evaluate"})
     with _one_rank(config.compute) as mesh:
         from tftrain.observe import rows
         from tftrain.train import evaluate as evaluation
 
-        return rows.fields(evaluation.evaluate(config, mesh))
+        return rows.fields(evaluation.evaluate(config, mesh, inputs=inputs))
 
 
 def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
@@ -85,19 +87,21 @@ def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
     config = predict_program.program(texts).checked(argv[1:])
 
     with _one_rank():
-        return [json.loads(line) for line in predict_program.predictions(config, texts)]
+        from tftrain.inference.predictions import predictions
+
+        return [json.loads(line) for line in predictions(config, texts)]
 
 
-def _run_config(flags: dict[str, Any]) -> TrainConfig:
-    """Returns the checked configuration of a run; sets the environment that it needs."""
-    config = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
+def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:
+    """Returns the checked configuration of a run, and what it reads; sets the environment that it needs."""
+    config, inputs = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
     log.configure(program="tftrain.run", level=config.log.log_level)
     is_set = determinism.XLA_FLAG in os.environ.get("XLA_FLAGS", "")
     if config.compute.deterministic and "tensorflow" in sys.modules and not is_set:
         expected = "TensorFlow is loaded and has read its settings; restart the kernel, and call this first"
         raise ConfigError([Problem("deterministic", True, expected)])
     run.prepare_process(config.compute, may_restart=False)
-    return config
+    return config, inputs
 
 
 def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[str]:

@@ -26,19 +26,19 @@ from collections.abc import Iterator
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.cli.program import guarded
-from tftrain.config import param_groups, phases
+from tftrain.config import param_groups
 from tftrain.config.compute import ComputeConfig
-from tftrain.config.fields import ConfigError, Problem, changed, flag_values
+from tftrain.config.fields import ConfigError, Problem, flag_values
 from tftrain.config.train import TrainConfig
-from tftrain.data import preflight
 from tftrain.files.run_lock import RunLock
-from tftrain.finetune import preflight as labelled
 from tftrain.host import determinism, hardware, huge_pages, log
+from tftrain.inputs import initial_weights
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment, unknown_launcher
 from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.plan import memory_limit
-from tftrain.state import checkpoint_flags, initial_weights, located, resume_compatibility
+from tftrain.state import checkpoint_flags, located, resume_compatibility
 from tftrain.supervise import elastic
 
 logger = logging.getLogger("tftrain.run")
@@ -63,7 +63,7 @@ def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
     given = completed.config
     if is_program and not problems and elastic.supervises(given.problems, os.environ):
         return elastic.supervise(given.run, given.log.log_level, given.compute, given.problems, os.environ)
-    config = checked(completed, problems, launch)
+    config, inputs = checked(completed, problems, launch)
     log.configure(launch.rank, config.log.log_level, host=launch.host())
     prepare_process(config.compute, may_restart=is_program)
     if completed.line:
@@ -74,7 +74,7 @@ def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
     with contextlib.ExitStack() as until_end:
         if config.run.mode == "train":
             until_end.enter_context(locked(config.run.folder, launch))
-        return run(config, launch)
+        return run(config, inputs, launch)
 
 
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
@@ -84,21 +84,26 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
     if of_addresses:  # Flags that the checkpoint there supplies would count as missing.
         raise ConfigError([*problems, *of_addresses])
     completed = checkpoint_flags.with_flags_of_checkpoint(config, named, [given[name] for name in named])
-    config, of_weights = initial_weights.with_model_of_weights(completed.config, named)
+    config, of_weights, initial = initial_weights.with_model_of_weights(completed.config, named)
     problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
-    return completed._replace(config=config), problems
+    return completed._replace(config=config, initial=initial), problems
 
 
-def checked(completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch) -> TrainConfig:
-    """Returns the configuration that a run takes, given what `read` returned: resolved, with the sizes of the data.
+def checked(
+    completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch
+) -> tuple[TrainConfig, Inputs]:
+    """Returns the configuration that a run takes, given what `read` returned, and what it reads.
+
+    The configuration is resolved, with the sizes of the data.
 
     Raises:
         ConfigError: with every reason not to start.
         RunError: the data can't be read, or the class of a custom task can't be used.
     """
-    if problems := all_problems(completed.config, problems, launch):
+    inputs = Inputs.open(completed.config, completed.initial)
+    if problems := all_problems(completed.config, problems, inputs, launch):
         raise ConfigError(completed.explain(problems))
-    config = with_sizes(completed.config.resolve(launch.size))
+    config = inputs.with_sizes(completed.config.resolve(launch.size))
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
         with log.native_log_on_failure():
@@ -113,7 +118,7 @@ def checked(completed: checkpoint_flags.Completed, problems: list[Problem], laun
         names = [each.name for each in describe(config.model).variables()]
         if problems := param_groups.problems(groups, names):
             raise ConfigError(problems)
-    return config
+    return config, inputs
 
 
 @contextlib.contextmanager
@@ -151,15 +156,15 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
 
 
-def run(config: TrainConfig, launch: Launch) -> int:
+def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
     """Does what a checked configuration says, and returns the exit code."""
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     with log.native_log_on_failure():
         from tftrain.train import process
-    return process.run(config, launch)
+    return process.run(config, inputs, launch)
 
 
-def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
+def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, launch: Launch) -> list[Problem]:
     """Returns every reason not to start; each check returns at most one entry for a flag.
 
     The configuration has the defaults in the place of flags that could not be read, whose problems are `misread`. Only
@@ -170,8 +175,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     # The data is checked only if the flags that name it are valid.
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
-        checks = labelled.problems if config.model.reads_examples else preflight.problems
-        problems += [problem for problem in checks(config) if problem.flag not in wrong]
+        problems += [problem for problem in inputs.problems() if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config.model, config.checkpoint.change_on_resume)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
@@ -189,15 +193,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
-    return phases.change_each(config, _with_sizes)
-
-
-def _with_sizes(config: TrainConfig) -> TrainConfig:
-    if config.model.reads_examples:
-        config, sizes = labelled.with_labels(config), labelled.sizes(config)
-    else:
-        sizes = preflight.sizes(config)
-    return changed(config, {**sizes._asdict(), "intermediate_size": config.model.feed_forward_size})
+    return Inputs.open(config).with_sizes(config)
 
 
 if __name__ == "__main__":

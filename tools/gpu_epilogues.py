@@ -19,6 +19,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from tftrain.bench.config import run_config
 from tftrain.data import pipeline
+from tftrain.inputs.inputs import Inputs
 from tftrain.ops.library import library
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.start import start
@@ -72,7 +73,7 @@ def training_step(flags: str) -> str:
     run = step._run
     for variable in run.task.model.named_variables().values():  # XLA would drop the addition of zeros
         variable.assign(tf.cast(tf.random.normal(variable.shape), variable.dtype))
-    size, source = config.batch.micro_batch_size, run.task.open_source(config.data, "train", 0)
+    size, source = config.batch.micro_batch_size, run.task.open_source(Inputs.open(config).data[0], "train", 0)
     batch = next(iter(pipeline.train_batches(source, config.data, 0, 0, size, 0, size)))
     position = Position(tf.zeros([], tf.int64), tf.ones_like(run.task.loss_weights(batch)), tf.ones([]))
     traced = step._compute._compiled.get_concrete_function(batch, position, False)

@@ -12,7 +12,7 @@ NAMES = {name for family in FAMILIES.values() for name in (family.name, *(each.n
 OTHERS = {
     "bench/peers/task.py": "the models that other trainers are compared with",
     "finetune/messages.py": "a role of a conversation",
-    "plan/published/formats.py": "the models of published tables",
+    "bench/published/formats.py": "the models of published tables",
 }
 
 

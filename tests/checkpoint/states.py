@@ -87,9 +87,19 @@ def collected(run):
     return found
 
 
-def assert_same_newest(output_dir, expected_dir):
-    """The newest checkpoints of two runs have the same tensors, bit for bit."""
+def assert_same_end(output_dir, expected_dir):
+    """Compares two runs: the losses of their steps, and every tensor of their newest checkpoints, bit for bit."""
+    from tests.kit.runs import losses  # This loads TensorFlow, which most tests of checkpoints do without.
+
+    assert losses(output_dir) == losses(expected_dir)
     found, expected = (stored(folder.newest(path)) for path in (output_dir, expected_dir))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def begun_from(path, output_dir):
+    """Makes the folder of a run that was killed after the checkpoint `path` of another one; returns it."""
+    shutil.copytree(path, folder.checkpoint_folder(output_dir) / path.name)
+    shutil.copy(path.parents[1] / "metrics.jsonl", output_dir)
+    return output_dir

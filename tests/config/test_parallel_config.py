@@ -6,6 +6,7 @@ from tftrain import run
 from tftrain.cli.flags import read
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 
 GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_size=2", "--num_attention_heads=12"]
@@ -83,7 +84,9 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
 )
 def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp_path):
     config, misread, _ = read(TrainConfig, [*GIVEN, f"--output_dir={tmp_path}", *given.split()])
-    found = [str(problem) for problem in run.all_problems(config, misread, Launch(0, ranks, 0, ranks))]
+    found = [
+        str(problem) for problem in run.all_problems(config, misread, Inputs.open(config), Launch(0, ranks, 0, ranks))
+    ]
     if expected.endswith(" ok"):
         assert found == []
         return

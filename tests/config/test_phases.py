@@ -21,7 +21,7 @@ def of(text, **values):
 
 
 def timeline(text, **values):
-    return phases.timeline(of(text, **values).resolve(1))
+    return of(text, **values).resolve(1).timeline
 
 
 @st.composite
@@ -44,7 +44,7 @@ def lines(draw):
 @given(lines(), st.integers(0, 60))
 def test_stages_and_tokens_are_those_of_the_simulation(drawn, steps):
     text, expected = drawn
-    line = timeline(text)
+    line = text.timeline
     sample, tokens, places = 0, 0, []
     for _ in range(steps):
         number = next(each for each, (end, _, _) in enumerate(expected) if sample < end)
@@ -87,7 +87,7 @@ def test_resolved_phases_mean_the_same_after_a_change_of_the_file(tmp_path):
     assert (second.data.max_seq_length, second.batch.batch_rampup) == (32, "4:4:8")
     assert config.resolve(2) == config
     assert dataclasses.replace(config, data=second.data) == second
-    assert phases.longest(config) == second
+    assert config.longest_phase == second
     # Without its micro-batches, they are those of the run.
     fewer = changed(config, {"phases": phases.without(config.data.phases, "micro_batch_size"), "micro_batch_size": 1})
     assert [each.batch.micro_batch_size for each in fewer.phases] == [1, 1]

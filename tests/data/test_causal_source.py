@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.kit.data_sets import open_source
 from tftrain.config.data import DataConfig
 from tftrain.data import pipeline
 from tftrain.data.causal_source import documents
@@ -38,7 +39,7 @@ def test_batches_of_prepared_data_have_them(prepare_config, tmp_path):
     manifest = read_manifest(data.data_dir)
     vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type)
     for split in ("train", "eval"):
-        source = pipeline.open_source(data, split, manifest.vocab_size, 1, "causal")
+        source = open_source(data, split, manifest.vocab_size, 1, "causal")
         batch = next(iter(pipeline.eval_batches(source, data, 64, 0, 64)))
         for name, expected in by_hand(batch["input_ids"].numpy(), vocabulary.end_id).items():
             np.testing.assert_array_equal(batch[name], expected, err_msg=name)

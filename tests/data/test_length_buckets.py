@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import SEED, joined, same, text_of
+from tests.kit.data_sets import open_source
 from tftrain.config.data import DataConfig
 from tftrain.data.example_source import ExampleSource
 from tftrain.data.length_buckets import WINDOW, LengthBuckets
-from tftrain.data.pipeline import open_source, train_batches
+from tftrain.data.pipeline import train_batches
 
 LENGTHS = (16, 24, 32)
 sizes, batches, seeds = st.integers(1, 1500), st.integers(1, 9), st.integers(0, 1 << 31)

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.kit.data_sets import open_source, opened_data
 from tests.kit.runs import configured
 from tftrain.config.data import DataConfig
-from tftrain.data import mirror, pipeline, preflight
+from tftrain.data import mirror, pipeline
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.mirror import local_folder
-from tftrain.data.mixture import read_prepared
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.pipeline import eval_batches, train_batches
+from tftrain.data.prepared import open_data
 from tftrain.data.records import RecordSet
 from tftrain.files.addresses import Cache
 from tftrain.files.errors import DataError
@@ -209,7 +210,7 @@ def test_an_address_that_can_not_be_read_is_a_problem_of_its_flag(server, tmp_pa
     for flag, value in (("data_dir", address), ("mix", f"a=1:{address}")):
         config = configured(f"--output_dir={tmp_path}")
         data = DataConfig(**{flag: value}, cache_dir=str(tmp_path))
-        (problem,) = preflight.problems(type(config)(model=config.model, data=data))
+        (problem,) = open_data(data, config.model).problems("train", 0)
         assert str(problem).startswith(f"--{flag}={value}: {address}/manifest.json: {reason}")
 
 
@@ -251,7 +252,7 @@ def test_batches_are_those_of_the_folder_and_a_resume_fetches_only_its_own(serve
     handler, _ = server
     here = DataConfig(data_dir=small, seq_length_buckets=buckets)
     there = DataConfig(data_dir=ADDRESS, seq_length_buckets=buckets, cache_dir=str(tmp_path), cache_gb=gb)
-    assert preflight.identity(here) == preflight.identity(there)
+    assert opened_data(here).identity == opened_data(there).identity
     sources = [open_source(data, "train", 101, 1) for data in (here, there)]
     one, other = (
         train_batches(source, data, 1, 24, 8, 2, 6) for source, data in zip(sources, (here, there), strict=True)
@@ -268,7 +269,7 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
     shutil.copytree(small, tmp_path / "copy")
     here = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{small}")
     there = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{ADDRESS}", cache_dir=str(tmp_path))
-    assert [each.folder for each, _ in read_prepared(there).sources] == [str(tmp_path / "copy"), ADDRESS]
+    assert [each.folder for each, _ in opened_data(there).manifest.sources] == [str(tmp_path / "copy"), ADDRESS]
     same(*(train_batches(open_source(data, "train", 101, 1), data, 1, 0, 8, 0, 8) for data in (here, there)), 4)
 
 

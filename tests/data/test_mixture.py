@@ -8,13 +8,13 @@ import pytest
 
 from tests.data.test_pipeline import joined
 from tests.kit import corpora
+from tests.kit.data_sets import open_source, opened_data
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
 from tftrain.config.train import TrainConfig
-from tftrain.data import preflight
-from tftrain.data.mixture import Mixture, read_prepared
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.mixture import Mixture
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.files.errors import DataError
 from tftrain.prepare.preparation import prepare
 
@@ -127,7 +127,7 @@ def data(request, folders, prepare_config, tmp_path_factory):
 
 
 def opened(data, split="train"):
-    objective = read_prepared(data).objective
+    objective = opened_data(data).manifest.objective
     return open_source(data, split, 200, SEED, objective)
 
 
@@ -151,7 +151,7 @@ def test_a_batch_has_the_records_of_its_sources(folders):
     alone = [joined(eval_batches(opened(DataConfig(data_dir=folder)), data, 8, 0, 8)) for folder in folders.values()]
     assert source.num_examples == sum(opened(DataConfig(data_dir=folder)).num_examples for folder in folders.values())
     numbers = source.example_numbers(np.arange(200), SEED)
-    first = read_prepared(data).sources[0][1].examples("train")
+    first = opened_data(data).manifest.sources[0][1].examples("train")
     assert abs((numbers < first).mean() - 0.75) < 0.02
     found = joined(batches(data), 20)
     for row, number in enumerate(numbers[:120]):
@@ -226,7 +226,7 @@ def test_a_wrong_list_is_refused(value, fault):
 
 
 def problems(data):
-    return [str(each) for each in preflight.problems(TrainConfig(data=data))]
+    return [str(each) for each in opened_data(data).problems("train", 0)]
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ def test_flags_that_do_not_go_together_are_refused(changes, line):
 
 
 def test_identity_has_shares_and_manifests(folders):
-    one, two = (preflight.identity(DataConfig(mix=mix_of(folders, *shares))) for shares in ((1, 1), (2, 1)))
+    one, two = (opened_data(DataConfig(mix=mix_of(folders, *shares))).identity for shares in ((1, 1), (2, 1)))
     assert [name for name in one if one[name] != two[name]] == ["the source wiki", "the source code"]
-    assert one["the vocabulary"] == preflight.identity(DataConfig(data_dir=folders["wiki"]))["the vocabulary"]
+    assert one["the vocabulary"] == opened_data(DataConfig(data_dir=folders["wiki"])).identity["the vocabulary"]
 
 
 def test_a_vocabulary_that_is_damaged_is_named(folders, prepare_config, tmp_path):
@@ -295,4 +295,4 @@ def test_a_vocabulary_that_is_damaged_is_named(folders, prepare_config, tmp_path
     prepare(prepare_config(other, input_files=f"{folders['code']}.txt"))
     (other / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(DataError, match="this is not the vocabulary"):
-        read_prepared(DataConfig(mix=f"other=0.5:{other},wiki=0.5:{folders['wiki']}"))
+        _ = opened_data(DataConfig(mix=f"other=0.5:{other},wiki=0.5:{folders['wiki']}")).manifest

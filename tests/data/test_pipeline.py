@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
+from tests.kit.data_sets import open_source
 from tftrain.config.data import DataConfig
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.data.records import write_records
 from tftrain.files.errors import DataError, data_error
 

@@ -12,14 +12,22 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
+from tests.kit.data_sets import open_source
 from tftrain.config.data_sizes import predictions
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.preflight import problems, sizes
-from tftrain.data.source import open_source
 from tftrain.files.errors import DataError
+from tftrain.inputs.inputs import Inputs
 from tftrain.prepare.preparation import prepare
+
+
+def problems(config):
+    return Inputs.open(config).problems()
+
+
+def sizes(config):
+    return Inputs.open(config).data[0].sizes
 
 
 def config(model=None, run=None, **data):
@@ -229,7 +237,7 @@ def test_both_segments_need_a_token_type(prepared, standard, tmp_path):
 def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, value):
     wrong = {"masked_lm_prob": value, "max_seq_length": -5, "max_predictions_per_seq": -1}
     model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
-    for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}, {}):
+    for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}):
         assert "type_vocab_size" in flags_of(
             problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
         )

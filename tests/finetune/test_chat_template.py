@@ -88,7 +88,7 @@ def test_weights_that_fit_no_generation_block_are_refused(tmp_path):
 )
 def test_a_template_has_what_transformers_gives_it(template, text):
     own = with_template(template)._replace(special=(("bos_token", "<|begin_of_text|>"),))
-    assert completions.compiled_template(own)([say("user", "é<")], False) == text
+    assert completions.Template(own)([say("user", "é<")], False) == text
 
 
 CALLS = (
@@ -181,8 +181,8 @@ def test_an_error_names_the_file_of_the_template(tmp_path):
     folder = shutil.copytree(LLAMA, tmp_path / "model")
     (folder / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(completions.TemplateError, match=r"chat_template\.jinja: the chat template is not one of Jinja"):
-        completions.compiled_template(tokenizer_files.read(folder))
+        completions.Template(tokenizer_files.read(folder))
     (folder / "chat_template.jinja").write_text("{{ messages[7].content.x }}")
-    template = completions.compiled_template(tokenizer_files.read(folder))
+    template = completions.Template(tokenizer_files.read(folder))
     with pytest.raises(DataError, match=r"chat_template\.jinja: the chat template can't make a text of the messages"):
         template([say("user", "a")], True)

@@ -8,12 +8,12 @@ import pytest
 from tftrain.config.data import DataConfig
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
-from tftrain.config.train import TrainConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll, examples, tables
-from tftrain.finetune.preflight import read_split, with_model_labels
-from tftrain.finetune.splits import open_source
-from tftrain.finetune.tables import read_table
+from tftrain.finetune.examples import with_model_labels
+from tftrain.finetune.tables import Notes, read_table
+from tftrain.inputs.labelled import Labelled
+from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
 
 
@@ -147,6 +147,11 @@ def test_one_label_is_too_few(tmp_path):
         examples.labels_of(found, "classification")
 
 
+def labelled(settings, **model):
+    choice = TokenizerChoice(settings.tokenizer_dir, None, None, None, False, True)
+    return Labelled(settings, DataConfig(), ModelConfig(task="classification", **model), choice)
+
+
 def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, caplog):
     vocab = "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, "a", "b"))
     write(tmp_path, "vocab.txt", vocab)
@@ -154,15 +159,11 @@ def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, ca
     text += "a\n" + "a\tb\t0\n" * 3 + "a\tb\n"
     path = write(tmp_path, "train.tsv", text)
     settings = FineTuningConfig(glue_task="qqp", glue_dir=str(tmp_path), tokenizer_dir=str(tmp_path))
-    config = TrainConfig(
-        model=ModelConfig(task="classification", labels=("0", "1")),
-        data=DataConfig(max_seq_length=8),
-        fine_tuning=settings,
-    )
+    opened = labelled(settings, labels=("0", "1"))
     caplog.set_level("INFO")
-    assert len(read_split(config, "train")) == 3
+    assert opened.problems("train", 0) == []
     assert not caplog.messages
-    open_source(config, "train")
+    assert len(opened.examples("train")) == 3
     assert caplog.messages == [f"{path}: 2 damaged lines are left out, 3 are read"]
 
 
@@ -251,13 +252,14 @@ def test_the_columns_are_those_of_all_rows(tmp_path):
 
 def test_a_number_in_another_column_is_no_class(tmp_path, caplog):
     caplog.set_level("INFO")
+    notes = Notes()
     row = {"text": "a", "score": 0.91, "category": "x"}
     with pytest.raises(DataError, match="--label_column is not given; expected one of its columns text, score, cat"):
         read(tmp_path, [row], "classification")
     path = write(tmp_path, "x.jsonl", json.dumps(row))
     settings = FineTuningConfig(train_file=path, label_column="category")
-    assert examples.read_examples(settings, "classification", "train", reports=True)[0].label == "x"
-    assert caplog.messages == [f"{path}: reads the columns text, category, not score"]
+    assert examples.read_examples(settings, "classification", "train", notes)[0].label == "x"
+    assert [text for _, text in notes] == [f"{path}: reads the columns text, category, not score"]
 
 
 def test_lists_of_zeros_and_ones_are_the_positions_of_classes(tmp_path):
@@ -282,8 +284,9 @@ def test_a_comma_or_point_that_may_separate_thousands_is_refused_or_said(tmp_pat
     with pytest.raises(DataError, match="label is '1,234'; expected a number"):
         read(tmp_path, [{"text": "a", "label": "1,234"}], "regression")
     settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", "text,label\na,1.234\nb,12.500\nc,980\n"))
-    assert examples.read_examples(settings, "regression", "train", reports=True)[0].label == 1.234
-    assert "1.234 is read as a fraction; if the point separates thousands" in caplog.text
+    notes = Notes()
+    assert examples.read_examples(settings, "regression", "train", notes)[0].label == 1.234
+    assert "1.234 is read as a fraction; if the point separates thousands" in notes[0][1]
 
 
 PAIRS = [{"text": str(n), "text_pair": "x", "label": label} for n, label in enumerate([1, 0, True, "0", 0.8, -1])]
@@ -292,10 +295,12 @@ PAIRS = [{"text": str(n), "text_pair": "x", "label": label} for n, label in enum
 def test_pairs_that_do_not_belong_together_are_not_trained(tmp_path, caplog):
     caplog.set_level("INFO")
     path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS))
-    settings = FineTuningConfig(train_file=path, eval_file=path)
-    found = examples.read_examples(settings, "embedding", "train", reports=True)
+    settings, notes = FineTuningConfig(train_file=path, eval_file=path), Notes()
+    found = examples.read_examples(settings, "embedding", "train", notes)
     assert [(each.texts[0], each.label) for each in found] == [("0", None), ("2", None), ("4", None)]
-    assert caplog.messages == [f"{path}: pairs with a label above 0 belong together; the 3 others of 6 are left out"]
+    assert [text for _, text in notes] == [
+        f"{path}: pairs with a label above 0 belong together; the 3 others of 6 are left out"
+    ]
     named = FineTuningConfig(train_file=path, eval_file=path, label_column="label")
     assert len(examples.read_examples(named, "embedding", "train")) == 3
     assert [each.label for each in examples.read_examples(named, "embedding", "eval")] == [1, 0, 1, 0, 0.8, -1]
@@ -307,11 +312,10 @@ def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
     caplog.set_level("INFO")
     text = 'text,label\na,x\nb\n,y\n"c",\nd,y\n'
     settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", text), tokenizer_dir=str(tmp_path))
-    config = TrainConfig(model=ModelConfig(task="classification"), fine_tuning=settings)
     with pytest.raises(DataError, match=r"line 3: 1 fields; .*leave such rows out with --skip_bad_rows"):
-        read_split(config, "train")
-    config = dataclasses.replace(config, fine_tuning=dataclasses.replace(settings, skip_bad_rows=True))
-    assert [each.label for each in read_split(config, "train", reports=True)] == ["x", "y", "y"]
+        labelled(settings).examples("train")
+    found = labelled(dataclasses.replace(settings, skip_bad_rows=True)).examples("train")
+    assert [each.label for each in found] == ["x", "y", "y"]
     assert [message.rpartition(": ")[2] for message in caplog.messages] == [
         "1 damaged lines are left out, 4 are read",
         "1 damaged lines are left out, 3 are read",
@@ -321,13 +325,14 @@ def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
 def test_examples_have_the_names_of_the_model(caplog):
     caplog.set_level("INFO")
     rows = [examples.TextExample("x, line 1", ("a",), "0"), examples.TextExample("x, line 2", ("b",), "1.0")]
-    found = with_model_labels(rows, "classification", ("LABEL_0", "LABEL_1"), reports=True)
+    notes = Notes()
+    found = with_model_labels(rows, "classification", ("LABEL_0", "LABEL_1"), notes)
     assert [each.label for each in found] == ["LABEL_0", "LABEL_1"]
-    assert caplog.messages == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]
+    assert [text for _, text in notes] == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]
     several = [examples.TextExample("x, line 1", ("a",), ("A", "b", "a"))]
-    assert with_model_labels(several, "multi_label", ("a", "b"))[0].label == ("a", "b")
+    assert with_model_labels(several, "multi_label", ("a", "b"), notes)[0].label == ("a", "b")
     with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; name classes as"):
-        with_model_labels(rows, "classification", ("0", "2"))
+        with_model_labels(rows, "classification", ("0", "2"), notes)
 
 
 def test_lines_of_old_systems_are_lines(tmp_path):

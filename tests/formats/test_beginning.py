@@ -14,9 +14,8 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.files.errors import FormatError
 from tftrain.finetune import completions
-from tftrain.finetune.preflight import identity
-from tftrain.finetune.tokenizers import tokenizer_of, write_tokenizer
 from tftrain.inference import trained_model
+from tftrain.inputs.inputs import Inputs
 from tftrain.tokenizer import tokenizer_files
 
 BOS = "<|begin_of_text|>"
@@ -132,7 +131,7 @@ def test_a_chat_template_writes_its_own_beginning(llama, tmp_path):
         own = model.tokenizer._replace(chat_template=begin + text)
         examples = completions.read_examples(str(path), FineTuningConfig(), own)
         ((ids, _),) = completions.encode(examples, own)
-        prompt = completions.question("a", completions.compiled_template(own))
+        prompt = completions.question("a", completions.Template(own))
         encode = trained_model.TextEncoder(model._replace(tokenizer=own), with_special_tokens=True)
         (sample,) = encode([prompt])
         assert np.sum(ids == own.begin_ids[0]) == np.sum(sample.ids == own.begin_ids[0]) == bool(begin)
@@ -143,22 +142,21 @@ def test_a_run_from_before_goes_on_without_the_token(llama, tmp_path):
     files = [f"--{split}_file={write_completions(tmp_path / f'{split}.jsonl', 3, 1)}" for split in ("train", "eval")]
     flags = ["--task=completion", *files, f"--init_checkpoint=hf:{llama}", f"--output_dir={tmp_path / 'run'}"]
 
-    def config(*more):
+    def inputs(*more):
         completed, problems = run.read(["tftrain.run", *flags, *more])
         assert problems == []
-        return completed.config
+        return Inputs.open(completed.config)
 
-    resumed, started_over = config(), config("--resume=none")
-    write_tokenizer(resumed, False)
+    inputs().keep_tokenizer(False)
     checkpoint = tmp_path / "run/checkpoints/step_00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")
-    assert tokenizer_of(resumed).begins_with_bos
-    assert identity(resumed)["the token before a text"] == BOS
+    assert inputs().tokenizer.begins_with_bos
+    assert inputs().identity["the token before a text"] == BOS
     path = tmp_path / "run/tokenizer/tokenizer_config.json"
     settings = json.loads(path.read_text())
     assert settings.pop("add_bos_token")
     path.write_text(json.dumps(settings))
-    assert not tokenizer_of(resumed).begins_with_bos
-    assert "the token before a text" not in identity(resumed)
-    assert tokenizer_of(started_over).begins_with_bos
+    assert not inputs().tokenizer.begins_with_bos
+    assert "the token before a text" not in inputs().identity
+    assert inputs("--resume=none").tokenizer.begins_with_bos

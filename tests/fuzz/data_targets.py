@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
 from tftrain.config.data import DataConfig
 from tftrain.config.data_sizes import Sizes
-from tftrain.config.train import TrainConfig
-from tftrain.data import manifest, preflight
+from tftrain.data import manifest, opened
 from tftrain.data.example import encode
 from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.records import RecordSet, frame, write_records
@@ -96,7 +94,7 @@ class Records(Target):
             self._check_batch(self._run(first))
 
     def _check_sizes(self, path):
-        length, slots = preflight.record_sizes([path], "masked")
+        length, slots = opened.record_sizes([path], "masked")
         if (length, slots) != (LENGTH, SLOTS):
             raise DataError(f"{path}: refused, as a flag would: {length} and {slots}")
 
@@ -168,7 +166,7 @@ class Sequences(Records):
     example = staticmethod(lambda rng: {"input_ids": rng.integers(0, VOCAB_SIZE, LENGTH + 1).tolist()})
 
     def _check_sizes(self, path):
-        length, _ = preflight.record_sizes([path], "causal")
+        length, _ = opened.record_sizes([path], "causal")
         if length != LENGTH:
             raise DataError(f"{path}: refused, as a flag would: {length}")
 
@@ -258,15 +256,17 @@ class DataManifest(Target):
         return str(folder)
 
     def use(self, folder):
+        from tftrain.config.model import ModelConfig
+        from tftrain.data.prepared import open_data
         from tftrain.data.source import open_source
 
         data = DataConfig(data_dir=str(folder))
-        for problem in preflight.problems(replace(TrainConfig(), data=data)):
+        for problem in open_data(data, ModelConfig()).problems("train", 0):
             assert str(problem).isprintable()
         found = manifest.read_manifest(str(folder))
         for name in [*_names(found), *manifest.listed_files(str(folder))]:
             assert os.path.realpath(folder / name).startswith(os.path.join(os.path.realpath(folder), "")), name
-        open_source(data, "train", found.vocab_size, 1)
+        open_source(open_data(data, ModelConfig()), "train", 1)
 
 
 def _names(found: Manifest) -> list[str]:

@@ -19,6 +19,7 @@ from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import WatchedWeights, Weights, without
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.train import loop
@@ -68,7 +69,7 @@ def texts_of(expected, contexts):
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
-    source = task.open_source(config.data, "eval", 1)
+    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
     count = len(source.examples)
     batch = next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
     expected = list(task.scorer(source).predictions(task.compute(batch)["outputs"].numpy()))
@@ -125,13 +126,6 @@ def test_lines_to_read_have_the_text_and_its_prediction(capsys, name, given, lin
     assert (code, err) == (0, "")
     shown = out.splitlines()
     assert [line[: len(start)] for line, start in zip(shown, lines, strict=True)] == lines
-
-
-def test_logits_are_those_of_transformers():
-    expected = np.load(DATA / "hf_bert_classes/expected.npz")
-    network = load(f"hf:{DATA / 'hf_bert_classes'}").network
-    batch = {key: expected[key].astype(np.int32) for key in ("input_ids", "input_mask", "segment_ids")}
-    np.testing.assert_allclose(network.task_outputs(batch), expected["task_logits"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_question_may_have_no_answer(capsys):

@@ -34,6 +34,22 @@ def config_of(corpus, output_dir, **changes):
     return dataclasses.replace(config, **changes)
 
 
+def opened_data(data, vocab_size=None, objective="masked"):
+    """Returns data as a run opens it, for a small model that learns an objective."""
+    from tftrain.config.model import ModelConfig
+    from tftrain.data.prepared import open_data
+
+    families = {"masked": "bert", "causal": "gpt"}
+    return open_data(data, ModelConfig(model_family=families[objective], vocab_size=vocab_size))
+
+
+def open_source(data, split, vocab_size, seed, objective="masked"):
+    """Returns the examples of a split of what `opened_data` returns."""
+    from tftrain.data import source
+
+    return source.open_source(opened_data(data, vocab_size, objective), split, seed)
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")

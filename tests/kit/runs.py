@@ -31,7 +31,7 @@ def configured(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
 
 def checked(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
     """Returns the configuration of a run of one rank by its flags, after all checks of the program."""
-    return run.checked(*run.read(["tftrain.run", *base, *args]), Launch())
+    return run.checked(*run.read(["tftrain.run", *base, *args]), Launch())[0]
 
 
 def train_alone(*args: str, base: Sequence[str] = SMALL) -> int:

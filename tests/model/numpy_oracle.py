@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tftrain.architecture.describe import describe
 from tftrain.config.model import ModelConfig
 
 _erf = np.vectorize(math.erf)
@@ -52,16 +53,16 @@ def forward(config: ModelConfig, weights: Mapping[str, np.ndarray], batch: Mappi
     ids = batch["input_ids"]
     x = weights["embeddings/word"][ids] + weights["embeddings/token_type"][batch["segment_ids"]]
     x = x + weights["embeddings/position"][: ids.shape[1]]
-    if not config.is_pre_norm:
+    if not describe(config).block.pre_norm:
         x = norm("embeddings/norm", x)
     for layer in range(config.num_hidden_layers):
         for part, sublayer in (("attention", attention), ("feed_forward", feed_forward)):
             name = f"layer_{layer:02d}/{part}"
-            if not config.is_pre_norm:
+            if not describe(config).block.pre_norm:
                 x = norm(f"{name}/norm", x + sublayer(name, x))
             else:
                 x = x + sublayer(name, norm(f"{name}/norm", x))
-    if config.is_pre_norm:
+    if describe(config).block.pre_norm:
         x = norm("final_norm", x)
 
     picked = np.take_along_axis(x, batch["masked_lm_positions"][:, :, None], 1)

@@ -17,7 +17,7 @@ from tests.model.samples import (
     small_model,
 )
 from tftrain.architecture.describe import describe
-from tftrain.model.block import Context, SelfAttention
+from tftrain.model.block import BlockContext, SelfAttention
 from tftrain.model.parameters import Parameters
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import keep_mask
@@ -62,7 +62,7 @@ def test_attention_without_tokens_gives_zeros_to_its_projection():
     layer.output_projection.bias.assign(tf.range(21.0))
     x = tf.random.stateless_normal([2, 5, 21], [1, 2])
     mask = AttentionMask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]))
-    np.testing.assert_array_equal(layer(x, Context(mask))[1], np.tile(np.arange(21.0), (5, 1)))
+    np.testing.assert_array_equal(layer(x, BlockContext(mask))[1], np.tile(np.arange(21.0), (5, 1)))
 
 
 def test_logits_belong_to_the_positions_asked_for():

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN, assert_close, small_config
 from tftrain.architecture.describe import describe
-from tftrain.model.block import Context, block_class
+from tftrain.model.block import BlockContext, block_class
 from tftrain.model.layers import Dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
@@ -33,7 +33,7 @@ def sublayers(block, mask):
         return y if layer.later_bias is None else y + layer.later_bias
 
     return (
-        lambda x: biased(block.attention(x, Context(mask)), block.attention.output_projection),
+        lambda x: biased(block.attention(x, BlockContext(mask)), block.attention.output_projection),
         lambda x: biased(block.feed_forward(x), block.feed_forward.down),
     )
 
@@ -46,7 +46,7 @@ def test_a_pre_norm_block_adds_each_sub_layer_of_the_normed_stream(implementatio
     block, mask, x = made(norm_position="pre", **implementations)
     attention, feed_forward = sublayers(block, mask)
     h = x + attention(block.attention_norm(x))
-    assert_close(block(x, Context(mask)), h + feed_forward(block.feed_forward_norm(h)), rtol=1e-5)
+    assert_close(block(x, BlockContext(mask)), h + feed_forward(block.feed_forward_norm(h)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("implementations", IMPLEMENTATIONS, ids=["reference", "fused"])
@@ -54,7 +54,7 @@ def test_a_post_norm_block_norms_each_sum(implementations):
     block, mask, x = made(norm_position="post", **implementations)
     attention, feed_forward = sublayers(block, mask)
     h = block.attention_norm(x + attention(x))
-    assert_close(block(x, Context(mask)), block.feed_forward_norm(h + feed_forward(h)), rtol=1e-5)
+    assert_close(block(x, BlockContext(mask)), block.feed_forward_norm(h + feed_forward(h)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -68,7 +68,7 @@ def test_deferred_gradients_of_kernels_are_those_of_backward_at_once(norm_positi
         deferred = Deferred(kernels, taps) if is_deferred else None
         with tf.GradientTape() as tape:
             tape.watch([x, *taps])
-            total = tf.reduce_sum(tf.square(block(x, Context(mask, None, deferred))))
+            total = tf.reduce_sum(tf.square(block(x, BlockContext(mask, None, deferred))))
         found = tape.gradient(total, [x, *kernels, *taps])
         of_x, of_kernels, upstream = found[0], found[1 : len(kernels) + 1], found[len(kernels) + 1 :]
         if is_deferred:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tests.kit.tf_models import tf_models
+from tftrain.architecture.describe import describe
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer
 
@@ -78,7 +79,7 @@ def build_oracle(config: ModelConfig, vocab_size: int) -> Oracle:
     Raises:
         ValueError: tf-models has no such model.
     """
-    if config.is_pre_norm or config.activation != "gelu" or not config.use_bias_in_keys:
+    if describe(config).block.pre_norm or config.activation != "gelu" or not config.use_bias_in_keys:
         raise ValueError(f"tf-models has only post-norm, GeLU and biased keys, not {config}")
 
     def activation(x):

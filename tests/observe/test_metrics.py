@@ -26,64 +26,25 @@ from tftrain.tasks.causal_pretraining import CausalPretraining
 MEANS = BertPretraining.means
 
 # As design.md lists them for the programs that read the file.
-TRAIN_FIELDS = [
-    "step",
-    "loss",
-    "mlm_loss",
-    "nsp_loss",
-    "mlm_accuracy",
-    "learning_rate",
-    "grad_norm",
-    "loss_scale",
-    "global_batch_size",
-    "consumed_samples",
-    "consumed_tokens",
-    "step_time_s",
-    "samples_per_sec",
-    "tokens_per_sec",
-    "real_samples_per_sec",
-    "real_tokens_per_sec",
-    "utilisation",
-    "tflops_per_device",
-    "mfu",
-    "peak_memory_gb",
-    "peak_memory_rank",
-    "skipped_steps",
-    "nan_steps",
-    "failed_saves",
-    "phase",
-    "max_seq_length",
-]
+NAMES = (
+    "step loss mlm_loss nsp_loss mlm_accuracy learning_rate grad_norm loss_scale global_batch_size consumed_samples "
+    "consumed_tokens step_time_s samples_per_sec tokens_per_sec real_samples_per_sec real_tokens_per_sec utilisation "
+    "tflops_per_device mfu peak_memory_gb peak_memory_rank skipped_steps nan_steps failed_saves phase max_seq_length"
+)
+TRAIN_FIELDS = NAMES.split()
+SPIKE_FIELDS = ["loss", "loss_zscore", "grad_norm", "grad_norm_zscore", "skipped"]
 EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy", "eval_unigram_nats"]
 
 
 def row(step=10, means=(), **changes):
-    means = dict(means)
     values = {
-        "step": step,
-        "loss": 7.5,
-        "means": {"mlm_loss": 6.875, "nsp_loss": 0.625, "mlm_accuracy": 0.125} | means,
-        "learning_rate": 1e-4,
-        "grad_norm": 1.5,
-        "loss_scale": 1.0,
-        "global_batch_size": 32,
-        "consumed_samples": 32 * step,
-        "consumed_tokens": 4096 * step,
-        "step_time_s": 0.5,
-        "samples_per_sec": 64.0,
-        "tokens_per_sec": 8192.0,
-        "real_samples_per_sec": 128.0,
-        "real_tokens_per_sec": 8110.0,
-        "utilisation": 0.99,
-        "tflops_per_device": 0.25,
-        "mfu": None,
-        "peak_memory_gb": 1.25,
-        "peak_memory_rank": 1,
-        "skipped_steps": 2,
-        "nan_steps": 1,
-        "failed_saves": 2,
-        "phase": 1,
-        "max_seq_length": 128,
+        **{"step": step, "loss": 7.5, "learning_rate": 1e-4, "grad_norm": 1.5, "loss_scale": 1.0},
+        **{"means": {"mlm_loss": 6.875, "nsp_loss": 0.625, "mlm_accuracy": 0.125} | dict(means)},
+        **{"global_batch_size": 32, "consumed_samples": 32 * step, "consumed_tokens": 4096 * step},
+        **{"step_time_s": 0.5, "samples_per_sec": 64.0, "tokens_per_sec": 8192.0, "real_samples_per_sec": 128.0},
+        **{"real_tokens_per_sec": 8110.0, "utilisation": 0.99, "tflops_per_device": 0.25, "mfu": None},
+        **{"peak_memory_gb": 1.25, "peak_memory_rank": 1, "skipped_steps": 2, "nan_steps": 1, "failed_saves": 2},
+        **{"phase": 1, "max_seq_length": 128},
     }
     return TrainRow(**values | changes)
 
@@ -126,55 +87,44 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(t
     assert "grad norm: inf" in output
 
 
-def test_log_line_names_everything_in_the_megatron_manner(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("write", "parts"),
+    [
+        (
+            lambda writer: writer.train(row()),
+            "iteration 10/ 100 | consumed samples: 320 | consumed tokens: 40960 | elapsed time per iteration (s): 0.500"
+            " | learning rate: 1.000E-04 | global batch size: 32 | lm loss: 6.8750 | nsp loss: 0.6250 | loss scale: 1.0"
+            " | grad norm: 1.500 | skipped iterations: 2 | nan iterations: 1 | failed saves: 2"
+            " | samples per second: 64.0 | real samples per second: 128.0 | utilisation: 99.0% | TFLOPs: 0.250"
+            " | peak memory (GB): 1.25 (rank 1)",
+        ),
+        (
+            lambda writer: writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25)),
+            "spike at 7/ 100 | loss: 9.2500 (+7.5 standard deviations) | grad norm: 3.000 (-0.2)",
+        ),
+        (
+            lambda writer: writer.evaluation(evaluation()),
+            "held-out at 10/ 100 | lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500"
+            " | lm accuracy: 0.2500 | nsp accuracy: 0.5000",
+        ),
+    ],
+    ids=["step", "spike", "evaluation"],
+)
+def test_a_line_in_the_manner_of_megatron_names_everything(tmp_path, capsys, write, parts):
     writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
     writer.advance(10)
-    writer.train(row())
+    write(writer)
     writer.close()
-    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.partition("] ")[2].split("|")]
-    assert parts == [
-        "iteration 10/ 100",
-        "consumed samples: 320",
-        "consumed tokens: 40960",
-        "elapsed time per iteration (s): 0.500",
-        "learning rate: 1.000E-04",
-        "global batch size: 32",
-        "lm loss: 6.8750",
-        "nsp loss: 0.6250",
-        "loss scale: 1.0",
-        "grad norm: 1.500",
-        "skipped iterations: 2",
-        "nan iterations: 1",
-        "failed saves: 2",
-        "samples per second: 64.0",
-        "real samples per second: 128.0",
-        "utilisation: 99.0%",
-        "TFLOPs: 0.250",
-        "peak memory (GB): 1.25 (rank 1)",
-    ]
+    assert re.sub(" +", " ", capsys.readouterr().out.partition("] ")[2].strip()) == parts
 
 
-def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, capsys):
-    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
+def test_a_spike_has_a_row_of_its_own(tmp_path):
+    writer = MetricsWriter(tmp_path, 100, MEANS)
     writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
     writer.close()
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
-        "step": 7,
-        "spike_loss": 9.25,
-        "spike_loss_zscore": 7.5,
-        "spike_grad_norm": 3.0,
-        "spike_grad_norm_zscore": -0.25,
-        "spike_skipped": 0,
-    }
-    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.partition("] ")[2].split("|")]
-    assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]
-
-
-def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, capsys):
-    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
-    writer.evaluation(evaluation())
-    writer.close()
-    assert "lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500" in capsys.readouterr().out
+    found = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert list(found) == ["step", *(f"spike_{name}" for name in SPIKE_FIELDS)]
+    assert list(found.values()) == [7, 9.25, 7.5, 3.0, -0.25, 0]
 
 
 def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, monkeypatch):
@@ -364,11 +314,8 @@ def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repea
     resumed.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/mlm_loss")] == [
-        (10, 6.875),
-        (20, 6.875),
-        (25, 6.0),
-    ]
+    found = [(event.step, event.value) for event in events.Scalars("train/mlm_loss")]
+    assert found == [(10, 6.875), (20, 6.875), (25, 6.0)]
     tags = set(events.Tags()["scalars"])
     assert tags == (
         {f"train/{name}" for name in TRAIN_FIELDS} | {name.replace("_", "/", 1) for name in EVAL_FIELDS}

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from tftrain.config.fields import changed
-from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
 from tftrain.observe import reporter
 from tftrain.tasks.task import Contents
@@ -68,7 +67,7 @@ def test_the_time_left_counts_the_tokens_of_later_steps(monkeypatch, flags, cons
         _writer=SimpleNamespace(advance=nothing, train=lambda _, seconds_left: left.append(seconds_left)),
         _goodput=SimpleNamespace(note=nothing),
         _checkpoints=SimpleNamespace(saves=SimpleNamespace(failed=0)),
-        _run=SimpleNamespace(timeline=timeline(config)),
+        _run=SimpleNamespace(timeline=config.timeline),
         _memory_step=2,
         _max_steps=100,
     )

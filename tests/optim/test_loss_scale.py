@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.train import TrainConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
 
 
@@ -71,10 +70,10 @@ def test_a_fixed_scale_is_one_and_stateless():
     ],
 )
 def test_scale_is_dynamic_where_gradients_pass_through_fp16(flags, kind):
-    assert type(make_loss_scale(TrainConfig(batch=BatchConfig(8, 1, 8), compute=ComputeConfig(**flags)))) is kind
+    assert type(make_loss_scale(ComputeConfig(**flags), BatchConfig(8, 1, 8))) is kind
 
 
 def test_scale_is_dynamic_where_gradients_add_up_in_fp16():
     for steps, kind in ((2, DynamicLossScale), (1, FixedLossScale)):
         batch = BatchConfig(8, steps, 8 * steps, grad_accum_dtype="fp16")
-        assert type(make_loss_scale(TrainConfig(batch=batch))) is kind
+        assert type(make_loss_scale(ComputeConfig(), batch)) is kind

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.optim import orthogonal
 from tftrain.optim.orthogonal import Orthogonalization, orthogonalized
 from tftrain.optim.state_layout import Slice
@@ -38,7 +38,7 @@ def test_a_slice_is_that_of_the_whole_matrix(axis, monkeypatch):
     expected = 0.2 * np.sqrt(6) * np.asarray(orthogonalized(tf.constant(whole)))
     for rank, half in enumerate(halves):
         offset = tuple(rank * size if at == axis else 0 for at, size in enumerate(half.shape))
-        shard = Shard("w", whole.shape, offset, half.shape)
+        shard = VariableShard("w", whole.shape, offset, half.shape)
         update = Orthogonalization([shard], Group("tensor", rank, (0, 1)), tf.float32)
         store = tf.concat([tf.reshape(half, [-1]), tf.zeros(3)], 0)
         result = update(store, [Slice(0, half.size), Slice(None, 3)]).numpy()

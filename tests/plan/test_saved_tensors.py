@@ -110,7 +110,7 @@ def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.block import Context, block_class
+    from tftrain.model.block import BlockContext, block_class
     from tftrain.model.parameters import Parameters
     from tftrain.ops.attention_mask import AttentionMask
     from tftrain.ops.dropout import DropoutKey
@@ -124,7 +124,7 @@ def saved_bytes(config, dtype):
         key = DropoutKey(1, tf.constant(3, tf.int64), tf.constant(0, tf.int64))
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = block(x, Context(AttentionMask(mask), key))
+            y = block(x, BlockContext(AttentionMask(mask), key))
         forward = set(x.graph.get_operations())
         found = tape.gradient(y, [x, *block.trainable_variables])
         waiting, seen = [tensor.op for tensor in found], set()

@@ -12,7 +12,6 @@ from tests.kit import corpora
 from tests.prepare.test_prepare import examples
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
-from tftrain.prepare import __main__ as program
 from tftrain.prepare.accounting import Accounting, total
 from tftrain.prepare.preparation import prepare
 
@@ -162,16 +161,6 @@ def test_manifest_has_the_accounting(prepared):
     assert content["tokens_read"] == content["tokens_in_examples"] + sum(content["tokens_dropped"].values())
     assert content["unk_share"] == 0
     assert adds_up(read_manifest(prepared))
-
-
-def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
-    (tmp_path / "text").write_text("\n\n".join(["the"] * 100 + [PARAGRAPH]))
-    vocab = corpora.vocab_file(tmp_path / "vocab")
-    flags = {"input_files": tmp_path / "text", "output_dir": tmp_path / "out", "vocab_file": vocab, "num_workers": 1}
-    status = program.main(["prepare", "--eval_fraction=0", *(f"--{name}={value}" for name, value in flags.items())])
-    assert status == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("prepare: --min_tokens_used=0.9: ")
-    assert not (tmp_path / "out").exists()
 
 
 def test_total_adds_counts():

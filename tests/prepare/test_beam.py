@@ -18,8 +18,8 @@ from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
 from tftrain.prepare import appended_files, beam_workers, corpus_chunks, preparation
 from tftrain.prepare.beam_workers import BeamWorkers
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
 MASKED = {"masking": "static", "whole_word_masking": True, "vocab_size": 100, "heldout_window": 5}

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import re
-from collections import Counter
 from itertools import chain
 
 import msgspec
@@ -16,21 +15,22 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from tests.data.test_pipeline import failure, joined
 from tests.kit import corpora
+from tests.kit.data_sets import open_source
 from tests.prepare.test_prepare import contents, examples
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode, encode
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.files.errors import DataError
 from tftrain.prepare import causal_objective
 from tftrain.prepare.accounting import NEAR_DUPLICATE
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.corpus import paragraphs
-from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.byte_pairs import BytePairTokenizer, learn_byte_pairs
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
@@ -199,32 +199,6 @@ def test_other_tokenizers_end_documents_with_sep(causal_config, corpus, tmp_path
     assert not {vocabulary.id(token) for token in ("[PAD]", "[CLS]", "[MASK]")} & {
         token for row in rows for token in row
     }
-
-
-def test_no_document_is_in_both_splits(causal_config, tmp_path):
-    documents = [f"{'abcdefghijklmnopqrstuvwxyz'[number % 26] * 3}{number} " * 40 for number in range(60)]
-    (tmp_path / "text").write_text("\n\n".join(documents))
-    made = prepare(causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.3))
-    vocabulary = read_vocabulary(made.path("vocab.txt"), "bpe")
-    words = [
-        Counter(word for row in sequences(made.folder, split) for word in vocabulary.decode(row).split()[1:-1])
-        for split in ("train", "eval")
-    ]
-    whole = {document.split()[0] for document in documents}
-    parts = [whole & set(found) for found in words]
-    assert not parts[0] & parts[1]
-    assert len(parts[0] | parts[1]) == 60
-
-
-@pytest.mark.slow
-def test_output_is_the_same_for_any_number_of_workers(causal_config, tmp_path):
-    for number, seed in enumerate((0, 1, 0)):
-        (tmp_path / f"text{number}").write_text(corpora.text(40, seed=seed))
-    for count in (1, 2):
-        config = causal_config(tmp_path / str(count), num_workers=count, input_files=str(tmp_path / "text*"))
-        prepare(config)
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
-    assert len(read_manifest(str(tmp_path / "1")).splits["train"]) > 2
 
 
 def test_its_own_tokenizer_is_a_vocabulary_to_use_again(causal, causal_config, tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tftrain.prepare import duplicates
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
+from tftrain.prepare.spool import Spool
 
 LONG = "A paragraph that is long enough to be counted, "
 

@@ -9,10 +9,10 @@ import pytest
 from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.prepare import corpus_chunks
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex
 from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, Bands, find_pairs, joined
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,17 +107,6 @@ def test_packed_records_hold_the_same_examples(folders, split):
     manifest = read_manifest(folders["greedy"])
     assert manifest.packed_examples(split) == len(plain)
     assert manifest.examples(split) < 0.7 * len(plain)
-
-
-@pytest.mark.nightly  # `test_prepare` has the same for plain records.
-def test_packed_shards_are_the_same_for_any_number_of_workers(prepare_config, texts, folders, tmp_path):
-    prepare(
-        prepare_config(tmp_path / "two", input_files=texts, packing="greedy", max_sequences_per_pack=4, num_workers=2)
-    )
-    names = sorted(os.listdir(folders["greedy"]))
-    assert names == sorted(os.listdir(tmp_path / "two"))
-    for name in names:
-        assert (tmp_path / "two" / name).read_bytes() == Path(folders["greedy"], name).read_bytes()
 
 
 def test_a_packed_batch_has_each_example_apart(folders):

@@ -1,7 +1,6 @@
 """`python -m tftrain.prepare`: the same bytes for any number of workers, whole or nothing, one line for an error."""
 
 import gzip
-import json
 import os
 import signal
 import subprocess
@@ -20,8 +19,8 @@ from tftrain.data.records import scan
 from tftrain.files.errors import DataError
 from tftrain.prepare import __main__ as program
 from tftrain.prepare import builtin_corpus, corpus_chunks, preparation, workers
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
 
@@ -38,29 +37,34 @@ def examples(folder, split="train"):
     ]
 
 
+# Workers with byte pairs load no TensorFlow.
+PAIRS = {"tokenizer_type": "bpe", "vocab_size": 400}
+WORDS = {"vocab_size": 100, "deduplicate": "near"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("duplicates", ["paragraph", pytest.param("near", marks=pytest.mark.nightly)])
-def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch, duplicates):
+@pytest.mark.parametrize(
+    "changes",
+    [PAIRS, *(pytest.param(each, marks=pytest.mark.nightly) for each in (WORDS, PAIRS | {"objective": "causal"}))],
+    ids=str,
+)
+def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
     # Two files and a part of a third one repeat what others have.
     for number, seed in enumerate((0, 1, 0, 2)):
         (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))
-    changes = {"input_files": (str(tmp_path / "text*"), str(corpus / "*.txt"))}
-    changes |= {
-        "vocab_file": None,
-        "vocab_size": 100,
-        "masking": "static",
-        "dupe_factor": 2,
-        "whole_word_masking": True,
-        "heldout_window": 5,
-        "deduplicate": duplicates,
-    }
+    if "objective" not in changes:
+        changes = {"masking": "static", "dupe_factor": 2, "whole_word_masking": True, **changes}
+    inputs = (str(tmp_path / "text*"), str(corpus / "*.txt"))
     for count in (1, 2):
-        prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
+        folder = tmp_path / str(count)
+        given = {"input_files": inputs, "vocab_file": None, "heldout_window": 5, "num_workers": count, **changes}
+        prepare(prepare_config(folder, **given))
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     dropped = read_manifest(str(tmp_path / "1")).tokens_dropped
-    assert dropped["duplicate_paragraph" if duplicates == "paragraph" else "near_duplicate_document"] > 10_000
-    assert dropped["shared_with_training"] > (100 if duplicates == "paragraph" else 0)
+    is_near = changes.get("deduplicate") == "near"
+    assert dropped["near_duplicate_document" if is_near else "duplicate_paragraph"] > 10_000
+    assert dropped["shared_with_training"] > (0 if is_near else 100)
 
 
 def test_manifest_says_what_is_there(prepared):
@@ -205,15 +209,6 @@ def test_error_in_a_worker_is_the_same_line(prepare_config, tmp_path):
         prepare_config(tmp_path / "out", input_files=str(tmp_path / "text*"), num_workers=2),
         r"text2: byte 5: not UTF-8",
     )
-
-
-def test_glob_that_matches_nothing_is_named(prepare_config, tmp_path):
-    refused(prepare_config(tmp_path / "out", input_files=str(tmp_path / "no*")), r"--input_files=.*no file matches")
-
-
-def test_vocabulary_without_special_tokens_is_named(prepare_config, tmp_path):
-    (tmp_path / "vocab").write_text("[PAD]\nword\n")
-    refused(prepare_config(tmp_path / "out", vocab_file=str(tmp_path / "vocab")), r"vocab: .*lacks \[UNK\]")
 
 
 def test_a_preparation_is_replaced_only_when_told(prepare_config, tmp_path):
@@ -391,10 +386,3 @@ def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path):
     assert error.strip().splitlines()[-1].startswith("prepare: interrupted")
     assert not (tmp_path / "out").exists()
     assert ended(process.pid)
-
-
-def test_manifest_is_json_that_others_can_read(prepared):
-    with open(os.path.join(prepared, "manifest.json"), encoding="utf-8") as file:
-        content = json.load(file)
-    assert content["format"] == 2
-    assert sum(shard["examples"] for shard in content["splits"]["eval"]) == len(examples(prepared, "eval"))

@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from tests.data.test_pipeline import same
 from tests.kit import corpora
+from tests.kit.data_sets import open_source, opened_data
 from tests.prepare.test_prepare import contents
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
-from tftrain.data.mixture import read_prepared
-from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.files.errors import DataError
 from tftrain.prepare.preparation import prepare
 
@@ -97,7 +97,7 @@ def test_records_and_text_are_sources_of_one_mixture(records, vocab, vocab_size,
     text = prepare(prepare_config(records / "text", masking="static", max_predictions_per_seq=SLOTS))
     adopted = prepare(config(records, vocab, lower_case=True))
     data = DataConfig(mix=f"old=1:{adopted.folder},new=1:{text.folder}")
-    assert read_prepared(data).examples("train") == 33 + text.examples("train")
+    assert opened_data(data).manifest.examples("train") == 33 + text.examples("train")
     assert all(batch["input_ids"].shape[1] == LENGTH for batch in batches_of(data, vocab_size)[:9])
 
 

@@ -121,7 +121,7 @@ def test_a_run_writes_no_secret_anywhere(tmp_path, monkeypatch, capfd):
         *("--max_steps=2", "--eval_every=-1", "--report_to=csv,tensorboard,mlflow", f"--output_dir={tmp_path}/run"),
         f"--machine_file={address}",
     ]
-    config = run.checked(*run.read(given), run.Launch())
+    config, _ = run.checked(*run.read(given), run.Launch())
     run.prepare_process(config.compute, may_restart=False)
     assert loop.train(config, Mesh()) == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -11,6 +11,7 @@ from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.state.checkpoint_flags import with_flags_of_checkpoint
 
@@ -55,7 +56,7 @@ def continued(output_dir, *args):
 
 def test_a_resume_needs_no_other_flag(output_dir):
     config = continued(output_dir)
-    assert run.all_problems(config, [], Launch(0, 2, 0, 2)) == []
+    assert run.all_problems(config, [], Inputs.open(config), Launch(0, 2, 0, 2)) == []
     assert (config.model.hidden_size, config.data.synthetic_data, config.data.max_seq_length) == (48, True, 16)
     assert (config.compute.precision, config.optimizer.learning_rate, config.run.max_steps) == ("bf16", 0.003, 70)
     assert config.parallel.split_opt_state
@@ -121,7 +122,9 @@ def test_any_number_of_ranks_that_divides_the_global_batch_can_go_on(output_dir,
 def refusal(output_dir, ranks, *args):
     config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
     completed = with_flags_of_checkpoint(config, given)
-    (line,) = completed.explain(run.all_problems(completed.config, problems, Launch(0, ranks, 0, ranks)))
+    (line,) = completed.explain(
+        run.all_problems(completed.config, problems, Inputs.open(completed.config), Launch(0, ranks, 0, ranks))
+    )
     return str(line)
 
 
@@ -154,7 +157,7 @@ def test_an_evaluation_is_of_the_weights_that_the_run_has_evaluated(tmp_path):
 
 def test_an_evaluation_takes_the_model_but_not_the_ranks(output_dir):
     config = continued(output_dir, "--mode=evaluate")
-    assert run.all_problems(config, [], Launch(0, 1, 0, 1)) == []
+    assert run.all_problems(config, [], Inputs.open(config), Launch(0, 1, 0, 1)) == []
     assert (config.model.hidden_size, config.compute.precision, config.run.mode) == (48, "bf16", "evaluate")
     assert not config.parallel.split_opt_state
     assert config.batch.global_batch_size is None
@@ -201,7 +204,7 @@ def test_an_unreadable_newest_checkpoint_gives_way_to_an_older_one(output_dir):
 )
 def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path, args, line):
     config, _, _ = flags.read(TrainConfig, ["run", "--synthetic_data", f"--output_dir={tmp_path}", *args])
-    (problem,) = run.all_problems(config, [], Launch(0, 1, 0, 1))
+    (problem,) = run.all_problems(config, [], Inputs.open(config), Launch(0, 1, 0, 1))
     assert line in str(problem)
 
 
@@ -231,4 +234,4 @@ def test_the_eval_batches_of_an_older_run_become_as_many_examples(output_dir):
     write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
     found = continued(output_dir)
     assert found.evaluation.eval_examples == 4 * 12
-    assert run.all_problems(found, [], Launch(0, 2, 0, 2)) == []
+    assert run.all_problems(found, [], Inputs.open(found), Launch(0, 2, 0, 2)) == []

@@ -19,6 +19,7 @@ from tests.model.samples import (
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
+from tftrain.data.prepared import open_data
 from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
@@ -148,7 +149,7 @@ def batches_of(config, samples):
 
 
 def make_source(config):
-    return pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
+    return pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
 
 
 def test_the_contents_of_a_batch_are_its_examples_and_tokens():

@@ -20,6 +20,7 @@ from tftrain.data import pipeline
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, scorers
 from tftrain.inference import candidates, trained_model
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.tokenizer import tokenizer_files
@@ -51,7 +52,7 @@ def task(files):
     config = run.with_sizes(completed.config.resolve(1))
     made = make_task(config, Mesh())
     made.model = trained_model.load(ModelSource(init_checkpoint=f"hf:{LLAMA}"), dtype="float64").network
-    source = made.open_source(config.data, "eval", 1)
+    source = made.open_source(Inputs.open(config).data[0], "eval", 1)
     rows = source.num_examples
     return made, source, next(iter(pipeline.eval_batches(source, config.data, rows + 1, 0, rows + 1)))
 
@@ -122,7 +123,7 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     assert np.sum(ids == own.vocabulary.end_id) == 5
     assert own.build(with_special_tokens=True)(["".join(text for text, _ in example.parts)])[0].tolist() == ids.tolist()
     assert is_learned.sum() == sum(len(part) for part in own.build(True)([f"b c{end}", f"e{end}"]))
-    assert completions.end_of_answer(completions.compiled_template(own)) == "<|endoftext|>"
+    assert completions.end_of_answer(completions.Template(own)) == "<|endoftext|>"
 
 
 def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
@@ -144,7 +145,7 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "model/chat_template.jinja").write_text(text)
     own = tokenizer_files.read(tmp_path / "model")
-    template = completions.compiled_template(own)
+    template = completions.Template(own)
     assert (
         template([say("x", "1"), say("user", "<\u00e9>")], False)
         == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
@@ -232,7 +233,7 @@ def test_an_answer_ends_as_the_template_ends_it(after, end):
     text = "{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}{% else %}<A>" + after
     text += "{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
     own = tokenizer_files.read(LLAMA)._replace(chat_template=text)
-    assert completions.end_of_answer(completions.compiled_template(own)) == end
+    assert completions.end_of_answer(completions.Template(own)) == end
 
 
 def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():

@@ -18,6 +18,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError
 from tftrain.data import pipeline
 from tftrain.host.user_code import UserCodeError
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -222,7 +223,7 @@ def values(rows, name):
 
 
 def batch_of(task, config, count, split="eval"):
-    source = task.open_source(config.data, split, 1)
+    source = task.open_source(Inputs.open(config).data[0], split, 1)
     return source, next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 
@@ -328,7 +329,7 @@ def test_a_decoder_gives_the_loss_of_each_token(at, tmp_path):
     gpt = (f"--init_checkpoint=hf:{DATA / 'hf_gpt2'}", "--tokenizer_dir=", "--hidden_dropout_prob=0")
     flags = [flag for flag in SMALL if not flag.startswith(("--num_", "--hidden", "--tokenizer"))]
     flags += ["--task=own:Margin", f"--output_dir={tmp_path}", *gpt[:1], *gpt[2:], "--attention_probs_dropout_prob=0"]
-    config = run.checked(*run.read(["tftrain.run", *flags]), Launch())
+    config = run.checked(*run.read(["tftrain.run", *flags]), Launch())[0]
     task = make_task(config, Mesh())
     _, batch = batch_of(task, config, 12)
     ids = batch["input_ids"].numpy().reshape(24, LENGTH)

@@ -17,6 +17,7 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
 from tftrain.data import pipeline
 from tftrain.formats import run_folder
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import trackers
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -58,7 +59,7 @@ def train(args, *more):
 
 
 def batch_of(config, task, count):
-    source = task.open_source(config.data, "eval", 1)
+    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
     return next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
 
 
@@ -124,7 +125,7 @@ def test_each_of_two_texts_that_is_cut_counts(data, tmp_path, caplog):
     more = (f"--output_dir={tmp_path}", f"--eval_file={path}", "--max_seq_length=8")
     config = configured(data["embedding"], *more)
     with caplog.at_level("INFO"):
-        make_task(config, Mesh()).open_source(config.data, "eval", 1)
+        make_task(config, Mesh()).open_source(Inputs.open(config).data[0], "eval", 1)
     assert "eval: 2 of 2 texts are longer than --max_seq_length=8" in caplog.text
 
 

@@ -4,7 +4,6 @@ import json
 import logging
 
 import pytest
-from tokenizers.normalizers import BertNormalizer as Normalizer
 
 from tests.kit import corpora
 from tests.tokenizer.test_normalization import texts
@@ -46,18 +45,6 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     tokenizer = run_folder.of_data(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
     assert BertNormalizer(tokenizer.lower_case, tokenizer.strip_accents).words(letters[0]) == [letters[0]]
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("lower_case", [True, False])
-@pytest.mark.parametrize("strips", [True, False])
-def test_words_of_a_language_are_those_of_the_other_implementation(language, lower_case, strips):
-    text, letters = LANGUAGES[language]
-    other = Normalizer(clean_text=True, handle_chinese_chars=True, strip_accents=strips, lowercase=lower_case)
-    ours = BertNormalizer(lower_case, strips)
-    for word in text.replace(".", " ").split():
-        assert "".join(ours.words(word)) == other.normalize_str(word).replace(" ", "")
-    assert all(("".join(ours.words(letter)) == letter) != strips for letter in letters)
 
 
 def test_english_text_loses_the_few_marks_that_it_has(prepare_config, tmp_path, caplog):

@@ -11,6 +11,7 @@ from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.model.part import joined
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
@@ -30,10 +31,11 @@ def evaluation(mesh, path, *args):
     """Returns the evaluation of initial weights, which are the same in every layout."""
     given = ["tftrain.run", *SHAPE, f"--flagfile={path}", "--output_dir=unused", "--initializer_range=0.5", *args]
     config = run.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
+    (data,) = Inputs.open(config).data
     if config.shards_weights(mesh.split.size):
-        return held_out.of_run(Run(config, mesh, trains=False))()
+        return held_out.of_run(Run(config, mesh, trains=False), data)()
     parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
-    return HeldOut(config, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
+    return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
 
 
 def compare(found, expected):

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
+from tftrain.architecture.describe import describe
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.data.causal_source import documents
 from tftrain.families import FAMILIES
@@ -79,7 +80,7 @@ def case(
     """
     packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
     model = dataclasses.replace(MODEL, **dict(model))
-    is_flat = model.is_pre_norm or model.num_hidden_layers > 1
+    is_flat = describe(model).block.pre_norm or model.num_hidden_layers > 1
     epsilon = LARGE_EPSILON if is_flat else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
@@ -385,7 +386,7 @@ def compare(name, config, mesh):
     expected, expected_states = alone(dataclasses.replace(config, parallel=ParallelConfig()))
     at_once, later = TOLERANCES[coarsest(config)]
     # Sums of losses; numbers of predicted words and of samples, which nothing rounds; last comes the gradient norm.
-    losses, counts = ([0, 3, -1], [1, 5]) if config.model.has_pooler else ([0, -1], [1, 3])
+    losses, counts = ([0, 3, -1], [1, 5]) if describe(config.model).head("pooler") else ([0, -1], [1, 3])
     np.testing.assert_array_equal(infos[:, counts], expected[:, counts], err_msg=name)
     np.testing.assert_allclose(infos[0, losses], expected[0, losses], rtol=at_once, err_msg=name)
     np.testing.assert_allclose(infos[:, losses[:-1]], expected[:, losses[:-1]], rtol=later, err_msg=name)

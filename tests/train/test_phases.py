@@ -11,18 +11,18 @@ import pytest
 
 from tests.checkpoint import states
 from tests.kit import runs
+from tests.kit.data_sets import open_source
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, read_rows, rows
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data import source as sources
 from tftrain.data.left_out import NOTHING
-from tftrain.data.source import open_source
-from tftrain.finetune.preflight import identity
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
@@ -94,11 +94,11 @@ def phased(lines, messages, tmp_path_factory):
 def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     config = configured(f"--phases={lines}", "--output_dir=x", "--eval_every=-1")
     progress = SimpleNamespace(step=0, consumed_samples=0)
-    fake = SimpleNamespace(timeline=phases.timeline(config), progress=progress, mesh=Mesh(), left_out=NOTHING)
+    fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda number: setattr(fake, "config", fake.timeline.phases[number].config)
-    fake.task = SimpleNamespace(open_source=lambda data, split, seed: open_source(data, split, 90, seed))
-    found, of_run = [], Phases(fake)
+    fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
+    fake.task = SimpleNamespace(open_source=sources.open_source)
+    found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:
         of_run.begin()
         while not of_run.ends_with(progress.step):
@@ -150,14 +150,11 @@ def test_a_run_resumed_in_the_second_phase_is_bitwise_the_uninterrupted_one(phas
     inside = checkpoints.find(phased)[0]
     manifest = json.loads((inside / "manifest.json").read_text())
     assert manifest["step"] == 5
-    whole = identity(configured(f"--phases={lines}", "--output_dir=x"))
+    whole = Inputs.open(configured(f"--phases={lines}", "--output_dir=x")).identity
     assert manifest["run"]["data"] == whole, "of both phases, as a resume compares it"
     assert any(name.endswith(" of phase 2") for name in whole)
-    shutil.copytree(inside, checkpoints.checkpoint_folder(tmp_path) / inside.name)
-    shutil.copy(phased / "metrics.jsonl", tmp_path)
-    train(f"--phases={lines}", f"--output_dir={tmp_path}")
-    assert losses(tmp_path) == losses(phased)
-    states.assert_same_newest(tmp_path, phased)
+    train(f"--phases={lines}", f"--output_dir={states.begun_from(inside, tmp_path)}")
+    states.assert_same_end(tmp_path, phased)
 
 
 def test_an_evaluation_that_a_phase_owes_is_not_made_by_the_next(phased):
@@ -186,7 +183,7 @@ def test_two_ranks_go_on_from_the_checkpoint_alone(phased, tmp_path):
 
 
 def resumed(folder, *args):
-    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())
+    return run.checked(*run.read(["tftrain.run", f"--output_dir={folder}", *args]), Launch())[0]
 
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from tftrain.architecture import parts
-from tftrain.architecture.parts import BlockSpec, HeadSpec, Leaf, Named, NormSpec, TableSpec, Variable, WeightCounts
+from tftrain.architecture.parts import (
+    HeadSpec,
+    Leaf,
+    Named,
+    NormSpec,
+    TableSpec,
+    TransformerBlockSpec,
+    Variable,
+    WeightCounts,
+)
 from tftrain.config.model import ModelConfig
 
 
@@ -32,7 +41,7 @@ class Architecture:
     tables: tuple[Named, ...]
     embedding_norm: NormSpec | None
     layers: int
-    cycle: tuple[BlockSpec, ...]
+    cycle: tuple[TransformerBlockSpec, ...]
     norms_first_block: bool
     final_norm: NormSpec | None
     heads: tuple[HeadSpec, ...]
@@ -50,11 +59,11 @@ class Architecture:
         return hash(tuple(getattr(self, each.name) for each in fields(self) if each.compare))
 
     @property
-    def block(self) -> BlockSpec:
+    def block(self) -> TransformerBlockSpec:
         """A block with all its norms."""
         return self.cycle[-1]
 
-    def block_at(self, layer: int) -> BlockSpec:
+    def block_at(self, layer: int) -> TransformerBlockSpec:
         """Returns a block, counted from 0 at the input."""
         block = self.cycle[layer % len(self.cycle)]
         return block if layer or self.norms_first_block else replace(block, attention_norm=None)

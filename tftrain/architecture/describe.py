@@ -7,15 +7,16 @@ from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import (
     AttentionSpec,
     BiasSpec,
-    BlockSpec,
     DenseSpec,
     FeedForwardSpec,
     HeadSpec,
     Named,
     NormSpec,
     TableSpec,
+    TransformerBlockSpec,
 )
 from tftrain.config.model import ModelConfig
+from tftrain.families import rope
 
 
 @functools.lru_cache(maxsize=1 << 10)
@@ -32,11 +33,11 @@ def describe(model: ModelConfig) -> Architecture:
     return Architecture(
         word=TableSpec(model.vocab_size, width, divided=True),
         tables=tuple(tables),
-        embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
+        embedding_norm=norm if family.norms_embedding or not _is_pre_norm(model) else None,
         layers=model.num_hidden_layers,
         cycle=_cycle(model, norm),
         norms_first_block=not family.norms_embedding,
-        final_norm=norm if model.is_pre_norm else None,
+        final_norm=norm if _is_pre_norm(model) else None,
         heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else TableSpec(model.vocab_size, width, divided=True),
@@ -45,13 +46,13 @@ def describe(model: ModelConfig) -> Architecture:
     )
 
 
-def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[BlockSpec, ...]:
+def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[TransformerBlockSpec, ...]:
     """Returns a global block and the local ones between it and the next global one."""
     attention = _attention(model)
     local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
     attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
     feed_forward = _feed_forward(model)
-    return tuple(BlockSpec(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
+    return tuple(TransformerBlockSpec(each, norm, feed_forward, norm, _is_pre_norm(model)) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -59,20 +60,33 @@ def pretrained(model: ModelConfig) -> Architecture:
     return describe(dataclasses.replace(model, task="pretraining", labels=()))
 
 
+def _is_pre_norm(model: ModelConfig) -> bool:
+    return model.family.pre_norm if model.norm_position == "auto" else model.norm_position == "pre"
+
+
+def _residual_scale(model: ModelConfig) -> float:
+    """Returns the factor of the initial weights of what is added to the residual stream.
+
+    In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that the sum does not grow with the depth.
+    """
+    return (2 * model.num_hidden_layers) ** -0.5 if model.family.scales_residual else 1.0
+
+
 def _attention(model: ModelConfig) -> AttentionSpec:
     width, unit = model.hidden_size, model.head_size
     inner, norm = model.num_attention_heads * unit, NormSpec(unit, model.family.norm, model.family.norm_shift)
+    scale = _residual_scale(model)
     query = DenseSpec(width, inner, bias=model.bias != "none", divided="outputs", unit=unit)
     value = dataclasses.replace(query, outputs=model.key_value_heads * unit)
     return AttentionSpec(
         query=query,
         key=dataclasses.replace(value, bias=value.bias and model.use_bias_in_keys),
         value=value,
-        output=DenseSpec(inner, width, bias=model.bias == "all", divided="inputs", unit=unit),
+        output=DenseSpec(inner, width, bias=model.bias == "all", divided="inputs", unit=unit, scale=scale),
         heads=model.num_attention_heads,
         positions=model.position_embedding,
         theta=model.rope_theta,
-        scaling=model.rotary_scaling,
+        scaling=rope.parse(model.rope_scaling),
         head_norm=norm if model.query_key_norm else None,
     )
 
@@ -80,7 +94,7 @@ def _attention(model: ModelConfig) -> AttentionSpec:
 def _feed_forward(model: ModelConfig) -> FeedForwardSpec:
     width, inner = model.hidden_size, model.feed_forward_size
     wide = DenseSpec(width, inner, bias=model.bias == "all", divided="outputs")
-    down = DenseSpec(inner, width, bias=wide.bias, divided="inputs")
+    down = DenseSpec(inner, width, bias=wide.bias, divided="inputs", scale=_residual_scale(model))
     return FeedForwardSpec(wide, down, None if model.activation == "gelu" else wide, model.activation)
 
 
@@ -97,7 +111,8 @@ def _heads(model: ModelConfig, norm: NormSpec) -> list[HeadSpec]:
         if not model.is_fine_tuned:
             leaves.append(("bias", BiasSpec(model.vocab_size)))
         heads.append(HeadSpec("masked_lm", tuple(leaves), rows))
-    if model.has_pooler:
+    has_task = model.predicts_samples and not model.family.transforms_for_tasks
+    if has_task if model.is_fine_tuned else model.next_sentence:
         heads.append(HeadSpec("pooler", (("", DenseSpec(width, width)),), "sample"))
     if not model.is_fine_tuned and model.next_sentence:
         heads.append(HeadSpec("next_sentence", (("", DenseSpec(width, 2)),), "sample"))

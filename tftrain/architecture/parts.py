@@ -25,6 +25,7 @@ class Variable(NamedTuple):
             and the parameters of norms have neither.
         is_hidden_matrix: whether it is a kernel of a block, which Muon orthogonalizes.
         initial: what all its elements begin with; None: they are drawn.
+        scale: factor of the standard deviation of the draws.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Variable(NamedTuple):
     decays: bool = True
     is_hidden_matrix: bool = False
     initial: float | None = None
+    scale: float = 1.0
 
     @property
     def size(self) -> int:
@@ -52,6 +54,7 @@ class DenseSpec:
         divided: what tensor parallel ranks divide: "outputs", with the bias; or "inputs", so that each rank computes
             its part of a sum, to which the bias is added once; None: nothing.
         unit: number of neighbouring inputs or outputs that stay on one rank.
+        scale: factor of the initial standard deviation of W.
     """
 
     inputs: int
@@ -59,12 +62,13 @@ class DenseSpec:
     bias: bool = True
     divided: str | None = None
     unit: int = 1
+    scale: float = 1.0
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the kernel, [inputs, outputs], and the bias."""
         by_outputs = self.divided == "outputs"
         axis = {"outputs": 1, "inputs": 0, None: None}[self.divided]
-        yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit)
+        yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit, scale=self.scale)
         if self.bias:
             unit = self.unit if by_outputs else 1
             yield Variable(f"{name}/bias", (self.outputs,), 0 if by_outputs else None, unit, decays=False, initial=0.0)
@@ -196,7 +200,7 @@ class FeedForwardSpec:
 
 
 @dataclass(frozen=True)
-class BlockSpec:
+class TransformerBlockSpec:
     """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
 
     The attention of a pre-norm block may have none.

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 Array = TypeVar("Array")
 
 
-class Shard(NamedTuple):
+class VariableShard(NamedTuple):
     """A block of a named tensor.
 
     Attributes:
@@ -39,12 +39,12 @@ class Shard(NamedTuple):
         return whole[tuple(slice(low, low + size) for low, size in zip(self.offset, self.shape, strict=True))]
 
 
-def whole_shard(name: str, shape: Sequence[int]) -> Shard:
+def whole_shard(name: str, shape: Sequence[int]) -> VariableShard:
     """Returns the shard that is the whole tensor."""
-    return Shard(name, tuple(shape), (0,) * len(shape), tuple(shape))
+    return VariableShard(name, tuple(shape), (0,) * len(shape), tuple(shape))
 
 
-def shard_of(name: str, shape: Sequence[int], axis: int | None, unit: int, rank: int, ranks: int) -> Shard:
+def shard_of(name: str, shape: Sequence[int], axis: int | None, unit: int, rank: int, ranks: int) -> VariableShard:
     """Returns what a tensor parallel rank holds of a variable.
 
     Args:
@@ -57,7 +57,7 @@ def shard_of(name: str, shape: Sequence[int], axis: int | None, unit: int, rank:
     if axis is not None:
         begin, end = even_bounds(shape[axis], ranks, unit)[rank : rank + 2]
         offset[axis], block[axis] = begin, end - begin
-    return Shard(name, tuple(shape), tuple(offset), tuple(block), rank if axis is None else 0)
+    return VariableShard(name, tuple(shape), tuple(offset), tuple(block), rank if axis is None else 0)
 
 
 def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:

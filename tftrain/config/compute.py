@@ -42,3 +42,9 @@ class ComputeConfig:
     """On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them."""
     device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
     """Peak rate of the device, used for mfu; known GPUs need none."""
+
+    def compiles(self, gpu: bool, has_deferred_collectives: bool) -> bool:
+        """Returns whether XLA compiles what a step computes. auto: on a GPU, and no `ParallelConfig` defers sums."""
+        if self.jit_compile == "auto":
+            return gpu and not has_deferred_collectives
+        return self.jit_compile == "true"

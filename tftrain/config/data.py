@@ -61,6 +61,6 @@ class DataConfig:
     @property
     def folder(self) -> str | None:
         """A folder of prepared data, which has the vocabulary: data_dir, or the first one of a mixture."""
-        if not self.mix or mixture.problems(self):
+        if not self.mix or mixture.problems(self.mix, self.mix_temperature):
             return self.data_dir
         return mixture.read(self.mix)[0].folder

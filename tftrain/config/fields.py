@@ -67,6 +67,11 @@ class Problem(NamedTuple):
         return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 
 
+def refused(section: Any, flag: str, expected: str) -> Problem:
+    """Returns the problem of a flag of a section of the configuration, with its value."""
+    return Problem(flag, getattr(section, flag), expected)
+
+
 class ConfigError(ValueError):
     """A configuration is refused; carries all its problems."""
 

@@ -62,15 +62,14 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
     return sources
 
 
-def problems(data) -> list[Problem]:
-    """Returns what is wrong with the flags of a mixture, without a look at its folders."""
-    if not data.mix:
-        expected = "remove this flag, or add --mix"
-        return [Problem("mix_temperature", data.mix_temperature, expected)] if data.mix_temperature != 1 else []
+def problems(mix: str | None, temperature: float) -> list[Problem]:
+    """Returns what is wrong with --mix and --mix_temperature, without a look at the folders."""
+    if not mix:
+        return [Problem("mix_temperature", temperature, "remove this flag, or add --mix")] if temperature != 1 else []
     try:
-        read(data.mix, data.mix_temperature)
+        read(mix, temperature)
     except ValueError as error:
-        return [Problem("mix", data.mix, str(error))]
+        return [Problem("mix", mix, str(error))]
     return []
 
 

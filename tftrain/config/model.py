@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from tftrain.config.fields import flag, implementations
 from tftrain.families import DEFAULT, FAMILIES, Family, described
-from tftrain.families.rope import RopeScaling, parse
 from tftrain.host.user_code import CLASS, is_class_name
 
 TASKS = (
@@ -147,13 +146,6 @@ class ModelConfig:
         return self.reads_examples and not self.is_causal
 
     @property
-    def has_pooler(self) -> bool:
-        """Whether the heads read the pooled first token."""
-        if self.task == "pretraining":
-            return not self.is_causal and self.next_sentence
-        return self.predicts_samples and not self.family.transforms_for_tasks
-
-    @property
     def predicts_samples(self) -> bool:
         """Whether the head of a fine-tuned task reads an example as one vector; else each token, or there is none."""
         return self.task in ("classification", "multi_label", "regression")
@@ -175,19 +167,6 @@ class ModelConfig:
         return self.family.objective
 
     @property
-    def is_pre_norm(self) -> bool:
-        """Whether each sub-layer has its norm before it."""
-        return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
-
-    @property
-    def residual_init_scale(self) -> float:
-        """Factor of the initial standard deviation of the projections that write to the residual stream.
-
-        In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
-        """
-        return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
-
-    @property
     def longest_sequence(self) -> float:
         """Most tokens of a sequence; infinite without a table of positions."""
         return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
@@ -206,11 +185,6 @@ class ModelConfig:
     def key_value_heads(self) -> int:
         """Heads of keys and values: `num_key_value_heads`, or `num_attention_heads`."""
         return self.num_key_value_heads or self.num_attention_heads
-
-    @property
-    def rotary_scaling(self) -> RopeScaling | None:
-        """The scaling of rotary positions; see `tftrain.families.rope`."""
-        return parse(self.rope_scaling)
 
     @property
     def without_fused_op(self) -> dict[str, str]:

@@ -161,6 +161,12 @@ class ParallelConfig:
         """What is partitioned over ranks: nothing (0), the state (1), gradients too (2), weights too (3)."""
         return 3 if self.split_weights else 2 if self.split_grad_accum else int(self.split_opt_state)
 
+    @property
+    def has_deferred_collectives(self) -> bool:
+        """Whether backward is in halves, and each has sums over tensor parallel ranks in it."""
+        stages = self.pipeline_parallel_size > 1
+        return stages and self.pipeline_schedule == "zero_bubble" and self.tensor_parallel_size > 1
+
     def data_parallel_size(self, ranks: int) -> int:
         """Returns the number of data parallel ranks among `ranks` ranks."""
         return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)

@@ -1,19 +1,21 @@
 """`--phases`: a run whose data and batch change after so many consumed samples or tokens.
 
-A phase is the run's configuration with the flags of its line; it trains exactly what a run with these flags does that
-resumes where the phase begins. So everything that depends on data or batch takes the configuration of a phase. The
-batches of the whole run are one list of stages, those of the phases' ramps (`ramp`), each cut where its phase ends.
+A phase has the data and the batch of the run with the flags of its line; it trains exactly what a run with these flags
+does that resumes where the phase begins. The batches of the whole run are one list of stages, those of the phases'
+ramps (`ramp`), each cut where its phase ends.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tftrain.config import mixture
-from tftrain.config.fields import ConfigError, Problem, changed, expand, flag_values, parse, sections, type_of
+from tftrain.config.data import DataConfig
+from tftrain.config.fields import ConfigError, Problem, expand, parse, type_of
+from tftrain.config.parallel import BatchConfig
 from tftrain.config.ramp import Stage
 from tftrain.config.suggestions import suggest
 from tftrain.files.lines import lines
@@ -35,9 +37,10 @@ _FORM = (
 
 
 class Phase(NamedTuple):
-    """A part of a run."""
+    """A part of a run, with its own data and batch."""
 
-    config: Any  # TrainConfig of a run by hand, without phases
+    data: DataConfig  # without phases
+    batch: BatchConfig
     until_samples: int | None = None  # consumed samples of the run after which the phase ends; None: see until_tokens
     until_tokens: int | None = None  # likewise consumed tokens, padding included; without both, the phase has no end
 
@@ -81,7 +84,7 @@ class Timeline:
     def tokens(self, consumed_samples: int) -> int:
         """Returns the tokens of the first samples of a run, padding included."""
         spans = zip(self.phases, self.begins, [*self.begins[1:], math.inf], strict=True)
-        lengths = [(phase.config.data.max_seq_length, begin, end) for phase, begin, end in spans]
+        lengths = [(phase.data.max_seq_length, begin, end) for phase, begin, end in spans]
         return sum(length * max(0, min(consumed_samples, end) - begin) for length, begin, end in lengths)
 
     def at(self, consumed_samples: int) -> tuple[int, float]:
@@ -90,11 +93,11 @@ class Timeline:
         return first.phase, next((stage.first_step for stage in others if stage.phase != first.phase), math.inf)
 
 
-def timeline(config) -> Timeline:
+def timeline(data: DataConfig, batch: BatchConfig) -> Timeline:
     """Returns the phases of a resolved configuration with the sizes that the data gives."""
-    phases, begins, ends, sample, tokens = tuple(read(config)), [], [], 0, 0
+    phases, begins, ends, sample, tokens = tuple(read(data, batch)), [], [], 0, 0
     for phase in phases:
-        length, begin = phase.config.data.max_seq_length, sample
+        length, begin = phase.data.max_seq_length, sample
         end = phase.until_samples or math.inf
         if phase.until_tokens:
             end = begin + -(-(phase.until_tokens - tokens) // length)
@@ -106,39 +109,30 @@ def timeline(config) -> Timeline:
     return Timeline(phases, tuple(begins), tuple(ends))
 
 
-def read(config) -> list[Phase]:
-    """Returns the phases of a configuration; of one without phases, itself.
+def read(data: DataConfig, batch: BatchConfig) -> list[Phase]:
+    """Returns the phases of a run; of one without phases, the whole run.
 
     Raises:
         ConfigError: the phases can't be read, or one has no end, or the ends do not rise.
     """
-    value = config.data.phases
+    value = data.phases
     if not value:
-        return [Phase(config)]
+        return [Phase(data, batch)]
     try:
         entries = _resolved(value) if _is_resolved(value) else [_words(line) for line in lines(value, _FORM)]
-        phases = [_phase(config, entry, f"phase {number}") for number, entry in enumerate(entries, 1)]
+        phases = [_phase(data, batch, entry, f"phase {number}") for number, entry in enumerate(entries, 1)]
         _check_ends(phases)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # A manifest may hold anything.
         raise ConfigError([Problem("phases", value, str(error))]) from error
     return phases
 
 
-def change_each(config, change: Callable[[Any], Any]):
-    """Returns a configuration, each of whose phases is changed.
-
-    It is that of the last phase. Its `phases` have all flags of each, so they mean the same after a change of the file.
-    """
-    if not config.data.phases:
-        return change(config)
-    phases = [phase._replace(config=change(phase.config)) for phase in read(config)]
-    entries = []
-    for phase in phases:
-        values = flag_values(phase.config)
-        entries.append(
-            {name: getattr(phase, name) for name in _ENDS} | {name: values[name] for name in (*FLAGS, FOLLOWING)}
-        )
-    return changed(phases[-1].config, {"phases": json.dumps(entries)})
+def resolved(phases: Sequence[Phase]) -> str:
+    """Returns a value of --phases with all flags of each, so that it means the same after a change of the file."""
+    names = (*FLAGS, FOLLOWING)
+    values = [vars(phase.data) | vars(phase.batch) for phase in phases]
+    ends = [{name: getattr(phase, name) for name in _ENDS} for phase in phases]
+    return json.dumps([end | {name: each[name] for name in names} for end, each in zip(ends, values, strict=True)])
 
 
 def without(value: str | None, *names: str) -> str | None:
@@ -148,43 +142,37 @@ def without(value: str | None, *names: str) -> str | None:
     return json.dumps([{name: entry[name] for name in entry if name not in names} for entry in json.loads(value)])
 
 
-def source_names(config) -> list[str]:
+def source_names(phases: Sequence[Phase]) -> list[str]:
     """Returns the names of the sources of all mixtures of a run."""
-    mixtures = {(data.mix, data.mix_temperature) for data in (phase.config.data for phase in read(config)) if data.mix}
+    mixtures = {(phase.data.mix, phase.data.mix_temperature) for phase in phases if phase.data.mix}
     return sorted({source.name for each in mixtures for source in mixture.read(*each)})
 
 
-def longest(config):
-    """Returns the configuration of the phase with the longest sequences, the last one of several."""
-    return max(reversed(read(config)), key=lambda phase: phase.config.data.max_seq_length or 0).config
-
-
-def ranges(config, consumed_samples: int, names: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
+def ranges(line: Timeline, consumed_samples: int, names: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
     """Returns the ranges of a run's first samples in which flags are the same: the end of each, and the flags."""
-    line, joined = timeline(config), []
+    joined = []
     for phase, begin, end in zip(line.phases, line.begins, [*line.begins[1:], consumed_samples], strict=True):
-        values = {name: value for name, value in flag_values(phase.config).items() if name in names}
+        values = {name: value for name, value in (vars(phase.data) | vars(phase.batch)).items() if name in names}
         if begin < min(end, consumed_samples):
             same = bool(joined) and joined[-1][1] == values
             joined[len(joined) - same :] = [(min(end, consumed_samples), values)]
     return joined
 
 
-def problems(config, check: Callable[[Any], list[Problem]]) -> list[Problem]:
-    """Returns what a check says of each phase: what it says of all of them once, the rest with the phase's number."""
-    try:
-        phases = read(config)
-    except ConfigError as error:
-        return error.problems
-    of_phases = [check(phase.config) for phase in phases]
+def numbered(value: str | None, of_phases: Sequence[list[Problem]]) -> list[Problem]:
+    """Returns the problems of phases: what all of them have once, the rest with the phase's number.
+
+    Args:
+        value: the value of --phases; without it there is one phase.
+    """
     of_all = [problem for problem in of_phases[0] if all(problem in own for own in of_phases)]
-    numbered = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
-    return of_all + [Problem("phases", config.data.phases, f"phase {number}: {each}") for number, each in numbered]
+    rest = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
+    return of_all + [Problem("phases", value, f"phase {number}: {each}") for number, each in rest]
 
 
 def _stages(phase: Phase, number: int, step: int, sample: int, end: float) -> tuple[list[Stage], int, int]:
     """Returns the stages of a phase that goes on after so many steps and samples, and both numbers at its end."""
-    ramp = phase.config.batch.ramp.stages(sample)
+    ramp = phase.batch.ramp.stages(sample)
     own = [each._replace(first_step=step + each.first_step, phase=number) for each in ramp if each.first_sample < end]
     if end == math.inf:
         return own, step, sample
@@ -198,7 +186,7 @@ def _is_resolved(value: str) -> bool:
 
 
 def _resolved(value: str) -> list[dict[str, Any]]:
-    """Returns the entries of a value that `change_each` has made, or a stranger."""
+    """Returns the entries of a value that `resolved` has made, or a stranger."""
     entries = json.loads(value)
     for entry in entries:
         if unknown := entry.keys() - {*FLAGS, *_ENDS, FOLLOWING}:
@@ -223,32 +211,36 @@ def _words(line: str) -> dict[str, str]:
     return values
 
 
-def _phase(config, entry: dict[str, Any], name: str) -> Phase:
-    """Returns a phase: the configuration with the values of an entry, where None is a default."""
+def _phase(data: DataConfig, batch: BatchConfig, entry: Mapping[str, Any], name: str) -> Phase:
+    """Returns a phase: data and batch of the run with the values of an entry, where None is a default."""
     ends = {each: entry.get(each) for each in _ENDS}
     for end, value in ends.items():
         if value is not None and not (str(value).isdecimal() and int(value) > 0):
             raise ValueError(f"{name}: {end}={value}: expected a whole number above 0")
-    named = {each: value for each, value in entry.items() if each not in _ENDS}
-    defaults = flag_values(type(config)())
-    values = defaults | {each: _value(config, each, value, name) for each, value in named.items() if value is not None}
-    others = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & named.keys() else ()
-    values = {each: defaults[each] for each in others} | {each: values[each] for each in named} | {"phases": None}
-    own = changed(config, values)
-    if "global_batch_size" in named and FOLLOWING not in named and own.batch.micro_batch_size:
-        own = changed(own, {FOLLOWING: None})
-    return Phase(own, **{each: value and int(value) for each, value in ends.items()})
+    given = {each: value for each, value in entry.items() if each not in _ENDS}
+    defaulted = (*SOURCES, *SIZES_OF_DATA) if set(SOURCES) & given.keys() else ()
+    sections = []
+    for section in (data, batch):
+        values = {}
+        for field in dataclasses.fields(section):
+            if (text := given.get(field.name)) is not None:
+                values[field.name] = _value(section, field, str(text), name)
+            elif field.name in (*defaulted, *given):
+                values[field.name] = field.default
+        sections.append(dataclasses.replace(section, **values))
+    data, batch = sections
+    if "global_batch_size" in given and FOLLOWING not in given and batch.micro_batch_size:
+        batch = dataclasses.replace(batch, grad_accum_steps=None)
+    ends = {each: value and int(value) for each, value in ends.items()}
+    return Phase(dataclasses.replace(data, phases=None), batch, **ends)
 
 
-def _value(config, name: str, value: Any, phase: str) -> Any:
+def _value(section: DataConfig | BatchConfig, field: dataclasses.Field, text: str, phase: str) -> Any:
     """Returns the value of a flag of a phase; raises a ValueError that names both."""
-    section, field = next(
-        (section, field) for section in sections(config) for field in dataclasses.fields(section) if field.name == name
-    )
     try:
-        return expand(field, parse(type_of(section, field), str(value)))
+        return expand(field, parse(type_of(section, field), text))
     except ValueError as error:
-        raise ValueError(f"{phase}: {Problem(name, str(value), str(error))}") from error
+        raise ValueError(f"{phase}: {Problem(field.name, text, str(error))}") from error
 
 
 def _check_ends(phases: list[Phase]) -> None:

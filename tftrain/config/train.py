@@ -5,6 +5,7 @@ imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tftrain.config import combinations, mixture, param_groups, phases
@@ -15,6 +16,7 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.config.phases import Timeline
 from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 
 
@@ -38,14 +40,66 @@ class TrainConfig:
     def problems(self, ranks: int) -> list[Problem]:
         """Returns every reason to refuse this configuration on this number of ranks."""
         if self.data.phases and not self.model.reads_examples:
-            return phases.problems(self, lambda phase: phase.problems(ranks))
-        problems = [problem for section in sections(self) for problem in field_problems(section)]
-        return problems + combinations.problems(self, ranks, {problem.flag for problem in problems})
+            return self.problems_of_phases(lambda phase: phase.problems(ranks))
+        of_fields = [problem for section in sections(self) for problem in field_problems(section)]
+        data, model, batch, parallel, compute = self.data, self.model, self.batch, self.parallel, self.compute
+        run, checkpoint = self.run, self.checkpoint
+        problems = [
+            *of_fields,
+            *combinations.of_model(model, data, compute, parallel),
+            *combinations.of_examples(self.fine_tuning, model, data, run.mode),
+            *combinations.of_data(data, model),
+            *combinations.of_schedule(self.optimizer, run.max_steps),
+            *combinations.of_ranks(parallel, model, data, compute, ranks),
+            *combinations.of_buckets(data, model, batch, parallel),
+            *combinations.of_spikes(self.limits, checkpoint, data, run.max_steps),
+            *combinations.of_compute(compute),
+            *combinations.of_reports(self.log),
+            *combinations.of_weights(self.evaluation, self.optimizer, run),
+            *combinations.of_output(run, self.fine_tuning),
+        ]
+        return problems + combinations.of_batch(batch, parallel, ranks, {problem.flag for problem in problems})
 
     @property
     def phases(self) -> list["TrainConfig"]:
-        """The configurations of the phases, in order, as of runs by hand; this one alone if it has none."""
-        return [phase.config for phase in phases.read(self)]
+        """The configurations of the phases, in order, as of runs by hand; this one alone if it has none.
+
+        Raises:
+            ConfigError: the phases can't be read, or one has no end, or the ends do not rise.
+        """
+        own = phases.read(self.data, self.batch)
+        return [dataclasses.replace(self, data=phase.data, batch=phase.batch) for phase in own]
+
+    @property
+    def longest_phase(self) -> "TrainConfig":
+        """The configuration of the phase with the longest sequences, the last one of several."""
+        return max(reversed(self.phases), key=lambda phase: phase.data.max_seq_length or 0)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The phases of a resolved configuration with the sizes that the data gives."""
+        return phases.timeline(self.data, self.batch)
+
+    def change_phases(self, change: Callable[["TrainConfig"], "TrainConfig"]) -> "TrainConfig":
+        """Returns this configuration with each of its phases changed.
+
+        It is that of the last phase. Its `phases` have all flags of each, so they mean the same after a change of the
+        file.
+        """
+        if not self.data.phases:
+            return change(self)
+        own = phases.read(self.data, self.batch)
+        changed = [change(dataclasses.replace(self, data=phase.data, batch=phase.batch)) for phase in own]
+        pairs = zip(own, changed, strict=True)
+        value = phases.resolved([phase._replace(data=each.data, batch=each.batch) for phase, each in pairs])
+        return dataclasses.replace(changed[-1], data=dataclasses.replace(changed[-1].data, phases=value))
+
+    def problems_of_phases(self, check: Callable[["TrainConfig"], list[Problem]]) -> list[Problem]:
+        """Returns what a check says of each phase, see `phases.numbered`."""
+        try:
+            return phases.numbered(self.data.phases, [check(phase) for phase in self.phases])
+        except ConfigError as error:
+            return error.problems
 
     @property
     def has_tf32(self) -> bool:
@@ -54,9 +108,7 @@ class TrainConfig:
 
     def compiles(self, gpu: bool) -> bool:
         """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU."""
-        if self.compute.jit_compile == "auto":
-            return gpu and not self.has_deferred_collectives
-        return self.compute.jit_compile == "true"
+        return self.compute.compiles(gpu, self.parallel.has_deferred_collectives)
 
     def compiles_whole(self, gpu: bool) -> bool:
         """Returns whether XLA compiles all computation of a micro-batch, which then has no collectives."""
@@ -66,17 +118,10 @@ class TrainConfig:
         """Returns whether each of `ranks` ranks holds a shard of the weights."""
         return self.parallel.split_weights and ranks > 1
 
-    @property
-    def has_deferred_collectives(self) -> bool:
-        """Whether backward is in halves, and each has sums over tensor parallel ranks in it."""
-        parallel = self.parallel
-        stages = parallel.pipeline_parallel_size > 1
-        return stages and parallel.pipeline_schedule == "zero_bubble" and parallel.tensor_parallel_size > 1
-
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
 
-        With phases, it is that of the last one, see `phases.change_each`.
+        With phases, it is that of the last one, see `change_phases`.
 
         Raises:
             ConfigError: with all problems.
@@ -84,7 +129,7 @@ class TrainConfig:
         problems = self.problems(ranks)
         if problems:
             raise ConfigError(problems)
-        return phases.change_each(self, lambda phase: phase._filled(ranks))
+        return self.change_phases(lambda phase: phase._filled(ranks))
 
     def _filled(self, ranks: int) -> "TrainConfig":
         warmup = self.optimizer.warmup_steps

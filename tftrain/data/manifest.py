@@ -21,6 +21,7 @@ from tftrain.files import durable, names, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.tokenizer import vocabulary
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 NAME = "manifest.json"
 FORMAT = 2
@@ -94,6 +95,15 @@ class Manifest(_Fields, frozen=True, kw_only=True):
     def examples(self, split: str) -> int:
         """Returns the number of records of a split: of examples, or of rows in which examples are packed."""
         return sum(shard.examples for shard in self.splits[split])
+
+    def read_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer in the folder; raises a DataError."""
+        tokens = vocabulary.read_vocabulary(self.path(self.vocab_file), self.tokenizer_type)
+        try:
+            model = read_small(self.path(self.tokenizer_file), vocabulary.MAX_BYTES) if self.tokenizer_file else None
+        except OSError as error:
+            raise DataError(str(error)) from error
+        return Tokenizer(tokens, self.lower_case, self.normalization, model, self.strip_accents)
 
     def packed_examples(self, split: str) -> int:
         """Returns the number of examples of a split, also where several are in a row."""

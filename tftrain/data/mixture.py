@@ -9,40 +9,18 @@ tell the source of a sample and how many of the samples before it have the same 
 number in its source, which has epochs of its own (`order`).
 """
 
-import functools
-import os
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import msgspec
 import numpy as np
 
-from tftrain.config import mixture
-from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
 from tftrain.data.left_out import NOTHING, LeftOut
-from tftrain.data.manifest import NAME, Manifest, read_manifest
-from tftrain.data.mirror import local_folder
 from tftrain.data.order import derive_key, example_ids
-from tftrain.files import addresses
-from tftrain.files.errors import DataError
 from tftrain.host.text import listed
 
 _STEP = 514229  # the Fibonacci number before PERIOD
 _SHOWN = 8
-# What must not differ between sources, and the flags of tftrain.prepare that decide it.
-_ALIKE = {
-    "objective": "objective",
-    "vocab_sha256": "vocab_file",
-    "normalization": "normalization",
-    "lower_case": "lower_case",
-    "strip_accents": "strip_accents",
-    "max_seq_length": "max_seq_length",
-    "masking": "masking",
-    "max_predictions_per_seq": "max_predictions_per_seq",
-    "max_sequences_per_pack": "max_sequences_per_pack",
-    "next_sentence": "next_sentence",
-}
 
 
 class Mixture:
@@ -100,59 +78,3 @@ class Mixture:
             for source, size, count in zip(self.sources, self.sizes, counts, strict=True)
         ]
         return listed(words_of, _SHOWN)
-
-
-def read_prepared(data: DataConfig) -> Manifest:
-    """Returns the manifest of data_dir; of a mixture, one that has the shards of all sources and their manifests.
-
-    Raises:
-        DataError: a manifest can't be used, a source has no training data, or sources do not fit together.
-    """
-    if not data.mix:
-        return read_manifest(local_folder(data.data_dir, data.cache))
-    try:
-        sources = mixture.read(data.mix, data.mix_temperature)
-    except ValueError as error:
-        raise DataError(f"--mix={data.mix}: {error}") from error
-    folders = addresses.in_parallel(lambda source: local_folder(source.folder, data.cache), sources)
-    return _merged(tuple(sources), tuple(folders), tuple(map(_stamp, folders)))
-
-
-def _stamp(folder: str) -> tuple[int, int] | None:
-    """Returns what changes with the manifest in a folder; None if there is none."""
-    try:
-        status = os.stat(os.path.join(folder, NAME))
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
-
-
-@functools.lru_cache(maxsize=4)  # Several checks before a start read the manifests, which may be a thousand.
-def _merged(
-    sources: tuple[Source, ...], folders: tuple[str, ...], stamps: tuple[tuple[int, int] | None, ...]
-) -> Manifest:
-    first = read_manifest(folders[0])
-    manifests = [first, *(read_manifest(folder, first.vocab_sha256) for folder in folders[1:])]
-    for source, manifest in zip(sources, manifests, strict=True):
-        if fault := difference(first, manifest):
-            raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.folder} has {fault}")
-        if not manifest.examples("train"):
-            raise DataError(f"{source.name}: the train split of {source.folder} is empty; leave this source out")
-    splits = {
-        split: [
-            msgspec.structs.replace(shard, file=os.path.abspath(manifest.path(shard.file)))
-            for manifest in manifests
-            for shard in manifest.splits[split]
-        ]
-        for split in first.splits
-    }
-    return msgspec.structs.replace(first, splits=splits, sources=tuple(zip(sources, manifests, strict=True)))
-
-
-def difference(first: Manifest, other: Manifest, names: Collection[str] = tuple(_ALIKE)) -> str | None:
-    """Returns which of `names` another manifest has not as the first, by default what can't be mixed; or None."""
-    for name, flag in _ALIKE.items():
-        one, two = getattr(first, name), getattr(other, name)
-        if name in names and one != two:
-            return f"{name} {two}, {first.folder} has {one}; prepare both with the same --{flag}"
-    return None

@@ -5,7 +5,6 @@ message of the assistant adds to the text of the messages before it, or what is 
 """
 
 import contextlib
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from tftrain.data.table_rows import Row
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune import chat_template, messages
-from tftrain.finetune.tables import column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune.tables import Notes, column_of, columns_of, read_table, text_of, usable
 from tftrain.prepare.packing import pack
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
@@ -29,7 +28,6 @@ _BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 _MOST_IN_A_ROW = 64
 _PROBE = "an-answer-0"
 
-logger = logging.getLogger(__name__)
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -62,15 +60,17 @@ class Encoded(NamedTuple):
     is_learned: np.ndarray  # bool [n + 1], which of them the model learns
 
 
-def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, reports: bool = False) -> list[Example]:
+def read_examples(
+    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, notes: Notes | None = None
+) -> list[Example]:
     """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
 
-    With `reports`, the log has the number of lines that are left out.
+    For `notes`, see `tables.usable`.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
-    rows = read_table(path, settings.header, settings.skip_bad_rows, reports)
+    rows = read_table(path, settings.header, settings.skip_bad_rows, notes)
     columns = columns_of(rows)
     chat = next((name for name in messages.COLUMNS if name in columns and not settings.text_column), None)
     names = [chat] if chat else [column_of(rows, settings.text_column, _PROMPT, "text_column")]
@@ -80,10 +80,10 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
     if is_chat:
         if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
-        compiled = compiled_template(tokenizer)
+        compiled = Template(tokenizer)
         with contextlib.suppress(DataError):  # A template may refuse these messages and take those of the file.
-            if not end_of_answer(compiled):
-                logger.warning("the chat template writes nothing after an answer; the model learns no end of answers")
+            if not end_of_answer(compiled) and notes is not None:
+                notes.warning("the chat template writes nothing after an answer; the model learns no end of answers")
     elif not settings.text_column:
         for name, row in ((name, row) for row in rows for name in _BESIDE_PROMPT if row.values.get(name)):
             remedy = f"write its text into {names[0]}, or give --text_column={names[0]} to leave it out"
@@ -96,7 +96,7 @@ def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer, r
             parts = tuple((text_of(row, name), name == names[1]) for name in names)
         return Example(0, row.place, parts, is_chat)
 
-    examples = usable(path, example, rows, settings.skip_bad_rows, reports)
+    examples = usable(path, example, rows, settings.skip_bad_rows, notes)
     return [each._replace(number=number) for number, each in enumerate(examples)]
 
 
@@ -104,6 +104,7 @@ class Template:
     """A tokenizer's Jinja template with what transformers gives it, see `chat_template`."""
 
     def __init__(self, tokenizer: Tokenizer):
+        """Compiles the template; raises TemplateError if it is none."""
         self.text, self._tokens = tokenizer.chat_template, tokenizer.named_tokens
         path = getattr(tokenizer.chat_template, "path", "")
         name = f"{path}: the chat template" if path else "the chat template"
@@ -124,11 +125,6 @@ class Template:
 
 class TemplateError(DataError):
     """A chat template is not one of Jinja."""
-
-
-def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's template; raises TemplateError if it is none."""
-    return Template(tokenizer)
 
 
 def question(text: str, template: Template) -> str:

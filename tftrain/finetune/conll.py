@@ -6,7 +6,6 @@ columns fit the file's others; what is left out is counted.
 
 import collections
 import itertools
-import logging
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from tftrain.files.strict_json import shown
 from tftrain.finetune import squad
 from tftrain.finetune.classes import class_name
 from tftrain.finetune.encoding import Encoded, Encoder
-from tftrain.finetune.tables import column_of, read_table, read_text, usable
+from tftrain.finetune.tables import Notes, column_of, read_table, read_text, usable
 
 DOCUMENT_START = "-DOCSTART-"
 SPACES = " \t\r"
@@ -29,8 +28,6 @@ _BRACKETS = re.compile(r"\*|\*?\)|\([^()]+[*)]")  # as in CoNLL-2012
 _NUMBERED = re.compile(r"\d+([-.]\d+)?")  # CoNLL-U numbers words, ranges of them (1-2) and words left unsaid (1.1)
 _WORD_NAMES, _TAG_NAMES = ("tokens", "words"), ("ner_tags", "tags", "labels")
 _HEADER_NAMES = ("token", "word", "form", "text", *_WORD_NAMES)
-
-logger = logging.getLogger(__name__)
 
 
 class Sentence(NamedTuple):
@@ -64,7 +61,11 @@ class _Layout(NamedTuple):
 
 
 def read_sentences(
-    path: str, word_column: str | None = None, tag_column: str | None = None, skips: bool = False, reports: bool = False
+    path: str,
+    word_column: str | None = None,
+    tag_column: str | None = None,
+    skips: bool = False,
+    notes: Notes | None = None,
 ) -> list[Sentence]:
     """Reads the sentences of a file. Tabs separate the columns of a line that has one, else spaces do.
 
@@ -73,21 +74,21 @@ def read_sentences(
 
     Args:
         word_column, tag_column: number of the column, from 0, or its name in a header; by default the first and last.
-        skips, reports: see `tables.usable`; a sentence with a damaged line is left out as a whole.
+        skips, notes: see `tables.usable`; a sentence with a damaged line is left out as a whole.
 
     Raises:
         DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
     """
     if path.lower().endswith((".json", ".jsonl")):
-        return _numbered(_read_lists(path, word_column, tag_column, skips, reports))
+        return _numbered(_read_lists(path, word_column, tag_column, skips, notes))
     lines = _lines(read_text(path))
     layout, header = _layout(path, lines, word_column, tag_column)
     apart = {line.number: line.text for line in lines if line is header or _is_apart(line, layout)}
-    if apart and reports:
-        logger.info(f"{path}: {len(apart)} lines are no words; the first: {next(iter(apart.values()))[:60]!r}")
+    if apart and notes is not None:
+        notes.info(f"{path}: {len(apart)} lines are no words; the first: {next(iter(apart.values()))[:60]!r}")
     groups = itertools.groupby((line for line in lines if line.number not in apart), key=lambda line: line.is_boundary)
     sentences = [list(group) for is_boundary, group in groups if not is_boundary]
-    return _numbered(usable(path, lambda group: _sentence(group, layout), sentences, skips, reports))
+    return _numbered(usable(path, lambda group: _sentence(group, layout), sentences, skips, notes))
 
 
 def _numbered(sentences: list[Sentence]) -> list[Sentence]:
@@ -181,8 +182,8 @@ def _sentence(lines: Sequence[_Line], layout: _Layout) -> Sentence:
     return Sentence(f"{layout.path}, line {lines[0].number}", 0, tuple(words), tuple(tags))
 
 
-def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, reports: bool) -> list[Sentence]:
-    rows = read_table(path, skips=skips, reports=reports)
+def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, notes: Notes | None) -> list[Sentence]:
+    rows = read_table(path, skips=skips, notes=notes)
     columns = column_of(rows, word, _WORD_NAMES, "text_column"), column_of(rows, tag, _TAG_NAMES, "label_column")
 
     def sentence(row: Row) -> Sentence:
@@ -194,7 +195,7 @@ def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, repor
         names = (class_name(each, f"{row.place}: {columns[1]}") for each in tags)
         return Sentence(row.place, 0, tuple(words), tuple(names))
 
-    return usable(path, sentence, rows, skips, reports)
+    return usable(path, sentence, rows, skips, notes)
 
 
 def words_of(text: str) -> list[str]:

@@ -1,17 +1,17 @@
 """Examples of text with labels, as tables have them: one text or a pair, and a class, classes or a number."""
 
-import logging
 import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import WITH_CLASSES
 from tftrain.data.table_rows import Row
 from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
 from tftrain.finetune import classes, glue
-from tftrain.finetune.tables import column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune.tables import Notes, column_of, columns_of, read_table, text_of, usable
 from tftrain.host.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
@@ -20,8 +20,6 @@ LABEL_COLUMNS = ("label", "labels")
 NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
 MAX_LABELS = 10_000
 _LIST = re.compile(r"[\[({].*[\])}]", re.DOTALL)  # as pandas writes a list into a cell
-
-logger = logging.getLogger(__name__)
 
 
 class TextExample(NamedTuple):
@@ -32,15 +30,16 @@ class TextExample(NamedTuple):
     label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
 
 
-def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bool = False) -> list[TextExample]:
-    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `reports` see `read_table`.
+def read_examples(settings: FineTuningConfig, task: str, split: str, notes: Notes | None = None) -> list[TextExample]:
+    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `notes` see `usable`.
 
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
     """
+    notes = Notes() if notes is None else notes
     path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
     skips_lines = skips or bool(layout and layout.skips_damaged)
-    rows = read_table(path, layout.header if layout else settings.header, skips_lines, reports)
+    rows = read_table(path, layout.header if layout else settings.header, skips_lines, notes)
     if layout:
         texts, label = layout.texts, layout.label
         for column in (*texts, label):
@@ -50,8 +49,8 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
     else:
         texts, label = _columns(rows, settings, task)
     read = [*texts, *([label] if label else [])]
-    if reports and not layout and (others := [name for name in columns_of(rows) if name and name not in read]):
-        logger.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
+    if not layout and (others := [name for name in columns_of(rows) if name and name not in read]):
+        notes.info(f"{path}: reads the columns {', '.join(read)}, not {listed(others, 10)}")
     if label and task == "multi_label" and _are_flags([row.values.get(label) for row in rows]):
         for row in rows:  # The classes are the positions of the ones.
             row.values[label] = [number for number, is_set in enumerate(row.values[label]) if is_set]
@@ -60,11 +59,11 @@ def read_examples(settings: FineTuningConfig, task: str, split: str, reports: bo
         own = tuple(text_of(row, name) for name in texts)
         return TextExample(row.place, own, label and _label(row, label, task, settings))
 
-    examples = usable(path, example, rows, skips, reports)
+    examples = usable(path, example, rows, skips, notes)
     if task == "embedding":
-        return _partners(examples, path, bool(settings.label_column) and split == "eval", reports)
-    if task == "regression" and reports:
-        _report_thousands(rows, label, path)
+        return _partners(examples, path, bool(settings.label_column) and split == "eval", notes)
+    if task == "regression":
+        _note_thousands(rows, label, path, notes)
     return examples
 
 
@@ -83,7 +82,7 @@ def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tupl
     return columns, column_of(rows, settings.label_column, defaults, "label_column")
 
 
-def _partners(examples: list[TextExample], path: str, keeps_others: bool, reports: bool) -> list[TextExample]:
+def _partners(examples: list[TextExample], path: str, keeps_others: bool, notes: Notes) -> list[TextExample]:
     """Returns the pairs whose texts belong together: those without a label, or with one above 0.
 
     With `keeps_others` they have their labels, and pairs with other labels remain, for the correlation of a scorer.
@@ -91,10 +90,10 @@ def _partners(examples: list[TextExample], path: str, keeps_others: bool, report
     together = [example for example in examples if example.label is None or example.label > 0]
     if not together:
         raise DataError(f"{path}: each label is 0; expected pairs of texts that belong together")
-    if reports and len({example.label for example in examples}) > 1:
+    if len({example.label for example in examples}) > 1:
         fate = "count in spearman alone" if keeps_others else "are left out"
         count = len(examples) - len(together)
-        logger.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
+        notes.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
     return examples if keeps_others else [example._replace(label=None) for example in together]
 
 
@@ -104,10 +103,10 @@ def _are_flags(values: Sequence[Any]) -> bool:
     return len(lengths) == 1 and min(lengths) > 1 and all(flag in (0, 1) for value in values for flag in value)
 
 
-def _report_thousands(rows: Sequence[Row], label: str, path: str) -> None:
+def _note_thousands(rows: Sequence[Row], label: str, path: str, notes: Notes) -> None:
     pointed = [value for row in rows if isinstance(value := row.values.get(label), str) and "." in value]
     if pointed and all(re.fullmatch(r"\s*-?\d{1,3}(\.\d{3})+\s*", value) for value in pointed):
-        logger.warning(f"{path}: {pointed[0]} is read as a fraction; if the point separates thousands, remove it")
+        notes.warning(f"{path}: {pointed[0]} is read as a fraction; if the point separates thousands, remove it")
 
 
 def path_of(settings: FineTuningConfig, split: str) -> str:
@@ -179,3 +178,23 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
         file = re.sub(r", (line|row) \d+$", "", examples[0].place)
         raise DataError(f"{file}: {len(labels)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
     return classes.ordered(labels)
+
+
+def with_model_labels(rows: list, task: str, labels: Sequence[str], notes: Notes) -> list:
+    """Returns examples with the model's names of their classes, see `classes.meant`, which `notes` has.
+
+    Raises:
+        DataError: a class is none of the model's; the message names the line.
+    """
+    if task not in WITH_CLASSES:
+        return rows
+    names = {name for example in rows for name in classes_of(example, task)}
+    found = classes.meant(sorted(names), labels)
+    for example in rows if len(found) < len(names) else ():
+        if unknown := [name for name in classes_of(example, task) if name not in found]:
+            other = f"is not one of the model's: {listed(labels, 10)}; name classes as the model does, or give --labels"
+            raise DataError(f"{example.place}: the label {unknown[0]!r} {other}")
+    if not (others := [f"{name} as {label}" for name, label in found.items() if name != label]):
+        return rows
+    notes.info(f"classes are read by the names of the model: {listed(others, 10)}")
+    return with_classes(rows, task, found)

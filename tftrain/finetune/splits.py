@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import ModelConfig
 from tftrain.data.example_source import Batch, ExampleSource, Order
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, squad
 from tftrain.finetune.classes import doubts
 from tftrain.finetune.encoding import Encoder, Sequences
 from tftrain.finetune.entities import Scheme
-from tftrain.finetune.preflight import read_split, with_model_labels
 from tftrain.finetune.squad_answers import exact_match, whole_words
-from tftrain.finetune.tokenizers import tokenizer_of
 from tftrain.host.user_code import UserCodeError
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -38,28 +38,31 @@ class MemorySource(ExampleSource):
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples; the dtypes are those of the rows."""
 
-        def read(first):
+        def read(first: np.ndarray) -> list[np.ndarray]:
             return list(self._rows(order(np.arange(first, first + count))).values())
 
         return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
 
 
-def open_source(config: TrainConfig, split: str) -> MemorySource:
-    """Opens a split, "train" or "eval"; the configuration has the labels and the sizes that the data gives.
+def open_source(
+    examples: list, split: str, tokenizer: Tokenizer, model: ModelConfig, settings: FineTuningConfig, length: int
+) -> MemorySource:
+    """Opens the examples of a split, "train" or "eval".
 
-    Features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for completion those of
-    `completions.CompletionRows`.
+    Features are input_ids, input_mask and segment_ids, int32 [n, S] with S = `length`, and labels, see the tasks; for
+    completion those of `completions.CompletionRows`.
+
+    Args:
+        examples: as the task has them, with classes of the model.
+        model: with the classes of the model.
 
     Raises:
-        DataError: see `read_split`; a label is not one of the model's.
+        DataError: an example can't be made of tokens.
     """
-    task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
-    tokenizer = tokenizer_of(config)
-    examples = read_split(config, split, tokenizer, reports=True)
-    examples = with_model_labels(examples, task, labels, reports=True)
-    if split == "train" and task in ("classification", "multi_label") and not config.fine_tuning.glue_task:
+    task, labels = model.task, model.labels
+    if split == "train" and task in ("classification", "multi_label") and not settings.glue_task:
         for doubt in doubts(labels, len(examples), task):
-            logger.warning(f"{config.fine_tuning.train_file}: {doubt}")
+            logger.warning(f"{settings.train_file}: {doubt}")
     if task == "completion":
         return _of_completions(examples, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
@@ -68,7 +71,7 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
             logger.info(f"entities: {scheme.name}")
         source = _of_sentences(examples, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
-        settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
+        kind = tokenizer.vocabulary.tokenizer_type
         parts = sum(not exact_match(whole_words(each, kind), each.answers[0]) for each in examples if each.answers)
         if parts:
             logger.info(
@@ -89,10 +92,14 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
     return source
 
 
-def encode(config: TrainConfig, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
-    """Returns the features of texts or pairs for an encoder, int32 [n, S], or [n, K, S] with K = `per_example` > 1."""
-    length = config.data.max_seq_length
-    encoder = Encoder(tokenizer_of(config), length)
+def encode(
+    tokenizer: Tokenizer, texts: Sequence[str | tuple[str, str]], per_example: int, length: int
+) -> dict[str, np.ndarray]:
+    """Returns the features of texts or pairs for an encoder, int32 [n, S], or [n, K, S] with K = `per_example` > 1.
+
+    S is `length`.
+    """
+    encoder = Encoder(tokenizer, length)
     sequences = Sequences(encoder([(text,) if isinstance(text, str) else text for text in texts]))
     if encoder.cut:
         logger.info(f"{encoder.cut} of {len(texts)} texts are longer than --max_seq_length={length} and were cut")
@@ -101,12 +108,11 @@ def encode(config: TrainConfig, texts: Sequence[str | tuple[str, str]], per_exam
     return {name: feature.reshape(shape) for name, feature in zip(_NAMES, rows, strict=True)}
 
 
-def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
+def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
     """Returns a source of the rows of arrays that a user's code gave; a UserCodeError says why that is impossible.
 
-    A batch has all dimensions of a row as one.
+    A batch has all dimensions of a row as one. Sequences have `length` tokens.
     """
-    model, length = config.model, config.data.max_seq_length
     ends = {"input_ids": model.vocab_size, "labels" if model.is_causal else "input_mask": model.vocab_size}
     ends |= {"segment_ids": model.type_vocab_size} if model.family.token_types else {}
     names = list(given) if isinstance(given, Mapping) else []
@@ -127,7 +133,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
     flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
     widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: array[numbers] for name, array in flat.items()}
 
     source = MemorySource(arrays["input_ids"], length, widths, rows)
@@ -135,7 +141,7 @@ def of_arrays(given: Any, config: TrainConfig) -> MemorySource:
     return source
 
 
-def _of_completions(examples, tokenizer, length, split) -> MemorySource:
+def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, length: int, split: str) -> MemorySource:
     try:
         packed = completions.CompletionRows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
@@ -147,7 +153,7 @@ def _of_completions(examples, tokenizer, length, split) -> MemorySource:
         )
     logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: values[numbers] for name, values in packed.features.items()}
 
     source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
@@ -167,7 +173,7 @@ def _of_sequences(
     `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
     """
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
         return features | ({"labels": labels(numbers)} if labels else {})
@@ -176,7 +182,7 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(examples, encoder, task, labels) -> MemorySource:
+def _of_texts(examples: list, encoder: Encoder, task: str, labels: Sequence[str]) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
@@ -190,11 +196,13 @@ def _of_texts(examples, encoder, task, labels) -> MemorySource:
     return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
+def _of_sentences(
+    sentences: list[conll.Sentence], encoder: Encoder, labels: Sequence[str], unknown_id: int
+) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(sentences, encoder, unknown_id)
 
-    def values(numbers):
+    def values(numbers: np.ndarray) -> np.ndarray:
         rows = np.full([len(numbers), length], -1, np.int32)
         for row, number in enumerate(numbers):
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]

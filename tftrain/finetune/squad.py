@@ -14,7 +14,7 @@ import numpy as np
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune.encoding import Encoded, Encoder
-from tftrain.finetune.tables import json_values, usable
+from tftrain.finetune.tables import Notes, json_values, usable
 from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
 
 
@@ -62,10 +62,10 @@ class Window(NamedTuple):
     answer: tuple[int, int]  # first and last token of the answer in the sequence; (0, 0) if it is not in the part
 
 
-def read_questions(path: str, skips: bool = False, reports: bool = False) -> list[Question]:
+def read_questions(path: str, skips: bool = False, notes: Notes | None = None) -> list[Question]:
     """Reads the questions of SQuAD's JSON, nested or with one question a row, as `datasets` writes it.
 
-    For `skips` and `reports`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is
+    For `skips` and `notes`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is
     elsewhere in its context; the message names the question.
     """
     seen: set[str] = set()
@@ -86,7 +86,7 @@ def read_questions(path: str, skips: bool = False, reports: bool = False) -> lis
     entries = [entry for row in rows for entry in ([(row.fault, None, "")] if row.fault else _entries(row.values))]
     if not entries:
         raise DataError(f"{path}: no questions in it")
-    return usable(path, question, enumerate(entries, 1), skips, reports)
+    return usable(path, question, enumerate(entries, 1), skips, notes)
 
 
 def _entries(value: Any, context: Any = None, expected: str = "data") -> Iterator[tuple[Any, Any, str]]:
@@ -222,7 +222,7 @@ def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarr
     return np.argmax(scores, axis=0)
 
 
-def _answer_tokens(question: Question, spans, words) -> tuple[int, int] | None:
+def _answer_tokens(question: Question, spans: Sequence[tuple[int, int]], words: np.ndarray) -> tuple[int, int] | None:
     """Returns the first and the last token of the first answer; None if there is none, or it has no tokens."""
     if not question.answers:
         return None

@@ -1,6 +1,5 @@
 """Tables of examples: TSV, CSV and JSON files as rows that know their line."""
 
-import codecs
 import collections
 import csv
 import io
@@ -13,15 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tftrain.data.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
-from tftrain.files import seven_bit, strict_json
+from tftrain.files import encodings, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import pointer
 from tftrain.host.text import reason
 
-logger = logging.getLogger(__name__)
-
 FORMATS = (".tsv", ".csv", ".jsonl", ".json")
-_ENCODINGS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
 T = TypeVar("T")
 
 
@@ -29,10 +25,22 @@ class RowError(DataError):
     """A row can't be used, and others perhaps can."""
 
 
-def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, reports: bool) -> list[T]:
+class Notes(list[tuple[int, str]]):
+    """What a log should say of a file that was read: levels of `logging`, and texts."""
+
+    def info(self, text: str) -> None:
+        """Adds a line."""
+        self.append((logging.INFO, text))
+
+    def warning(self, text: str) -> None:
+        """Adds a warning."""
+        self.append((logging.WARNING, text))
+
+
+def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: Notes | None) -> list[T]:
     """Returns what `read` makes of each item of a file.
 
-    With `skips`, an item for which it raises DataError is left out; with `reports`, the log has their number.
+    With `skips`, an item for which it raises DataError is left out; their number is added to `notes`, if there are any.
 
     Raises:
         RowError: an item can't be used, and `skips` is false.
@@ -46,8 +54,8 @@ def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: boo
             if not skips:
                 raise RowError(str(error)) from error
             faults.append(str(error))
-    if faults and reports:
-        logger.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
+    if faults and notes is not None:
+        notes.info(f"{path}: {len(faults)} damaged lines are left out, {len(results)} are read")
     if not results:
         raise DataError(f"{path}: no examples in it{f', the first is left out: {faults[0]}' if faults else ''}")
     return results
@@ -75,23 +83,13 @@ def read_text(path: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: not UTF-8; {_conversion(content)}") from error
-    if encoding := seven_bit.encoding(text):
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {encodings.conversion(content)}") from error
+    if encoding := encodings.encoding(text):
         raise DataError(f"{path}: {encoding}")
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def _conversion(content: bytes) -> str:
-    """Returns how to convert a file that is not UTF-8."""
-    is_latin = 8 * sum(byte > 127 for byte in content) < len(content)
-    encodings = _ENCODINGS[::-1] if is_latin else _ENCODINGS
-    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encodings
-    fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
-    others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
-    return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
-
-
-def read_table(path: str, header: bool = True, skips: bool = False, reports: bool = False) -> list[Row]:
+def read_table(path: str, header: bool = True, skips: bool = False, notes: Notes | None = None) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
@@ -100,7 +98,7 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
 
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
-        skips, reports: see `usable`.
+        skips, notes: see `usable`.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
@@ -115,8 +113,8 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
         rows = list(separated_rows(stream, path, "\t" if kind == ".tsv" else ",", _check_names, header))
         headers = [row for row in rows if row.fault == HEADER_AGAIN]
         rows = [row for row in rows if row.fault != HEADER_AGAIN]
-        if headers and reports:
-            logger.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
+        if headers and notes is not None:
+            notes.info(f"{headers[0].place}: the header again; {len(headers)} such lines are left out")
     swallowed = _swallowed(rows) if kind == ".csv" else {}
 
     def sound(row: Row) -> Row:
@@ -124,7 +122,7 @@ def read_table(path: str, header: bool = True, skips: bool = False, reports: boo
             raise DataError(f"{row.place}: {fault}")
         return row
 
-    return usable(path, sound, rows, skips, reports)
+    return usable(path, sound, rows, skips, notes)
 
 
 def json_values(path: str) -> list[Row]:

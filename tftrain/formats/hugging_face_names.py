@@ -32,7 +32,7 @@ def type_of(model: ModelConfig) -> ModelType:
     Raises:
         FormatError: there is none.
     """
-    own = dataclasses.replace(model, norm_position="pre" if model.is_pre_norm else "post")
+    own = dataclasses.replace(model, norm_position="pre" if describe(model).block.pre_norm else "post")
     for each in reversed(model.family.types):
         if all(getattr(own, name) == value for name, value in each.flags.items()):
             return each

@@ -24,12 +24,10 @@ from tftrain.data.mirror import DEFAULT, local_folder
 from tftrain.files import durable, names
 from tftrain.files.addresses import Cache, is_address
 from tftrain.files.errors import DataError, FormatError, MissingModelError
-from tftrain.files.reading import read_small
 from tftrain.formats.weights import Weights
 from tftrain.host.environment import versions
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
-from tftrain.tokenizer.vocabulary import read_vocabulary
 
 OTHERS_EVALUATED = "these are the trained weights, and the run evaluated their average, which --weights=averaged takes"
 NO_AVERAGE = "it has no averaged weights; expected trained, or a run with --ema_decay"
@@ -208,12 +206,9 @@ def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
         FormatError: the data is damaged.
     """
     try:
-        data = read_manifest(local_folder(data_dir, cache))
-        vocabulary = read_vocabulary(data.path(data.vocab_file), data.tokenizer_type)
-        model = read_small(data.path(data.tokenizer_file), tokenizer_files.MAX_BYTES) if data.tokenizer_file else None
-    except (DataError, OSError) as error:
+        return read_manifest(local_folder(data_dir, cache)).read_tokenizer()
+    except DataError as error:
         raise FormatError(f"{data_dir}: {error}") from error
-    return Tokenizer(vocabulary, data.lower_case, data.normalization, model, data.strip_accents)
 
 
 def write(path: Path, weights: Weights) -> Iterable[str]:

@@ -63,17 +63,17 @@ class Record:
     def __setstate__(self, state: Any) -> None:
         self.attributes = state if isinstance(state, dict) else {}
 
-    def __reduce_ex__(self, _):
+    def __reduce_ex__(self, _: Any):
         raise TypeError("a record is only read")
 
     def __call__(self, *_args, **_kwargs) -> "Record":
         """Returns another record: an attribute of the object was called."""
         return Record()
 
-    def append(self, _) -> None:
+    def append(self, _: Any) -> None:
         """Ignores an element of what is perhaps a list."""
 
-    def __setitem__(self, _key, _value) -> None: ...
+    def __setitem__(self, _key: Any, _value: Any) -> None: ...
 
     def __hash__(self) -> int:
         return id(self)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
@@ -50,7 +50,7 @@ class Weights(abc.ABC):
             FormatError, CheckpointError: it can't be read.
         """
 
-    def shard(self, shard: Shard) -> np.ndarray | None:
+    def shard(self, shard: VariableShard) -> np.ndarray | None:
         """Returns a shard of a variable, fp32, see `read`; None if the files lack the variable."""
         return shard.take(self.read(shard.name)) if shard.name in self.shapes else None
 

@@ -26,7 +26,7 @@ from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
 MASK = "[MASK]"
-# Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.
+# Most tokens of a text for a fine-tuned model without the settings of its run, if its positions allow more.
 LONGEST_EXAMPLE = 512
 
 

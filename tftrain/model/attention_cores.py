@@ -42,7 +42,9 @@ class AttentionCore(Protocol):
         """
 
 
-def plain_softmax(query, key, value, mask, dropout):
+def plain_softmax(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, dropout: Dropout | None
+) -> tf.Tensor:
     """The core in plain TensorFlow."""
     query, key, value = _by_heads(query, key, value)
     if mask.cache:
@@ -60,7 +62,9 @@ def plain_softmax(query, key, value, mask, dropout):
     return tf.transpose(context, [0, 2, 1, 3])
 
 
-def fused_softmax(query, key, value, mask, dropout):
+def fused_softmax(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, dropout: Dropout | None
+) -> tf.Tensor:
     """The core whose scale, mask, softmax and dropout are one op."""
     query, key, value = _by_heads(query, key, value)
     scale, bias = _scale(query), None
@@ -70,12 +74,16 @@ def fused_softmax(query, key, value, mask, dropout):
     return tf.transpose(attention(query, key, value, mask, scale, dropout, bias), [0, 2, 1, 3])
 
 
-def flash(query, key, value, mask, dropout):
+def flash(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, dropout: Dropout | None
+) -> tf.Tensor:
     """The core that is one op, without any tensor of S x S elements."""
     return flash_attention(query, key, value, mask, _scale(query), dropout)
 
 
-def cudnn(query, key, value, mask, dropout):
+def cudnn(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, dropout: Dropout | None
+) -> tf.Tensor:
     """The core that is a call of cuDNN, see `ops.cudnn_attention`. The keys of each row are its first tokens.
 
     Raises:
@@ -93,7 +101,7 @@ def _by_heads(*tensors):
     return [tf.transpose(tensor, [0, 2, 1, 3]) for tensor in tensors]
 
 
-def _scale(query):
+def _scale(query: tf.Tensor) -> float:
     return 1 / math.sqrt(query.shape[-1])
 
 

@@ -24,7 +24,7 @@ from tftrain.parallel.tensor import cluster
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
 
-class Context(NamedTuple):
+class BlockContext(NamedTuple):
     """What the blocks of a pass have in common beside the residual stream.
 
     Attributes:
@@ -75,14 +75,14 @@ class SelfAttention(tf_keras.layers.Layer):
             for name in ("query_norm", "key_norm")
         )
         bias_later = config.dropout_add_impl == "fused"
-        self.output_projection = Dense(parameters.inner("output"), spec.output, config.residual_init_scale, bias_later)
+        self.output_projection = Dense(parameters.inner("output"), spec.output, bias_later)
         self.heads = self.query.kernel.shape[1] // self.head_size
         first = parameters.offset("query/kernel") // self.head_size
         self.head_range = AxisRange(first, spec.heads) if is_divided else None
         if spec.positions == "alibi":
             self.slopes = alibi_slopes(spec.heads)[first : first + self.heads]
 
-    def call(self, x: tf.Tensor, context: Context) -> tf.Tensor:
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """Lets every token attend to the tokens of its sample.
 
         Args:
@@ -131,7 +131,7 @@ class FeedForward(tf_keras.layers.Layer):
         self.activation = _activation(spec.activation, is_fused, config.gelu_form)
         *wide, _ = spec.parts()
         self.wide = [Dense(parameters.inner(name), each, bias_later=is_fused) for name, each in wide]
-        self.down = Dense(parameters.inner("down"), spec.down, config.residual_init_scale, bias_later)
+        self.down = Dense(parameters.inner("down"), spec.down, bias_later)
 
     def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself; see `Dense.call`."""
@@ -159,7 +159,7 @@ class TransformerBlock(tf_keras.layers.Layer):
     def __init__(
         self,
         parameters: Parameters,
-        spec: parts.BlockSpec,
+        spec: parts.TransformerBlockSpec,
         config: ModelConfig,
         first_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
@@ -180,7 +180,7 @@ class TransformerBlock(tf_keras.layers.Layer):
         self.feed_forward_norm = Norm(feed_forward.inner("norm"), spec.feed_forward_norm, config)
 
     @abc.abstractmethod
-    def call(self, x: tf.Tensor, context: Context) -> tf.Tensor:
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """Maps the residual stream before the block to the stream after it.
 
         `x` is [b, S, H], or under sequence parallelism [b, S / ranks, H]; so is the result.
@@ -201,7 +201,7 @@ class TransformerBlock(tf_keras.layers.Layer):
 class PostNormBlock(TransformerBlock):
     """As in BERT: h = norm(x + drop(attention(x))); norm(h + drop(feed_forward(h)))."""
 
-    def call(self, x: tf.Tensor, context: Context) -> tf.Tensor:
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """See `TransformerBlock`."""
         h = self._add_attention(x, self.attention(x, context), context.dropout_key)
         return self._add_feed_forward(h, self.feed_forward(h, context.deferred), context.dropout_key)
@@ -218,7 +218,7 @@ class PostNormBlock(TransformerBlock):
 class PreNormBlock(TransformerBlock):
     """As in GPT-2 (arXiv 2002.04745): h = x + drop(attention(norm(x))); h + drop(feed_forward(norm(h)))."""
 
-    def call(self, x: tf.Tensor, context: Context) -> tf.Tensor:
+    def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """See `TransformerBlock`."""
         h, normed = self._add_attention(x, self.attention(self.attention_norm(x), context), context.dropout_key)
         return self._add_feed_forward(h, self.feed_forward(normed, context.deferred), context.dropout_key)
@@ -235,6 +235,6 @@ class PreNormBlock(TransformerBlock):
         return self._add(h, branch, self.feed_forward.down, 2, dropout_key)
 
 
-def block_class(spec: parts.BlockSpec) -> type[TransformerBlock]:
+def block_class(spec: parts.TransformerBlockSpec) -> type[TransformerBlock]:
     """Returns the class of the blocks of an architecture."""
     return PreNormBlock if spec.pre_norm else PostNormBlock

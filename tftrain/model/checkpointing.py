@@ -65,7 +65,7 @@ def recompute(
 
     @tf.custom_gradient
     def forward(*inputs):
-        def gradient(upstream, variables=()):
+        def gradient(upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()):
             upstream, *again = _barrier([upstream, *inputs, *context_tensors], jit)
             inputs_again, tensors_again = again[: len(inputs)], iter(again[len(inputs) :])
             context_again = tf.nest.map_structure(

@@ -42,14 +42,14 @@ class ReadAgain:
 
 
 @tf.RegisterGradient("TftrainReadAgain")
-def _product_gradient(op, upstream):
+def _product_gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the gradients of x and W."""
     x, kernel = op.inputs
     again = tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=_handle_of(kernel), dtype=kernel.dtype), kernel.shape)
     return tf.matmul(upstream, again, transpose_b=True), tf.matmul(x, upstream, transpose_a=True)
 
 
-def _handle_of(value):
+def _handle_of(value: tf.Tensor) -> tf.Tensor:
     """Returns the handle of the variable that was read in a traced function, as the callers of the function know it."""
     handle = value.op.inputs[0]
     while isinstance(handle, tf.Tensor) and not hasattr(handle, "numpy"):
@@ -57,6 +57,6 @@ def _handle_of(value):
     return handle
 
 
-def _copy(value):
+def _copy(value: tf.Tensor) -> tf.Tensor:
     """Returns a tensor with its own memory; a slice of another tensor may share that one's."""
     return run_independently(tf.raw_ops.DeepCopy(x=value))

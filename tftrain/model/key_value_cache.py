@@ -3,11 +3,11 @@
 Memory: 2 x layers x texts x tokens x key and value heads x head size elements.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tftrain.model.block import Context
+from tftrain.model.block import BlockContext
 from tftrain.model.decoder import Decoder
 from tftrain.ops.attention_mask import AttentionMask
 
@@ -64,7 +64,7 @@ class LoopCache:
         return self.held
 
 
-def _places(positions, heads):
+def _places(positions: tf.Tensor, heads: int) -> tf.Tensor:
     """Returns the text, the head and the position of each token's vectors, int32 [texts, heads, S, 3]."""
     texts = tf.range(tf.shape(positions)[0])
     axes = texts[:, None, None], tf.range(heads)[None, :, None], positions[:, None, :]
@@ -139,10 +139,10 @@ def generate(
     logits = _read(network, layers, ids, lengths)
     tokens = tf.fill([tf.shape(ids)[0], most], end_id)
 
-    def goes_on(step, _logits, _held, _tokens, ended):
+    def goes_on(step: tf.Tensor, _logits: tf.Tensor, _held: list, _tokens: tf.Tensor, ended: tf.Tensor):
         return (step < most) & ~tf.reduce_all(ended)
 
-    def append(step, logits, held, tokens, ended):
+    def append(step: tf.Tensor, logits: tf.Tensor, held: list, tokens: tf.Tensor, ended: tf.Tensor):
         chosen = tf.where(ended, end_id, choose(logits, step))
         tokens = tf.where(tf.range(most) == step, chosen[:, tf.newaxis], tokens)
         layers = [LoopCache(capacity, pair) for pair in held]
@@ -153,19 +153,31 @@ def generate(
     return tf.while_loop(goes_on, append, start)[3]
 
 
-def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, lengths):
+def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     return _logits(network, layers, {"input_ids": ids}, AttentionMask(keys=tf.ones_like(ids), causal=True), lengths - 1)
 
 
-def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, positions, capacity):
+def _read_more(
+    network: Decoder,
+    layers: Sequence[LayerCache | LoopCache],
+    ids: tf.Tensor,
+    positions: tf.Tensor,
+    capacity: tf.Tensor,
+) -> tf.Tensor:
     ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
     mask = AttentionMask(keys=tf.sequence_mask(positions[:, 0] + 1, capacity, tf.int32), positions=positions)
     return _logits(network, layers, {"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))
 
 
-def _logits(network, layers, batch, mask, places):
+def _logits(
+    network: Decoder,
+    layers: Sequence[LayerCache | LoopCache],
+    batch: Mapping[str, tf.Tensor],
+    mask: AttentionMask,
+    places: tf.Tensor,
+) -> tf.Tensor:
     x = network.embedding(batch, None)
     for block, layer in zip(network.blocks, layers, strict=True):
-        x = block(x, Context(mask._replace(cache=layer)))
+        x = block(x, BlockContext(mask._replace(cache=layer)))
     x = tf.gather(x, places, batch_dims=1)[:, tf.newaxis]
     return tf.cast(network.logits(x)[:, 0], tf.float32)

@@ -23,20 +23,19 @@ class Dense(tf_keras.layers.Layer):
         bias: [outputs] of this rank, or None.
     """
 
-    def __init__(self, parameters: Parameters, spec: parts.DenseSpec, scale: float = 1.0, bias_later: bool = False):
+    def __init__(self, parameters: Parameters, spec: parts.DenseSpec, bias_later: bool = False):
         """Makes the variables `kernel` and, if there is one, `bias`.
 
         Args:
             parameters: makes the variables.
             spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
                 went through `enter_dense`; if inputs are, its part of a sum, to which `leave_dense` adds the bias.
-            scale: factor of the kernel's initial standard deviation.
             bias_later: whether the op that follows adds the bias.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.scope, self.ranks = parameters.scope, parameters.ranks
         kernel, *biases = spec.variables(self.scope)
-        self.kernel = parameters.make(kernel, scale)
+        self.kernel = parameters.make(kernel)
         self.bias = parameters.make(biases[0]) if biases else None
         self._bias_later, self._is_summed = bias_later, spec.divided == "inputs" and self.ranks.group.size > 1
 

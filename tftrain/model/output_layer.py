@@ -11,6 +11,7 @@ numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the la
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -60,21 +61,21 @@ def output_cross_entropy(
     flat = tf.reshape(labels, [-1])
 
     @tf.custom_gradient
-    def compared(x, table, *biases):
+    def compared(x: tf.Tensor, table: tf.Tensor, *biases: tf.Tensor):
         return cross_entropy(_Chunks(x, table, biases, flat - first, rows), flat, first, group, name)
 
     losses = compared(x, table, *([] if bias is None else [bias]))
     return tuple(tf.reshape(each, tf.shape(labels)) for each in losses)
 
 
-def _cross_entropy(chunks, labels, _first, _group, _place):
+def _cross_entropy(chunks: "_Chunks", labels: tf.Tensor, _first: int, _group: Group, _place: str):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
     if chunks.is_one:  # The gradient takes the place of the logits.
         entropy, winner, saved = _compare(chunks.logits, chunks.labels)
     else:
         entropy, winner = chunks.map(lambda *chunk: _compare(*chunk)[:2], (chunks.wide, tf.int64))
 
-    def gradient(upstream, _correct):
+    def gradient(upstream: tf.Tensor, _correct: tf.Tensor):
         if chunks.is_one:
             return chunks.products(saved * upstream[:, tf.newaxis], chunks.x)
         return chunks.gradients(_dlogits, upstream)
@@ -82,7 +83,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
     return (entropy, tf.cast(winner == tf.cast(labels, tf.int64), chunks.wide)), gradient
 
 
-def _compare(logits, labels):
+def _compare(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the cross-entropies of logits [n, words] with labels [n], the best classes and the logits' gradient.
 
     On a CPU, a softmax and a subtraction from one number of each row take a third of the time of TensorFlow's op.
@@ -99,7 +100,7 @@ def _compare(logits, labels):
             return entropy, winner, _less_one(probabilities, labels)
 
 
-def _dlogits(logits, labels, upstream):
+def _dlogits(logits: tf.Tensor, labels: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
     """Returns the logits' gradient alone, for gradients of the cross-entropies [n]."""
     if devices.has_gpu():
         return _compare(logits, labels)[2] * upstream[:, tf.newaxis]
@@ -107,17 +108,17 @@ def _dlogits(logits, labels, upstream):
         return _less_one(tf.nn.softmax(logits), labels) * upstream[:, tf.newaxis]
 
 
-def _less_one(probabilities, labels):
+def _less_one(probabilities: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns probabilities [n, words] less 1 at the label of each row, in place if nothing else reads them."""
     places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
     return tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(labels, probabilities.dtype))
 
 
-def _cross_entropy_over_ranks(chunks, labels, first, group, name):
+def _cross_entropy_over_ranks(chunks: "_Chunks", labels: tf.Tensor, first: int, group: Group, name: str):
     """Returns the results of `output_cross_entropy` and their gradient where ranks divide the words."""
     words, wide = chunks.words, chunks.wide
 
-    def row_sums(logits, labels):
+    def row_sums(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns each row's largest logit, the lowest class that has it, sum of exp(logit - best), label's logit."""
         best = tf.reduce_max(logits, axis=-1)
         winner = tf.argmax(logits, axis=-1)  # int64: a GPU compares int32 on the host
@@ -126,7 +127,7 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, name):
         powers = tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1)
         return best, winner, powers, tf.where(is_local, label, tf.zeros([], wide))
 
-    def dlogits(logits, labels, total, upstream):
+    def dlogits(logits: tf.Tensor, labels: tf.Tensor, total: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
         probabilities = tf.exp(logits - total[:, tf.newaxis])
         chosen = tf.one_hot(labels, words, dtype=wide)  # zeros for words of other ranks
         return (probabilities - chosen) * upstream[:, tf.newaxis]
@@ -138,7 +139,7 @@ def _cross_entropy_over_ranks(chunks, labels, first, group, name):
     powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{name}/sums"))
     total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
 
-    def gradient(upstream, _correct):
+    def gradient(upstream: tf.Tensor, _correct: tf.Tensor):
         return chunks.gradients(dlogits, total, upstream)
 
     return (total - label, tf.cast((label == best) & (lower_wins == 0), wide)), gradient
@@ -172,7 +173,7 @@ class _Chunks:
         if self.is_one:
             return list(function(self.logits, self.labels))
 
-        def body(index, *arrays):
+        def body(index: int | tf.Tensor, *arrays: tf.TensorArray):
             values_of_chunk = function(self._logits(index), self._chunk(self.labels, index))
             return [array.write(index, value) for array, value in zip(arrays, values_of_chunk, strict=True)]
 
@@ -188,13 +189,13 @@ class _Chunks:
         """
         numbers = numbers if self.is_one else [self._padded(each) for each in numbers]
 
-        def part(index):
+        def part(index: int | tf.Tensor):
             if self.is_one:
                 return self.products(dlogits(self.logits, self.labels, *numbers), self.x)
             labels, of_chunk = self._chunk(self.labels, index), (self._chunk(each, index) for each in numbers)
             return self.products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
 
-        def body(index, dx, *sums):
+        def body(index: int | tf.Tensor, dx: tf.Tensor, *sums: tf.Tensor):
             dx_chunk, *gradients_of_chunk = part(index)
             sums = [total + tf.cast(each, self.wide) for total, each in zip(sums, gradients_of_chunk, strict=True)]
             return dx.write(index, dx_chunk), *sums
@@ -209,30 +210,30 @@ class _Chunks:
         dx = tf.reshape(dx.stack(), [-1, width])[: self.total]
         return [dx, *(tf.cast(each, dtype) for each in sums)]
 
-    def products(self, dlogits, x):
+    def products(self, dlogits: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
         """Returns the parts of the gradients of x, table and biases that come from some rows."""
         narrow = tf.cast(dlogits, x.dtype)
         dbiases = [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=dlogits), x.dtype) for _ in self.biases]
         return [tf.matmul(narrow, self.table), tf.matmul(narrow, x, transpose_a=True), *dbiases]
 
-    def _logits(self, index):
+    def _logits(self, index: int | tf.Tensor) -> tf.Tensor:
         return output_logits(self._chunk(self.x, index), self.table, *self.biases)
 
-    def _padded(self, tensor):
+    def _padded(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns a tensor of n rows with zeros at the end, up to whole chunks."""
         if isinstance(self.fill, int) and self.fill == 0:
             return tensor
         return tf.pad(tensor, [[0, self.fill], *[[0, 0]] * (tensor.shape.rank - 1)])
 
-    def _chunk(self, tensor, index):
+    def _chunk(self, tensor: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
         """Returns the rows of a padded tensor that belong to a chunk."""
         begin = [index * self.rows, *[0] * (tensor.shape.rank - 1)]
         return tf.slice(tensor, begin, [self.rows, *tensor.shape[1:]])
 
-    def _loop(self, body, initial, first=0):
+    def _loop(self, body: Callable[..., tuple], initial: tuple, first: int = 0) -> list:
         """Runs body(index, *values) for each chunk from the first on, in turn, and returns the last values."""
 
-        def step(index, *values):
+        def step(index: int | tf.Tensor, *values: Any):
             return (index + 1, *body(index, *values))
 
         count = self.count if isinstance(self.count, int) else None

@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.architecture import parts
-from tftrain.architecture.shard import Shard, shard_of
+from tftrain.architecture.shard import VariableShard, shard_of
 from tftrain.model.gathered_weights import release
 from tftrain.parallel.tensor import TensorRanks, own_copy
 
 ONE_RANK = TensorRanks()
 # Returns the values of a shard, fp32, that a model begins with; None: they are drawn.
-InitialValues = Callable[[Shard], np.ndarray | None]
+InitialValues = Callable[[VariableShard], np.ndarray | None]
 
 
 class Parameter(NamedTuple):
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     """
 
     variable: tf.Variable
-    shard: Shard
+    shard: VariableShard
     is_summed: bool
     initial: Callable[[], tf.Tensor] | None
 
@@ -111,18 +111,17 @@ class Parameters:
         """Returns where this rank's shard of a variable begins in the whole, along the axis that ranks divide."""
         return sum(self.made[self.global_name(name)].shard.offset)  # The other axes begin at 0.
 
-    def make(self, described: parts.Variable, scale: float = 1.0) -> tf.Variable:
+    def make(self, described: parts.Variable) -> tf.Variable:
         """Makes this rank's shard of a variable, which has its global name.
 
-        Without given values, it begins with its constant, or with draws from the truncated normal, whose standard
-        deviation has the factor `scale`.
+        Without given values, it begins with its constant, or with draws from the truncated normal.
         """
         name, ranks = described.name, self.ranks.group
         if name in self.made:
             raise ValueError(f"two variables are named {name}; every variable of a model needs its own name")
         shard = shard_of(name, described.shape, described.axis, described.unit, ranks.rank, ranks.size)
         if described.initial is None:
-            draw = functools.partial(self._draw, shard, scale * self._initializer_range)
+            draw = functools.partial(self._draw, shard, described.scale * self._initializer_range)
         else:
             draw = functools.partial(tf.fill, shard.shape, described.initial)
         is_exact = described.initial is not None and not self._initial  # in every dtype
@@ -139,10 +138,10 @@ class Parameters:
         """Makes a variable of this scope that is a part by itself."""
         return self.make(next(spec.variables(self.global_name(name))))
 
-    def _draw(self, shard: Shard, stddev: float) -> tf.Tensor:
+    def _draw(self, shard: VariableShard, stddev: float) -> tf.Tensor:
         drawn = truncated_normal(shard.name, shard.whole, stddev, self._seed)
         return own_copy(shard.take(drawn)) if shard.is_divided else drawn
 
-    def _given(self, shard: Shard, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
+    def _given(self, shard: VariableShard, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
         values = self._initial(shard)
         return draw() if values is None else own_copy(tf.constant(values))

@@ -15,9 +15,9 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture.describe import describe
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.config.model import ModelConfig
-from tftrain.model.block import SITES_PER_BLOCK, Context, TransformerBlock, block_class
+from tftrain.model.block import SITES_PER_BLOCK, BlockContext, TransformerBlock, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
 from tftrain.model.layers import Dense, Norm
@@ -127,7 +127,7 @@ class Transformer(tf_keras.Model):
         return {**self.named_variables(), **self.token_embedding.copy}
 
     @property
-    def shards(self) -> dict[str, Shard]:
+    def shards(self) -> dict[str, VariableShard]:
         """Global name -> what this rank's variable or copy is of the whole tensor."""
         return {name: each.shard for name, each in self._parameters.made.items()}
 
@@ -155,7 +155,7 @@ class Transformer(tf_keras.Model):
 
         `batch` has what `attention_mask` reads. `dropout` is None in inference. For `deferred`, see `Dense.call`.
         """
-        context = Context(self.attention_mask(batch), dropout, deferred)
+        context = BlockContext(self.attention_mask(batch), dropout, deferred)
         for index in self.part.blocks if blocks is None else blocks:
             block = self.blocks[self.part.blocks.index(index)]
             x = self._checkpointing.block(block, x, context)

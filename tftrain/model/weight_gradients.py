@@ -33,8 +33,8 @@ class Deferred:
         self.inputs[index] = x
 
         @tf.custom_gradient
-        def multiply(x, tap):
-            def gradient(upstream):
+        def multiply(x: tf.Tensor, tap: tf.Tensor):
+            def gradient(upstream: tf.Tensor):
                 return tf.matmul(upstream, weights, transpose_b=True), upstream
 
             return tf.matmul(x, weights), gradient

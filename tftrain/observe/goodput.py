@@ -110,7 +110,7 @@ class Goodput:
         self.note(first, at_once=True)
 
     def go_back(self, step: int, first: int) -> None:
-        """Records `step` updates, of which the run goes on after the `first` ones as if it were started again there."""
+        """Ends this entry at `step` and begins one at `first`."""
         self.note(step, at_once=True)
         self._ledger.restart()
         self._first = first

@@ -202,7 +202,7 @@ class _Thread(threading.Thread):
             tracker = KINDS[self._kind](*self._start_with)
             if tracker.id:
                 self._keep(self._kind, tracker.id)
-        except Exception as error:  # Of a package, a network or a server.
+        except Exception as error:  # A package, a network or a server may raise anything.
             self._warn(error, "it gets no rows, metrics.jsonl has all")
             return
         method = ""

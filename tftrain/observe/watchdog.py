@@ -56,8 +56,8 @@ class Watchdog:
         """
         self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
         self.ledger = Ledger()
-        self.stage: int | None = None  # Of the pipeline, for the report; None without stages.
-        self.endings: list[Callable[[int], None]] = []  # What is told the exit code of the process before it ends.
+        self.stage: int | None = None  # This rank's in the pipeline, for the report; None without stages.
+        self.endings: list[Callable[[int], None]] = []  # They are told the exit code of the process before it ends.
         self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []

@@ -7,7 +7,8 @@ finite. It is stored in variables, so it changes inside the graph, without a bra
 
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
+from tftrain.config.compute import ComputeConfig
+from tftrain.config.parallel import BatchConfig
 
 
 class FixedLossScale(tf.Module):
@@ -65,10 +66,9 @@ class DynamicLossScale(tf.Module):
 LossScale = FixedLossScale | DynamicLossScale
 
 
-def make_loss_scale(config: TrainConfig) -> LossScale:
+def make_loss_scale(compute: ComputeConfig, batch: BatchConfig) -> LossScale:
     """Returns a dynamic scale if gradients are fp16 in the model, in buffers, or between ranks; else a fixed one."""
-    compute = config.compute
-    buffers = config.batch.grad_accum_dtype if config.batch.grad_accum_steps > 1 else "fp32"
+    buffers = batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "fp32"
     if compute.precision == "fp16" or compute.hvd_fp16_compression or buffers == "fp16":
         return DynamicLossScale()
     return FixedLossScale()

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Group, Mesh
 
 
 class Norms:
@@ -69,7 +69,7 @@ class Norms:
             return marks
         return tf.scatter_nd([[place] for place in self._places], marks, [self._total])
 
-    def _marks(self, gradients, squares):
+    def _marks(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
         if not self._split:
             return tf.cast(~tf.math.is_finite(squares), tf.float32)
         count = len(self._counts)
@@ -105,7 +105,7 @@ class Norms:
         mine = tf.gather(both, ids)
         return mine[:, 0], mine[:, 1]
 
-    def _over_ranks(self, group, squares, name):
+    def _over_ranks(self, group: Group, squares: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over the ranks, with the same bits on every rank of the run that updates the same weights."""
         # Replicas add in groups of their own.
         add = collectives.sum_in_rank_order if self._has_replicas else collectives.all_reduce

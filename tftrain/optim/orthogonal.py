@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
@@ -39,7 +39,7 @@ def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Ten
 class Orthogonalization:
     """Makes the momenta of the matrices of a store updates; each slice is a whole matrix, or a tensor parallel one."""
 
-    def __init__(self, shards: Sequence[Shard], group: Group, products: tf.DType):
+    def __init__(self, shards: Sequence[VariableShard], group: Group, products: tf.DType):
         """Takes what this rank holds of each tensor of a state, and the tensor parallel ranks."""
         self._shards, self._group, self._products = shards, group, products
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.architecture.parts import Variable
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.config import param_groups
 from tftrain.config.param_groups import ParamGroup
 from tftrain.model.parameters import Parameter
@@ -28,7 +28,7 @@ class ParameterSpec(NamedTuple):
 
     name: str
     variable: tf.Variable | None
-    shard: Shard | None
+    shard: VariableShard | None
     initial: Callable[[], tf.Tensor] | None = None
     decays: bool = True
     group: ParamGroup | None = None

@@ -83,7 +83,7 @@ class AdamW(UpdateRule):
 
     slots = ("adam_m", "adam_v")
 
-    def next_slots(self, gradient, slots, scalars):
+    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta1 * m + (1 - beta1) * g and beta2 * v + (1 - beta2) * g ** 2."""
         m, v = slots
         # A difference, not a sum: -0.0 - 0.0 is -0.0, whereas -0.0 + 0.0 is not.
@@ -91,7 +91,14 @@ class AdamW(UpdateRule):
         v = v * scalars.beta2 + tf.square(gradient) * scalars.one_minus_beta2
         return [m, v]
 
-    def direction(self, weight, gradient, before, after, scalars):
+    def direction(
+        self,
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        before: Sequence[tf.Tensor] | None,
+        after: Sequence[tf.Tensor],
+        scalars: UpdateScalars,
+    ) -> tf.Tensor:
         """Returns m_hat / (sqrt(v_hat) + epsilon)."""
         m, v = after
         return (m * scalars.m_correction) / (tf.sqrt(v * scalars.v_correction) + self.config.adam_epsilon)
@@ -131,15 +138,17 @@ class StableAdamW(AdamW):
     adapts_layers = adapts_undecayed = True
     fused_update = None
 
-    def layer_measure(self, gradient, after, scalars):
+    def layer_measure(self, gradient: tf.Tensor, after: Sequence[tf.Tensor], scalars: UpdateScalars) -> tf.Tensor:
         """Returns g / max(sqrt(v_hat), epsilon)."""
         return gradient / tf.maximum(tf.sqrt(after[1] * scalars.v_correction), self.config.adam_epsilon)
 
-    def layer_sums(self, weight, update, measure):
+    def layer_sums(
+        self, weight: tf.Tensor, update: tf.Tensor, measure: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of squares of the measure, and the number of elements."""
         return squared_norm(measure), tf.constant(measure.shape.num_elements(), tf.float32)
 
-    def layer_factor(self, first, second):
+    def layer_factor(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
         """Returns 1 / max(1, RMS)."""
         return 1.0 / tf.maximum(tf.sqrt(first / tf.maximum(second, 1.0)), 1.0)
 
@@ -154,7 +163,7 @@ class Muon(AdamW):
     slots_of_matrices = ("muon_m",)
     fused_update = None
 
-    def next_slots(self, gradient, slots, scalars):
+    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns mu * m + (1 - mu) * g for a matrix, else as AdamW."""
         if len(slots) > 1:
             return super().next_slots(gradient, slots, scalars)
@@ -162,7 +171,14 @@ class Muon(AdamW):
         # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
         return [tf.where(scalars.one_minus_beta2 > 0, m * mu + gradient * (1 - mu), m)]
 
-    def direction(self, weight, gradient, before, after, scalars):
+    def direction(
+        self,
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        before: Sequence[tf.Tensor] | None,
+        after: Sequence[tf.Tensor],
+        scalars: UpdateScalars,
+    ) -> tf.Tensor:
         """Returns mu * m + (1 - mu) * g for a matrix, with the new m, still to be orthogonalized; else as AdamW."""
         if len(after) > 1:
             return super().direction(weight, gradient, before, after, scalars)
@@ -179,13 +195,20 @@ class Lion(UpdateRule):
 
     slots = ("lion_m",)
 
-    def next_slots(self, gradient, slots, scalars):
+    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta2 * m + (1 - beta2) * g."""
         (m,) = slots
         # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
         return [tf.where(scalars.one_minus_beta2 > 0, m * scalars.beta2 + gradient * scalars.one_minus_beta2, m)]
 
-    def direction(self, weight, gradient, before, after, scalars):
+    def direction(
+        self,
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        before: Sequence[tf.Tensor] | None,
+        after: Sequence[tf.Tensor],
+        scalars: UpdateScalars,
+    ) -> tf.Tensor:
         """Returns sign(beta1 * m + (1 - beta1) * g), from the momentum before the update."""
         (m,) = before
         return tf.sign(m * scalars.beta1 - gradient * scalars.minus_one_minus_beta1)
@@ -229,10 +252,10 @@ def scalars(
     """
     time = tf.cast(step + 1, tf.float32)
 
-    def unless_skipped(value, otherwise):
+    def unless_skipped(value: float | tf.Tensor, otherwise: float) -> tf.Tensor:
         return tf.where(skip, tf.constant(otherwise, tf.float32), value)
 
-    def correction(beta):
+    def correction(beta: float) -> tf.Tensor:
         # 1 - beta ** t without cancellation, which would leave 4 digits of fp32 at t = 1 and beta2 = 0.999.
         return 1.0 / -tf.math.expm1(time * (math.log(beta) if beta else -math.inf))
 

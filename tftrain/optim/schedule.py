@@ -16,8 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.config.optimizer import OptimizerConfig
-from tftrain.config.phases import Timeline, timeline
-from tftrain.config.train import TrainConfig
+from tftrain.config.phases import Timeline
 
 
 class RampedSteps(NamedTuple):
@@ -27,11 +26,10 @@ class RampedSteps(NamedTuple):
     ramp: Timeline
 
 
-def run_length(config: TrainConfig) -> int | RampedSteps:
+def run_length(max_steps: int, batches: Timeline) -> int | RampedSteps:
     """Returns the length of a run of resolved configuration, as `learning_rate` takes it."""
-    if all(phase.batch.batch_rampup == "none" for phase in config.phases):
-        return config.run.max_steps
-    return RampedSteps(config.run.max_steps, timeline(config))
+    has_ramp = any(phase.batch.batch_rampup != "none" for phase in batches.phases)
+    return RampedSteps(max_steps, batches) if has_ramp else max_steps
 
 
 def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorSlice, renamed
 from tftrain.optim.parameter_spec import ParameterSpec
@@ -207,7 +207,9 @@ def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
         assign_parts(pieces[0].variable, [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces])
 
 
-def weights_of(variables: Mapping[str, tf.Variable], shards: Mapping[str, Shard], kind: str) -> list[VariablePiece]:
+def weights_of(
+    variables: Mapping[str, tf.Variable], shards: Mapping[str, VariableShard], kind: str
+) -> list[VariablePiece]:
     """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`.
 
     `shards` has, by name, what a variable is of the whole tensor.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.architecture.shard import Shard
+from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import MASTER, TensorSlice, even_parts, renamed
 from tftrain.parallel.buckets import pack
 
@@ -186,7 +186,7 @@ def bucket_loads(pieces: Sequence[TensorSlice], tensor_ranks: int) -> list[float
     return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
 
 
-def slice_of(shard: Shard) -> TensorSlice:
+def slice_of(shard: VariableShard) -> TensorSlice:
     """Returns the piece of a checkpoint's tensor that a shard of a variable is, fp32."""
     return TensorSlice.block(shard.name, shard.whole, "F32", shard.offset, shard.shape, replica_id=shard.replica)
 

@@ -84,7 +84,9 @@ class StateSplit:
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def _flat(self, bucket: Bucket, tensors, dtype: tf.DType) -> tf.Tensor:
+    def _flat(
+        self, bucket: Bucket, tensors: Sequence[tf.Tensor] | Mapping[int, tf.Tensor], dtype: tf.DType
+    ) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
         pieces, position = [], 0
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):

@@ -75,7 +75,7 @@ class Update:
                 after = tf.where(share > 0, before + share * (master.read_value() - before), before)
                 done = [average.assign(after, read_value=False)]
 
-    def _update_tensors(self, gradients, scalars: UpdateScalars) -> None:
+    def _update_tensors(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> None:
         """Updates whole tensors one after the other."""
         state, done = self._state, []
         for index, gradient in enumerate(gradients):
@@ -96,7 +96,7 @@ class Update:
                     targets.append((variable, tf.cast(weight, variable.dtype)))
                 done = [target.assign(value, read_value=False) for target, value in targets]
 
-    def _update_shards(self, gradients, scalars: UpdateScalars) -> None:
+    def _update_shards(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> None:
         """Updates stores one after the other; if layers adapt, the slots of all stores before the weights of any."""
         done, slices, sums = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
@@ -122,7 +122,14 @@ class Update:
         with tf.control_dependencies(done):
             self._state.publish()
 
-    def _advance(self, master, gradient, slots, parts, scalars):
+    def _advance(
+        self,
+        master: tf.Variable,
+        gradient: tf.Tensor,
+        slots: Sequence[tf.Variable],
+        parts: Sequence[Slice],
+        scalars: UpdateScalars,
+    ):
         """Returns the new slots of a store, the direction of its weights without weight decay, and `layer_measure`."""
         gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), scalars.gradient_factor)
         before = [slot.read_value() for slot in slots]
@@ -132,18 +139,18 @@ class Update:
             update = self._orthogonalization(update, parts)
         return after, update, self._rule.layer_measure(gradient, after, scalars)
 
-    def _stores(self, gradients):
+    def _stores(self, gradients: Sequence[tf.Tensor]):
         state = self._state
         slots = map(state.slots_of, range(len(state.masters)))
         return zip(gradients, state.masters, slots, state.slices, strict=True)
 
-    def _pieces(self, master, update, slices):
+    def _pieces(self, master: tf.Variable, update: tf.Tensor, slices: Sequence[Slice]):
         """Yields each slice of a store, with its weight and its update before the learning rate, both flat."""
         flat = [_split(each, slices) for each in (master.read_value(), update)]
         for item, weight, piece in zip(slices, *flat, strict=True):
             yield item, weight, self._with_decay(piece, weight, item.tensor)
 
-    def _with_decay(self, update, weight, tensor: int | None):
+    def _with_decay(self, update: tf.Tensor, weight: tf.Tensor, tensor: int | None) -> tf.Tensor:
         decay = self._weight_decay(tensor)
         return update + decay * weight if decay else update
 
@@ -156,7 +163,7 @@ class Update:
         rates = {factor: scalars.learning_rate * factor for factor in set(factors.values())}
         return [rates[factors[tensor]] for tensor in tensors]
 
-    def _assign(self, master, pieces, rates):
+    def _assign(self, master: tf.Variable, pieces: Sequence[tuple], rates: Sequence[tf.Tensor]) -> tf.Operation:
         pairs = zip(pieces, rates, strict=True)
         new = [tf.reshape(rules.next_weight(weight, update, rate), [-1]) for (_, weight, update), rate in pairs]
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
@@ -166,7 +173,9 @@ class Update:
         rule = self._rule
         return rule.adapts_layers and tensor is not None and (rule.adapts_undecayed or self._is_adapted[tensor])
 
-    def _rates(self, tensors: Sequence[int | None], first, second, scalars: UpdateScalars) -> tf.Tensor:
+    def _rates(
+        self, tensors: Sequence[int | None], first: tf.Tensor, second: tf.Tensor, scalars: UpdateScalars
+    ) -> tf.Tensor:
         """Returns the learning rate of each slice times the layer's factor of its tensor, fp32 [n].
 
         `tensors` has the tensor of each slice, None for padding; `first` and `second` are the slices' `layer_sums`.
@@ -197,7 +206,7 @@ class Update:
             for number, store in enumerate(state.slices)
         ]
 
-    def _fused_calls(self, gradients, scalars: UpdateScalars) -> Iterator[FusedUpdate]:
+    def _fused_calls(self, gradients: Sequence[tf.Tensor], scalars: UpdateScalars) -> Iterator[FusedUpdate]:
         """Yields one call for all whole tensors, or one for each bucket of shards."""
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():

@@ -8,7 +8,8 @@ perhaps on some ranks only.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -196,19 +197,19 @@ def transport() -> str:
     return f"by NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def _move(group, part, before, after, name):
+def _move(group: Group, part: tf.Tensor, before: Sequence[int], after: Sequence[int], name: str) -> tf.Tensor:
     """Sends this rank's part of a flat tensor, by the bounds `before`, to its owners by the bounds `after`."""
     first, last = before[group.rank], before[group.rank + 1]
     splits = np.diff(np.clip(after, first, last))
     return tf.ensure_shape(_all_to_all(group, part, splits, name), [after[group.rank + 1] - after[group.rank]])
 
 
-def _all_to_all(group, tensor, splits, name):
+def _all_to_all(group: Group, tensor: tf.Tensor, splits: Sequence[int] | np.ndarray, name: str) -> tf.Tensor:
     """Sends `splits[r]` rows of a tensor to rank r; returns what this rank receives, in the order of the ranks."""
     return _together(group, "all-to-all", name, [tensor], lambda by, given: by.all_to_all(given[0], splits))
 
 
-def _together(group, kind, name, tensors, operation):
+def _together(group: Group, kind: str, name: str, tensors: Sequence[tf.Tensor], operation: Callable[..., Any]) -> Any:
     """Runs one operation of the group's transport, and records when this rank begins and ends it.
 
     Args:

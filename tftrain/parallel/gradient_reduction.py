@@ -13,7 +13,8 @@ first tensor parallel rank count on all of them. Under sequence parallelism, mos
 ranks instead, which all groups add in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -23,12 +24,20 @@ from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows, add_up
 
 
+class Partition(Protocol):
+    """Which rank owns which shard of the gradients, see `tftrain.optim.state_split.StateSplit`."""
+
+    slices: Sequence[Sequence]
+
+    def reduce_all(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
+        """Sums tensors over the ranks; returns this rank's shard of each bucket."""
+
+
 class GradientReduction:
     """Sums the gradients of a run over the data parallel ranks.
 
     Attributes:
-        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which shard of the gradients; None
-            if every rank receives all gradients.
+        split: None if every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
             its own shard (ZeRO-2); only with `split`.
     """
@@ -37,7 +46,7 @@ class GradientReduction:
         self,
         group: Group,
         wire_dtype: tf.DType,
-        split,
+        split: Partition | None,
         each_micro_batch: bool,
         tensor: Group,
         replicated: Sequence[bool],
@@ -96,7 +105,13 @@ class GradientReduction:
         gradients = self._in_buckets(gradients, equal, collectives.broadcast, "replicated_gradients")
         return self._in_buckets(gradients, sums, collectives.sum_in_rank_order, "summed_gradients")
 
-    def _in_buckets(self, gradients, places, collective, name):
+    def _in_buckets(
+        self,
+        gradients: Sequence[tf.Tensor],
+        places: Sequence[int],
+        collective: Callable[..., list[tf.Tensor]],
+        name: str,
+    ) -> list[tf.Tensor]:
         """Returns the gradients, those at `places` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)
         sizes = [gradients[place].shape.num_elements() for place in places]
@@ -109,7 +124,9 @@ class GradientReduction:
         return gradients
 
 
-def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
+def all_reduce_sum(
+    group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType = tf.float32
+) -> list[tf.Tensor]:
     """Sums each tensor over the ranks of a group.
 
     Args:
@@ -132,7 +149,7 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
     return summed
 
 
-def _sum_in_fp32(group, tensors, name):
+def _sum_in_fp32(group: Group, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
     """Sums fp16 tensors: Gloo adds fp16 slowly, so one rank adds up each element in fp32. As many bytes are sent."""
     flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
     length = flat.shape[0]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tftrain.parallel.mesh import MeshError
 
 
-def collectives_of(function) -> dict[str, list[str]]:
+def collectives_of(function: tf.types.experimental.ConcreteFunction) -> dict[str, list[str]]:
     """Returns the collectives of a concrete function and of all functions that it calls.
 
     Returns:

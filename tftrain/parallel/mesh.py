@@ -133,7 +133,7 @@ class Mesh:
         ranks = next(ranks for ranks in self.groups[kind] if self.rank in ranks)
         return self._group(kind, ranks)
 
-    def _group(self, kind, ranks):
+    def _group(self, kind: str, ranks: tuple[int, ...]) -> Group:
         rank, by_tensorflow = ranks.index(self.rank), kind in self.tensorflow_kinds
         return Group(kind, ranks, rank, self.process_sets.get(ranks), self.pending, by_tensorflow)
 

@@ -7,12 +7,12 @@ first. The ranks send the full texts only if the digests differ. The error names
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tftrain.config.fields import on_resume, sections
-from tftrain.config.train import TrainConfig
+from tftrain.config.fields import on_resume
 from tftrain.host.text import listed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import AgreedMeshError, Mesh
@@ -24,10 +24,10 @@ NO_PATHS = ("auto", "none")
 MAX_SHOWN = 8
 
 
-def settings(config: TrainConfig) -> Facts:
-    """Returns the flags of a resolved configuration that must be equal on all ranks: `--name` to value."""
+def settings(sections: Iterable[Any]) -> Facts:
+    """Returns the flags of a resolved configuration's sections that must be equal on all ranks: `--name` to value."""
     facts = {}
-    for section in sections(config):
+    for section in sections:
         kinds = on_resume(section)
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)

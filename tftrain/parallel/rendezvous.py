@@ -17,7 +17,7 @@ import random
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tftrain.host.text import listed
 from tftrain.parallel.launcher import Launch
@@ -87,7 +87,12 @@ def address_of_store(environ: Mapping[str, str]) -> str | None:
 
 
 def value_of_rank_0(
-    launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS, connect=Store
+    launch: Launch,
+    name: str,
+    value: str,
+    environ: Mapping[str, str] = os.environ,
+    seconds: float = WAIT_SECONDS,
+    connect: Callable[[str], Store] = Store,
 ) -> str:
     """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
 
@@ -111,7 +116,11 @@ def value_of_rank_0(
 
 
 def await_all(
-    launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS, connect=Store, value: str = "yes"
+    launch: Launch,
+    environ: Mapping[str, str] = os.environ,
+    seconds: float = ARRIVAL_SECONDS,
+    connect: Callable[[str], Store] = Store,
+    value: str = "yes",
 ) -> list[str] | None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
 

@@ -30,10 +30,10 @@ def add_up(rows: SparseRows) -> SparseRows:
     order = tf.argsort(rows.ids, stable=True)
     ids, values = tf.gather(rows.ids, order), tf.gather(rows.values, order)
 
-    def occurs_again(ids, values):
+    def occurs_again(ids: tf.Tensor, values: tf.Tensor):
         return tf.reduce_any(ids[1:] == ids[:-1])
 
-    def add_pairs(ids, values):
+    def add_pairs(ids: tf.Tensor, values: tf.Tensor):
         position = tf.range(tf.size(ids))
         is_left = (position - tf.searchsorted(ids, ids)) % 2 == 0  # `searchsorted` finds the first place of each id.
         left = tf.boolean_mask(position, is_left)

@@ -74,7 +74,7 @@ class TensorRanks(NamedTuple):
             return copy_to_ranks(self.group, x, name)
 
         @tf.custom_gradient
-        def gather(x):
+        def gather(x: tf.Tensor):
             return self._gather(x, f"{name}/enter"), lambda dy: self._scatter(dy, f"{name}/enter/gradient")
 
         return gather(x)
@@ -92,7 +92,7 @@ class TensorRanks(NamedTuple):
             return sum_over_ranks(self.group, x, name)
 
         @tf.custom_gradient
-        def scatter(x):
+        def scatter(x: tf.Tensor):
             return self._scatter(x, f"{name}/leave"), lambda dy: self._gather(dy, f"{name}/leave/gradient")
 
         return scatter(x)
@@ -106,7 +106,7 @@ class TensorRanks(NamedTuple):
             return x
 
         @tf.custom_gradient
-        def gather(x):
+        def gather(x: tf.Tensor):
             whole = self._gather(x, f"{name}/collect")
             first, end = self.own_tokens(whole.shape[1])
             return whole, lambda dy: dy[:, first:end]
@@ -123,8 +123,8 @@ class TensorRanks(NamedTuple):
         """
 
         @tf.custom_gradient
-        def multiply(x, *handles):
-            def gradient(*upstream, variables=()):
+        def multiply(x: tf.Tensor, *handles: tf.Tensor):
+            def gradient(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{name}/again"))
                 dkernels = {}
@@ -146,21 +146,21 @@ class TensorRanks(NamedTuple):
         shapes = [kernel.shape for kernel in kernels]
         return multiply(x, *([] if keep else [kernel.handle for kernel in kernels]))
 
-    def _gather(self, x, name):
+    def _gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Maps [b, s, H] of each rank to [b, ranks * s, H]."""
         ranks, (length, width) = self.group.size, x.shape[1:]
         wire = collectives.as_sendable(x)
         parts = tf.reshape(collectives.all_gather_rows(self.group, wire[tf.newaxis], name), [ranks, -1, length, width])
         return tf.reshape(tf.bitcast(tf.transpose(parts, [1, 0, 2, 3]), x.dtype), [-1, ranks * length, width])
 
-    def _scatter(self, x, name):
+    def _scatter(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Sums [b, S, H] over the ranks, and returns [b, S / ranks, H]."""
         ranks, (length, width) = self.group.size, x.shape[1:]
         parts = tf.transpose(tf.reshape(x, [-1, ranks, length // ranks, width]), [1, 0, 2, 3])
         return tf.ensure_shape(collectives.sum_of_parts(self.group, parts, name), [None, length // ranks, width])
 
 
-def _rows(x):
+def _rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
@@ -176,7 +176,7 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
         return x
 
     @tf.custom_gradient
-    def copy(x):
+    def copy(x: tf.Tensor):
         return tf.identity(x), lambda upstream: _sum(group, upstream, f"{name}/gradient")
 
     return copy(x)
@@ -192,13 +192,13 @@ def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
         return x
 
     @tf.custom_gradient
-    def total(x):
+    def total(x: tf.Tensor):
         return _sum(group, x, name), lambda upstream: upstream
 
     return total(x)
 
 
-def _sum(group, x, name):
+def _sum(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     # Horovod cannot send bf16. It can send fp16, but then each addition would round, whereas the matrix product of one
     # rank rounds once. A partial sum of scaled gradients could also overflow although the full sum does not.
     # TensorFlow's transport sends 16 bits and adds in fp32.

@@ -10,7 +10,8 @@ same order: there, TensorFlow runs them in the order of the program.
 
 import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ def _pieces(length: int, dtype: tf.DType) -> list[range]:
     return [range(start, min(start + starts.step, length)) for start in starts]
 
 
-def _reduced(rows: tf.Tensor, combine) -> tf.Tensor:
+def _reduced(rows: tf.Tensor, combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """Combines the rows of a tensor in their order, half precision in fp32."""
     wide = tf.cast(rows, tf.float32) if rows.dtype.size == 2 else rows
     return tf.cast(functools.reduce(combine, [wide[row] for row in range(rows.shape[0])]), rows.dtype)
@@ -104,13 +105,13 @@ class TensorFlowTransport:
                 received.append(tf.raw_ops.CollectiveBcastRecvV2(T=after.dtype, shape=shape, name=name, **numbers))
         return tf.concat(received, 0)
 
-    def _run(self, op, tensor, suffix="", **options):
+    def _run(self, op: Callable[..., tf.Tensor], tensor: tf.Tensor, suffix: str = "", **options: Any) -> tf.Tensor:
         """Runs an op on a tensor."""
         name = _unique(self._name + suffix)
         result = op(input=tensor, name=name, **options, **self._numbers(name, tensor.dtype, tensor.shape))
         return result if devices.has_gpu() else run_independently(result)
 
-    def _numbers(self, name, dtype, shape):
+    def _numbers(self, name: str, dtype: tf.DType, shape: tf.TensorShape) -> dict[str, Any]:
         """Returns the inputs that match an op across ranks."""
         if not shape.is_fully_defined():
             raise ValueError(f"{name}: expected a known shape, given {shape}")

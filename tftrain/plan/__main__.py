@@ -12,7 +12,6 @@ from tftrain.bench.published import compare, rows
 from tftrain.bench.published.row import Row
 from tftrain.bench.published.software import Megatron
 from tftrain.cli.program import Program
-from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.exit_codes import ExitCode
 from tftrain.host.text import reason
@@ -145,7 +144,7 @@ def print_plan(config: PlanConfig) -> int:
 def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    whole, config = config, phases.longest(config)
+    whole, config = config, config.longest_phase
     work, ramp, constraints = search_request(config, cluster, software=SOFTWARE[config.plan.trainer])
     margin = config.plan.memory_margin
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.config import data_sizes, phases, ramp
+from tftrain.config import data_sizes, ramp
 from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
@@ -124,7 +124,7 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     if not config.data.phases:
         return [config]
     devices = config.plan.nodes * cluster.per_node
-    if problems := phases.problems(config, lambda own: run_problems(own.train, devices)):
+    if problems := config.problems_of_phases(lambda own: run_problems(own.train, devices)):
         raise ConfigError(problems)
 
     def sized(own: PlanConfig) -> PlanConfig:
@@ -133,10 +133,10 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
         sizes = {"max_seq_length": length, "fit_micro_batch": False}  # The micro-batch is fitted now.
         return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), sizes)
 
-    line = phases.timeline(phases.change_each(config, sized))
-    steps = map(len, line.steps(config.run.max_steps))
+    whole = config.change_phases(sized)
+    steps = map(len, whole.timeline.steps(config.run.max_steps))
     rates = dict.fromkeys(("warmup_steps", "decay_steps"))  # Those of the run may exceed the updates of a phase.
-    planned = [changed(own.config, {"max_steps": n} | rates) for own, n in zip(line.phases, steps, strict=True)]
+    planned = [changed(own, {"max_steps": n} | rates) for own, n in zip(whole.phases, steps, strict=True)]
     return [own for own in planned if own.run.max_steps]
 
 

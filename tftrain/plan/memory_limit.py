@@ -5,7 +5,6 @@ TensorFlow itself would run out of memory after minutes, on a CPU often by a kil
 
 import functools
 
-from tftrain.config import phases
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
@@ -30,8 +29,7 @@ def problems(config: TrainConfig, ranks: int, local_ranks: int, forked: bool = F
         return []
     gpu = hardware.has_driver()
     workload = functools.partial(from_config, gpu=gpu, per_node=local_ranks)
-    return phases.problems(
-        config,
+    return config.problems_of_phases(
         lambda phase: _problems(workload(phase, phase.parallel.data_parallel_size(ranks)), local_ranks, gpu, forked),
     )
 

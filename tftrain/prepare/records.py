@@ -11,7 +11,7 @@ from collections import Counter
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import decode
 from tftrain.data.manifest import Shard
-from tftrain.data.preflight import record_sizes
+from tftrain.data.opened import record_sizes
 from tftrain.data.records import RecordSet, match_files
 from tftrain.files.errors import DataError
 from tftrain.prepare.accounting import Accounting

@@ -32,6 +32,7 @@ from tftrain.config.fields import ConfigError, Problem, changed, flag_values, on
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files import names
+from tftrain.inputs.initial_weights import InitialWeights
 
 _TO_EVALUATE = {"precision", "micro_batch_size", "weights"}
 
@@ -42,6 +43,7 @@ class Completed(NamedTuple):
     config: TrainConfig
     path: Path | None  # the checkpoint; None if there is none
     taken: dict[str, Any]  # the values from the checkpoint that are not defaults, by flag
+    initial: InitialWeights | None = None  # the weights that the run begins with
 
     @property
     def line(self) -> str:
@@ -109,7 +111,8 @@ def with_flags_of_checkpoint(
         if clash := sorted({*phases.FLAGS, phases.FOLLOWING} & set(named) - {"micro_batch_size"}):
             expected = f"remove this flag, as the phases of {path} have it, or give the file of --phases too"
             raise ConfigError([Problem(name, flag_values(config)[name], expected) for name in clash])
-        phases.read(changed(config, {"phases": values["phases"]}))  # Raises a ConfigError if they can't be read.
+        data = dataclasses.replace(config.data, phases=values["phases"])
+        phases.read(data, config.batch)  # Raises a ConfigError if they can't be read.
         micro = {"micro_batch_size"} & set(named)
         values |= {"phases": phases.without(values["phases"], phases.FOLLOWING, *micro), "fit_micro_batch": True}
     return Completed(changed(config, values), path, taken)

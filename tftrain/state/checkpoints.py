@@ -15,10 +15,11 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
+from tftrain.config.phases import timeline
 from tftrain.data.left_out import LeftOut
-from tftrain.finetune.preflight import identity
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
+from tftrain.inputs.inputs import Inputs
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.state import resume, resume_compatibility
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
@@ -35,7 +36,9 @@ OF_SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
-    def __init__(self, run: Run, uploads: Uploads | None = None):
+    def __init__(self, run: Run, uploads: Uploads | None = None, inputs: Inputs | None = None):
+        """Takes what the run reads; None: it is opened here."""
+        self._inputs = inputs or Inputs.open(run.whole)
         config, seconds = run.config, run.config.limits.save_timeout_seconds
         self._run, self._uploads = run, uploads or Uploads(config.run, seconds, run.mesh)
         self.saves = Saves(config.checkpoint, config.run, seconds, run.mesh, self._uploads.request)
@@ -161,7 +164,7 @@ class Checkpoints:
     @functools.cached_property
     def data(self) -> dict[str, str]:
         """The identity of the run's data."""
-        return identity(self._run.whole)
+        return self._inputs.identity
 
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.
@@ -176,7 +179,11 @@ class Checkpoints:
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
             before, after = (
-                float(learning_rate(run.optimizer, run_length(run), tf.constant(step, tf.int64)))
+                float(
+                    learning_rate(
+                        run.optimizer, run_length(run.run.max_steps, timeline(run)), tf.constant(step, tf.int64)
+                    )
+                )
                 for run, step in ((older, max(done - 1, 0)), (config, done))
             )
         except (ArithmeticError, LookupError, TypeError, ValueError):

@@ -38,7 +38,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     """Compares a run with the checkpoint that it resumes from.
 
     Args:
-        config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `input.preflight`.
+        config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `Inputs.identity`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 
@@ -56,7 +56,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         compared = [name for name, kind in of_kind.items() if kind == "named" and name in phases.FLAGS]
         try:
             consumed = int(run["progress"]["consumed_samples"])
-            now, before = (phases.ranges(each, consumed, compared) for each in (config, other))
+            now, before = (phases.ranges(each.timeline, consumed, compared) for each in (config, other))
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
         texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}

@@ -23,7 +23,6 @@ from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
-from tftrain.config.phases import timeline
 from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
 from tftrain.formats.weights import Weights
@@ -86,7 +85,7 @@ class Evaluation(NamedTuple):
     unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
     examples: int  # how many were evaluated
     split_examples: int  # how many the split has
-    # Of the task's scorer, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
+    # The scorer's, by name; or the loss of each source of a mixture, by "LOSS/SOURCE".
     scores: Mapping[str, float] = MappingProxyType({})
     outputs: np.ndarray | None = None  # predictions for the examples, fp32 [examples, ...]; None without a scorer
 
@@ -152,7 +151,7 @@ class Run:
         An evaluation, which never `trains`, has no moments and no average.
         """
         self.config, self.mesh, self._described = config, mesh, describe(config.model).variables()
-        self.whole, self.timeline = config, timeline(config)
+        self.whole, self.timeline = config, config.timeline
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
@@ -166,7 +165,7 @@ class Run:
         is_split = parallel.splits_state and mesh.split.size > 1
         self.optimizer = Optimizer(
             config.optimizer,
-            run_length(config),
+            run_length(config.run.max_steps, self.timeline),
             list(specs(self._described, model.parameters, config.optimizer.param_groups)),
             mesh,
             Sharding(parallel.state_split_strategy if is_split else None, self.shards_weights),
@@ -185,13 +184,13 @@ class Run:
             state.publish()  # With a split, each part of the weights comes from its owner.
         state.start_average()
         model.token_embedding.update_copy(mesh, "initial")
-        self.loss_scale = make_loss_scale(config)
+        self.loss_scale = make_loss_scale(config.compute, config.batch)
         self.progress = Progress(len(self.task.sums), self.task.source_names)
         self.left_out, self.spikes = NOTHING, SpikeMonitor(config.limits.spike_zscore)
 
     def begin_phase(self, number: int) -> None:
         """Goes on with the data and the batches of a phase, numbered from 0."""
-        self.config = self.timeline.phases[number].config
+        self.config = self.whole.phases[number]
         self.task.begin_phase(self.config)
 
     def counters(self) -> dict[str, tf.Variable]:

@@ -62,7 +62,7 @@ class Saves:
     def __enter__(self) -> "Saves":
         return self
 
-    def __exit__(self, _, error: BaseException | None, __) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error and self._save:
             if collectives.is_peer_failure(error):
                 self._save.abandon()  # A rank that has ended will announce nothing more.

@@ -21,7 +21,7 @@ WARMUP = 50  # with fewer values, their spread is unknown
 MIN_DEVIATION = 1e-3  # as a fraction of the mean: a series without noise has a standard deviation of 0
 MOST_IN_A_ROW = 20  # spikes, or as many among the steps before; then they are a new level, which no skip would end
 _NEW_LEVEL = 1 - DECAY ** (MOST_IN_A_ROW - 1.5)  # share of spikes; one less in a row is known when a step begins
-_LARGEST_LOG = 88.0  # of an fp32 number, nearly
+_LARGEST_LOG = 88.0  # nearly that of the largest fp32 number
 
 
 class Series(msgspec.Struct):
@@ -58,7 +58,7 @@ class SpikeStatistics(msgspec.Struct):
 
     loss: Series = msgspec.field(default_factory=Series)
     log_norm: Series = msgspec.field(default_factory=Series)
-    share: float = 0.0  # of spikes among recent steps, weighted as these are
+    share: float = 0.0  # Spikes among recent steps, weighted as these are.
     latest: tuple[float, float, bool] | None = None
 
 

@@ -78,7 +78,7 @@ class Uploads:
     def __enter__(self) -> "Uploads":
         return self
 
-    def __exit__(self, _, error: BaseException | None, __) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Waits for the last pass.
 
         Raises:

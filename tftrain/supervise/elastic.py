@@ -112,7 +112,7 @@ class Supervisor:
                 self._child.kill()
                 self._child.wait()
 
-    def forward(self, number: int, _) -> None:
+    def forward(self, number: int, _: object) -> None:
         """Forwards a signal to the child, which then ends the run; without a child, ends this process and the run."""
         self._is_stopping = True
         if self._child is None or self._child.poll() is not None:

@@ -25,7 +25,7 @@ FORCING = (signal.SIGTERM, signal.SIGINT)
 HOOK = signal.SIGWINCH  # tells the other ranks that a hook asked for the end; nothing listens to the signal itself
 # A launcher forwards a signal that the terminal or the batch system has already sent to every process.
 SAME_SIGNAL_SECONDS = 1.0
-PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+PR_SET_PDEATHSIG = 1  # as in <sys/prctl.h>
 
 
 class Signals:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data import DataConfig
+from tftrain.data.opened import OpenedData
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
@@ -31,9 +31,9 @@ class CausalPretraining(Task):
         Mean("lm_accuracy", "lm accuracy", "next-token accuracy", "lm_correct", "lm_weight"),
     )
 
-    def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
+    def open_source(self, data: OpenedData, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
-        return open_source(data, split, self.vocab_size, seed, objective="causal")
+        return open_source(data, split, seed)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the number of the tokens, fp32 [1]."""

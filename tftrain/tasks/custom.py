@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.train import TrainConfig
 from tftrain.finetune import splits
 from tftrain.finetune.scorers import Scorer
 from tftrain.finetune.splits import MemorySource
-from tftrain.finetune.tokenizers import tokenizer_of
 from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
+from tftrain.inputs.labelled import Labelled
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
@@ -95,7 +94,7 @@ class CustomTask(LabelledTask):
 
     def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int = 1) -> dict[str, np.ndarray]:
         """Returns what an encoder reads of texts, or of pairs of texts; each example has K = `per_example` of them."""
-        return splits.encode(self.config, texts, per_example)
+        return splits.encode(self._data.tokenizer, texts, per_example, self.config.data.max_seq_length)
 
     def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of texts, int32 [n] each, without special tokens."""
@@ -103,18 +102,18 @@ class CustomTask(LabelledTask):
 
     @functools.cached_property
     def _tokenize(self) -> Tokenize:
-        return tokenizer_of(self.config).build()
+        return self._data.tokenizer.build()
 
     @property
     def config(self) -> TrainConfig:
         """The flags of the run."""
         return self._config
 
-    def open_source(self, data: DataConfig, split: str, seed: int) -> MemorySource:
+    def open_source(self, data: Labelled, split: str, seed: int) -> MemorySource:
         """Reads the examples of a split, "train" or "eval"."""
-        path = getattr(self.config.fine_tuning, f"{split}_file")
+        self._data, path = data, getattr(self.config.fine_tuning, f"{split}_file")
         with self._named(f"read({path!r})"):
-            source = splits.of_arrays(self.read(path), self.config)
+            source = splits.of_arrays(self.read(path), self.config.model, self.config.data.max_seq_length)
             shapes = {name: array.shape[1:] for name, array in source.examples.items()}
             self._shapes = getattr(self, "_shapes", shapes)
             if shapes != self._shapes:

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.config.data import DataConfig
 from tftrain.data.source import ExampleSource
 from tftrain.finetune import splits, squad_answers
 from tftrain.finetune.scorers import SCORERS, Scorer
+from tftrain.inputs.labelled import Labelled
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
@@ -25,11 +25,6 @@ ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in
 
 class LabelledTask(Task):
     """A task on the examples of a file, each of one sequence of S tokens or of several, side by side in a batch."""
-
-    def has_held_out(self, data: DataConfig) -> bool:
-        """Whether there are held-out examples."""
-        settings = self._config.fine_tuning
-        return settings.glue_task is not None or settings.eval_file is not None
 
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
@@ -81,9 +76,11 @@ class FineTuning(LabelledTask):
     sums: ClassVar = ("loss_sum", "weight", "correct", "examples")
     means: ClassVar = (LOSS, ACCURACY)
 
-    def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
+    def open_source(self, data: Labelled, split: str, seed: int) -> ExampleSource:
         """Reads the labelled examples of a split, "train" or "eval"."""
-        return splits.open_source(self._config, split)
+        config, length = self._config, self._config.data.max_seq_length
+        examples = data.examples(split)
+        return splits.open_source(examples, split, data.tokenizer, config.model, config.fine_tuning, length)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""

@@ -17,13 +17,13 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
-from tftrain.config.data import DataConfig
 from tftrain.config.train import TrainConfig
-from tftrain.data.mixture import read_prepared
+from tftrain.data.opened import OpenedData
 from tftrain.data.source import ExampleSource
 from tftrain.finetune.scorers import METRICS, Scorer
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
+from tftrain.inputs.labelled import Labelled
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.parameters import InitialValues
@@ -85,7 +85,8 @@ class Task(abc.ABC):
             config: resolved, with the sizes that the data gives.
             part: the layers of this rank; by default all.
         """
-        self._config, gpu, self.source_names = config, devices.has_gpu(), phases.source_names(config)
+        self._config, gpu = config, devices.has_gpu()
+        self.source_names = phases.source_names(phases.read(config.data, config.batch))
         for name in self.source_names:
             of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False}
             own = {field: f"{of_all[field]}/{name}" for field in ("name", "title", "total", "weight")}
@@ -113,14 +114,8 @@ class Task(abc.ABC):
         return tuple(mean for mean in self.means if mean.is_loss)
 
     @abc.abstractmethod
-    def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
-        """Opens the examples of a split, "train" or "eval"."""
-
-    def has_held_out(self, data: DataConfig) -> bool:
-        """Whether there is a held-out split."""
-        if data.data_dir or data.mix:
-            return read_prepared(data).examples("eval") > 0
-        return data.synthetic_data or data.eval_files is not None
+    def open_source(self, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
+        """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads."""
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> tf.Tensor:

@@ -9,8 +9,8 @@ from pathlib import Path
 from tftrain import hooks
 from tftrain.checkpoint.folder import holds
 from tftrain.config.train import TrainConfig
-from tftrain.finetune.tokenizers import write_tokenizer
 from tftrain.hooks import Hook
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import memory
 from tftrain.observe.health import Health
 from tftrain.observe.metrics import read_good_rows
@@ -18,7 +18,6 @@ from tftrain.observe.reporter import Reporter
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.state import initial_weights
 from tftrain.state.best import Best
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Run
@@ -62,14 +61,14 @@ class Built:
     owes_evaluation: bool
 
 
-def build(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> Built | None:
+def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> Built | None:
     """Builds a run and restores its state; None if there is nothing to do. Every rank must call it."""
     classes = hooks.load(config.run.hooks)
     grappler.configure(config.compute)
     baseline, outside, max_steps = memory.measure().now, memory.outside_allocator(), config.run.max_steps
-    run = Run(config, mesh, initial_weights.open_for(config.run, config.model))
-    checkpoints = Checkpoints(run, uploads)
-    phases = Phases(run)
+    run = Run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
+    checkpoints = Checkpoints(run, uploads, inputs)
+    phases = Phases(run, inputs.data)
     resumed = checkpoints.restore()
     done = int(run.progress.step)
     phases.begin()
@@ -86,7 +85,7 @@ def build(config: TrainConfig, mesh: Mesh, watchdog: Watchdog, uploads: Uploads)
         logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.describe()}")
         return None
     if mesh.is_chief:
-        write_tokenizer(config, resumed is not None)
+        inputs.keep_tokenizer(resumed is not None)
     names = run.task.mean_values, functools.partial(run.optimizer.culprit_name, loss=run.task.loss_name)
     health = Health(config.limits, mesh, *names, reporter.spike, run.spikes)
     return Built(run, checkpoints, phases, reporter, health, best, classes, watchdog, resumed, done, outside, is_owed)

@@ -9,10 +9,10 @@ from pathlib import Path
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
-from tftrain.finetune.preflight import identity
 from tftrain.formats.run_folder import NO_AVERAGE
 from tftrain.host import devices
 from tftrain.host.units import shown
+from tftrain.inputs.inputs import Inputs
 from tftrain.model.part import ModelPart, joined
 from tftrain.observe import predictions, rows
 from tftrain.observe.health import NOTHING_PREDICTED
@@ -22,7 +22,7 @@ from tftrain.optim.restore_buffers import RestoreBuffers
 from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.state import initial_weights, resume, resume_compatibility
+from tftrain.state import resume, resume_compatibility
 from tftrain.state.run_state import Evaluation, Run, division_of, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
@@ -30,17 +30,21 @@ from tftrain.train.sharded import ShardedEvaluation
 
 logger = logging.getLogger(__name__)
 
-LARGEST_EXPONENT = 709  # of e in a float64
+LARGEST_EXPONENT = 709  # e to the power of more is no float64
 
 
-def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
+def evaluate(
+    config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None
+) -> EvalRow:
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
+    inputs = inputs or Inputs.open(config)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
-        task, forward, path, step = load_task(config, parts, mesh)
+        task, forward, path, step = load_task(config, inputs, parts, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        held_out = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()), forward)
+        jit = config.compiles_whole(devices.has_gpu())
+        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, jit, forward)
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
@@ -73,16 +77,14 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
 
 
 def load_task(
-    config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh
+    config: TrainConfig, inputs: Inputs, parts: Sequence[ModelPart], mesh: Mesh
 ) -> tuple[Task, ShardedEvaluation | None, Path, int]:
     """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step.
 
     The second result evaluates a batch where each rank holds a shard of the weights.
     """
-    initial, kind = (
-        initial_weights.open_for(config.run, config.model),
-        AVERAGE if config.evaluation.weights == "averaged" else MASTER,
-    )
+    initial = inputs.open_weights(config.model, config.run.init_missing)
+    kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
         run = Run(config, mesh, initial, trains=False)
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
@@ -96,7 +98,7 @@ def load_task(
     if reader is None:
         output_dir = f"--output_dir={config.run.folder}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
-    resume_compatibility.check_model(config.model, identity(config), reader.manifest.run, reader.path)
+    resume_compatibility.check_model(config.model, inputs.identity, reader.manifest.run, reader.path)
     if kind == AVERAGE and not any(name.startswith(f"{kind}/") for name in reader.tensors):
         raise AgreedCheckpointError(f"{reader.path}: --weights=averaged: {NO_AVERAGE}")
     load_pieces(held, reader)

@@ -4,6 +4,7 @@ The loss of each micro-batch is its sums divided by the weights of the whole glo
 micro-batches and ranks add up to the gradient of the global batch, however it is split.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -56,7 +57,7 @@ class Accumulation:
         """
         return self._compiled(batch, position, but_last)
 
-    def _accumulate(self, batch, position, but_last) -> Gradients:
+    def _accumulate(self, batch: Batch, position: Position, but_last: bool) -> Gradients:
         task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
         samples = task.batch_size(batch)
         steps, (start, _) = samples // size, data.share(samples * data.size)
@@ -64,7 +65,7 @@ class Accumulation:
             batch = {name: each[:size] for name, each in batch.items()} if but_last else batch
             return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
 
-        def body(index, dense, rows, sums):
+        def body(index: tf.Tensor, dense: list, rows: list, sums: tf.Tensor) -> tuple:
             micro = {name: tf.reshape(each, [steps, size, *each.shape[1:]])[index] for name, each in batch.items()}
             first_sample = start + tf.cast(index, tf.int64) * size
             new = self._reduced_micro_batch(micro, first_sample, position)
@@ -73,7 +74,7 @@ class Accumulation:
                 rows = [array.write(index, each) for array, each in zip(rows, new.rows, strict=True)]
             return index + 1, dense, rows, sums + new.sums
 
-        zeros = [tf.zeros(shape, self.buffer_dtype) for shape in self._reduction.buffer_shapes(self._variables)]
+        zeros = [tf.zeros(shape, self.buffer_dtype) for shape in self._buffer_shapes()]
         count = steps - but_last
         row_dtypes = (tf.int32, task.model.token_embedding.table.dtype) if self.sends_rows else ()
         rows = [tf.TensorArray(dtype, count) for dtype in row_dtypes]
@@ -83,14 +84,18 @@ class Accumulation:
         )
         return Gradients(dense, SparseRows(*(array.concat() for array in rows)) if rows else None, sums)
 
-    def _reduced_micro_batch(self, *args) -> Gradients:
+    def _buffer_shapes(self) -> list[Sequence[int]]:
+        """Returns the shapes in which gradients are added."""
+        return self._reduction.buffer_shapes(self._variables)
+
+    def _reduced_micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""
         if not self._reduction.each_micro_batch:
-            return self._micro_batch(*args)
-        gradients = self._compiled_micro_batch(*args)
+            return self._micro_batch(batch, first_sample, position)
+        gradients = self._compiled_micro_batch(batch, first_sample, position)
         return gradients._replace(dense=self._reduction.sum(gradients.dense))
 
-    def _micro_batch(self, batch, first_sample, position) -> Gradients:
+    def _micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
         task = self._run.task
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)

@@ -19,6 +19,8 @@ import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data.opened import OpenedData
+from tftrain.inputs.labelled import Labelled
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -35,6 +37,7 @@ class HeldOut:
     def __init__(
         self,
         config: TrainConfig,
+        data: OpenedData | Labelled,
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
@@ -49,7 +52,7 @@ class HeldOut:
         """
         self._weights = weights
         self._config, self._task, self._mesh = config, task, mesh
-        self._source = task.open_source(config.data, "eval", config.run.seed)
+        self._source = task.open_source(data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)
         self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
         if forward is not None:
@@ -126,7 +129,7 @@ class HeldOut:
         mesh = self._mesh
         own = np.concatenate(outputs or [np.zeros([0], np.float32)])
         shapes = collectives.gather_texts(mesh.pipeline, json.dumps(own.shape), "evaluation/shapes")
-        rows, *shape = max(map(json.loads, shapes))  # of the last stage; the others have no rows
+        rows, *shape = max(map(json.loads, shapes))  # The last stage's; the others have no rows.
         own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
         rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
@@ -134,14 +137,14 @@ class HeldOut:
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 
-def of_run(run: Run, phase: int = 0) -> HeldOut | None:
-    """Returns the held-out split of a phase of a run; None if it has none, or `--eval_every` says never."""
-    config = run.timeline.phases[phase].config
-    if config.evaluation.eval_every < 0 or not run.task.has_held_out(config.data):
+def of_run(run: Run, data: OpenedData | Labelled, phase: int = 0) -> HeldOut | None:
+    """Returns the held-out split of the data of a phase; None if it has none, or `--eval_every` says never."""
+    config = run.whole.phases[phase]
+    if config.evaluation.eval_every < 0 or not data.has_held_out:
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None
     weights = run.averaged_weights if config.evaluation.weights == "averaged" else nullcontext
-    return HeldOut(config, run.task, run.parts, run.mesh, run.jit, forward, weights)
+    return HeldOut(config, data, run.task, run.parts, run.mesh, run.jit, forward, weights)
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -4,7 +4,6 @@ import logging
 import math
 from pathlib import Path
 
-from tftrain.config.fields import flag_values
 from tftrain.config.phases import FLAGS
 from tftrain.config.ramp import Ramp
 from tftrain.data.source import ExampleSource
@@ -108,7 +107,7 @@ def _division_words(run: Run) -> tuple[str, ...]:
 def describe_phase(run: Run, number: int) -> str:
     """Returns a line on a phase: its updates and samples, and its flags, without those that all phases have."""
     timeline, steps = run.timeline, run.timeline.steps(run.config.run.max_steps)[number]
-    every = [flag_values(phase.config) for phase in timeline.phases]
+    every = [vars(phase.data) | vars(phase.batch) for phase in timeline.phases]
     shown = [
         name
         for name in FLAGS

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe.reporter import Clock
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
@@ -17,10 +18,11 @@ from tftrain.train.step import Requests
 logger = logging.getLogger(__name__)
 
 
-def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
+def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None) -> ExitCode:
     """Trains to `max_steps`, from the state that `--resume` selects; writes a checkpoint, metrics and the loss curve.
 
-    The configuration is resolved, with the sizes that the data gives, and the ranks are connected.
+    The configuration is resolved, with the sizes that the data gives, and the ranks are connected. `inputs` is what it
+    reads; None: it is opened here.
 
     Returns:
         DONE; STOPPED, if a signal asked for the end and the state is saved; FAILED, if a required hook raised too late.
@@ -35,7 +37,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with Uploads(config.run, config.limits.save_timeout_seconds, mesh) as uploads:
         with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
-            built = build(config, mesh, watchdog, uploads)
+            built = build(config, inputs or Inputs.open(config), mesh, watchdog, uploads)
         code = _train(built, watchdog) if built else ExitCode.DONE
     watchdog.tell_end(code)
     return code

@@ -24,9 +24,9 @@ from tftrain.train.observers import Decision, Observer, TakenStep
 
 logger = logging.getLogger(__name__)
 
-STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
+STEP = 3  # The first step of a start compiles, and the second one may still allocate memory
 SECONDS = 0.002  # between samples
-POINTS = 512  # of the measured curve
+POINTS = 512  # The measured curve has as many.
 PHASES = {"forward": "#dde8f5", "backward": "#f6e3dc", "update": "#e3eed6"}
 
 

@@ -2,10 +2,12 @@
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.data import pipeline
+from tftrain.data.opened import OpenedData
+from tftrain.inputs.labelled import Labelled
 from tftrain.observe.reporter import Reporter
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.spikes import SpikeStatistics
@@ -26,12 +28,13 @@ class Phases:
         source, held_out: training split and held-out split of the phase that runs; None if it has no held-out split.
     """
 
-    def __init__(self, run: Run):
-        self._number, self._run, phases = -1, run, run.timeline.phases
-        self._sources = [run.task.open_source(phase.config.data, "train", phase.config.run.seed) for phase in phases]
+    def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
+        """Takes the data of each phase."""
+        self._number, self._run, seed = -1, run, run.whole.run.seed
+        self._sources = [run.task.open_source(each, "train", seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)
-        self._held_out = [held_out.of_run(run, number) for number in range(len(phases))]
+        self._held_out = [held_out.of_run(run, each, number) for number, each in enumerate(data)]
         self._step: TrainStep | None = None  # made when the phase takes its first step
 
     def begin(self) -> bool:

@@ -6,7 +6,8 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -73,6 +74,13 @@ def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[...
     return make(parallel.pipeline_schedule, *sizes)
 
 
+class PartOfShare(NamedTuple):
+    """A batch that is a part of a rank's share of the global batch."""
+
+    end: int  # index after its last sample in the global batch
+    inputs: tf.Tensor | None  # what the first part of the model takes, see `Stage.forward`
+
+
 class StageGraph:
     """The graph of one batch, made from the actions of this rank's stage."""
 
@@ -85,8 +93,7 @@ class StageGraph:
         position: Position | None,
         dtype: tf.DType | None = tf.float32,
         clock: StageClock | None = None,
-        end: int | None = None,
-        inputs: tf.Tensor | None = None,
+        part: PartOfShare | None = None,
     ):
         """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
@@ -94,8 +101,7 @@ class StageGraph:
             stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
             batch, position: the batch, and its position in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added; None: their own.
-            end: index after the batch's last sample in the global batch; None: the batch is this rank's whole share.
-            inputs: of the first part, see `Stage.forward`.
+            part: where in this rank's share the batch is; None: it is the whole share.
 
         Attributes:
             of_inputs: their gradient, once the graph has run.
@@ -104,7 +110,7 @@ class StageGraph:
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
         samples = stage.task.batch_size(batch)
-        end = mesh.data.share(samples * mesh.data.size)[1] if end is None else end
+        end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
         self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
@@ -115,7 +121,7 @@ class StageGraph:
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
         self.outputs: list[tf.Tensor] = []
-        self._inputs, self.of_inputs = inputs, None
+        self._inputs, self.of_inputs = part and part.inputs, None
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -139,7 +145,7 @@ class StageGraph:
             dense = [tf.identity(self._gradient(place)) for place in places]
             return Gradients(dense, None, tf.identity(self._sums))
 
-    def _forward(self, action):
+    def _forward(self, action: Action) -> None:
         stage, inputs = self._stage, self._input(action)
         inputs = self._inputs if inputs is None else inputs
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
@@ -158,7 +164,7 @@ class StageGraph:
             self._output(action, forward.output)
             self._order = [forward.output]
 
-    def _backward(self, action):
+    def _backward(self, action: Action) -> None:
         forward, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
         with self._measured(action, upstream) as ended:
             done = self._stage.backward(forward, upstream)
@@ -171,7 +177,7 @@ class StageGraph:
             self._order += done.upstream
             self._backwards[action.chunk, action.micro_batch] = done
 
-    def _backward_weights(self, action):
+    def _backward_weights(self, action: Action) -> None:
         with self._measured(action, None) as ended:
             backward = self._backwards.pop((action.chunk, action.micro_batch))
             gradients = self._stage.backward_weights(action.chunk, backward)
@@ -179,17 +185,17 @@ class StageGraph:
         self._add(gradients)
         self._order = self._order_of(gradients)
 
-    def _send(self, action):
+    def _send(self, action: Action) -> None:
         link = self._mesh.link(action.peer)
         self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
 
-    def _receive(self, action):
+    def _receive(self, action: Action) -> None:
         task = self._stage.task
         shape, dtype = [self._samples, *task.activation_shape(self._batch)], tf.as_dtype(task.model.dtype)
         received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
         self._tensors[action.name] = received
 
-    def _measured(self, action: Action, inputs: tf.Tensor | None):
+    def _measured(self, action: Action, inputs: tf.Tensor | None) -> contextlib.AbstractContextManager:
         """Returns a context for a computation, which yields a function that takes the results."""
         return self._clock.measure(action, inputs) if self._clock else contextlib.nullcontext(lambda results: None)
 
@@ -204,17 +210,17 @@ class StageGraph:
         else:
             self.of_inputs = tensor
 
-    def _add(self, gradients):
+    def _add(self, gradients: Mapping[int, tf.Tensor]) -> None:
         for index, gradient in gradients.items():
             gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(index)
             self._gradients[index] = gradient if total is None else total + gradient
 
-    def _gradient(self, index):
-        # Of a token embedding whose rows are inputs, and which is no output layer.
+    def _gradient(self, index: int) -> tf.Tensor:
+        # A token embedding has none if its rows are inputs and it is no output layer.
         return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
-    def _order_of(self, gradients):
+    def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
         return [self._gradients[place] for place in gradients]
 
-    def _rows(self, tensor, micro_batch):
+    def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:
         return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]

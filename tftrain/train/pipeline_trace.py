@@ -17,18 +17,18 @@ from tftrain.train.stage_clock import StageClock
 
 logger = logging.getLogger(__name__)
 
-STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
+STEP = 3  # The first step of a start compiles, and the second one may still allocate memory
 SECONDS_US = 1e6
 MEASURED, PLANNED = "pipeline", "pipeline_planned"
 
 
 @dataclass
 class PipelineTrace(Observer):
-    """Draws one step."""
+    """Draws the step with a number."""
 
     run: Run
     phases: Phases
-    number: int  # of the step
+    number: int
 
     def after_step(self, step: TakenStep, decision: Decision) -> Decision:
         """Draws the step, if it is the one."""
@@ -69,7 +69,7 @@ def durations(events: list[Event], table: Table) -> Durations:
         kind = Kind.BACKWARD_INPUTS if action.kind is Kind.BACKWARD else action.kind
         durations[kind, stage, action.chunk].append(end - begin)
 
-    def of(kind):
+    def of(kind: Kind) -> tuple[tuple[float, ...], ...]:
         return tuple(
             tuple(statistics.median(durations.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
             for stage in range(len(table.stages))

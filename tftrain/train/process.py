@@ -10,11 +10,11 @@ import time
 
 import tensorflow as tf
 
-from tftrain.config import phases
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import data_error
 from tftrain.host import determinism, devices, log, text
 from tftrain.host.exit_codes import ExitCode, OutOfMemoryError, RunError
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe.watchdog import Watchdog
 from tftrain.ops.library import MissingLibraryError
 from tftrain.parallel import collectives, start, tensorflow_cluster
@@ -30,7 +30,7 @@ CHIEF_PRINT_SECONDS = 1.0
 ADVICE = "use a smaller --micro_batch_size or --activation_checkpointing; `tftrain.launch --layout=auto` chooses"
 
 
-def run(config: TrainConfig, launch: Launch) -> int:
+def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
     """Connects the ranks, trains or evaluates with a checked configuration, and returns the exit code."""
     compute, code = config.compute, ExitCode.FAILED
     tf.config.experimental.enable_tensor_float_32_execution(compute.tensor_float_32 and not compute.deterministic)
@@ -41,16 +41,16 @@ def run(config: TrainConfig, launch: Launch) -> int:
         with end.watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             ranks = start.start(launch, compute.cpu_threads, config.parallel)
             end.watch_peers(ranks)
-            rank_checks.before_start(config, ranks)
-        length, longest = phases.longest(config).data.max_seq_length, config.model.max_position_embeddings
+            rank_checks.before_start(config, inputs, ranks)
+        length, longest = config.longest_phase.data.max_seq_length, config.model.max_position_embeddings
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
         if ranks.is_chief and length > longest:
             logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
         if config.run.mode == "train":
-            code = seeds.train(config, ranks, end.watchdog)
+            code = seeds.train(config, ranks, end.watchdog, inputs)
         else:
-            evaluate.evaluate(config, ranks, end.watchdog)
+            evaluate.evaluate(config, ranks, end.watchdog, inputs)
             # The lines are all that an evaluation leaves.
             code = ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:

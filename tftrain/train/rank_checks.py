@@ -2,17 +2,18 @@
 
 import numpy as np
 
+from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
-from tftrain.finetune.preflight import identity
 from tftrain.host import devices
 from tftrain.host.environment import host_name, project, versions
+from tftrain.inputs.inputs import Inputs
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import collectives, graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.train.step import TrainStep
 
 
-def before_start(config: TrainConfig, mesh: Mesh) -> None:
+def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
     """Compares configuration, packages, device and data of all ranks; before any other collective.
 
     Raises:
@@ -23,13 +24,13 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
         return
     packages = {**versions(), "python": ".".join(versions()["python"].split(".")[:2])}
     facts = {
-        **rank_consistency.settings(config),
+        **rank_consistency.settings(sections(config)),
         "tftrain": project(),
         **{f"package {name}": str(version) for name, version in packages.items()},
         "the device": "a GPU" if devices.has_gpu() else "a CPU",
         "compilation by XLA": str(config.compiles(devices.has_gpu())),
         "the library of fused ops": unavailable_reason(devices.has_gpu()) or "available",
-        **identity(config),
+        **inputs.identity,
     }
     if devices.has_gpu():
         facts["sums between GPUs"] = collectives.transport()

@@ -15,6 +15,7 @@ from tftrain.checkpoint import scores as scores_file
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe.watchdog import Watchdog
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
@@ -24,20 +25,21 @@ logger = logging.getLogger(__name__)
 NAME = "seeds.json"
 
 
-def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
+def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None) -> ExitCode:
     """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
 
     Returns:
         DONE; or what the first run that did not end so returned.
     """
+    inputs = inputs or Inputs.open(config)
     if config.fine_tuning.seeds == 1:
-        return loop.train(config, mesh, watchdog)
+        return loop.train(config, mesh, watchdog, inputs)
     first, folder = config.run.seed, Path(config.run.folder)
     seeds = range(first, first + config.fine_tuning.seeds)
     runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
     for run in runs:
         logger.info(f"seed {run.run.seed}: {run.run.folder}")
-        code = loop.train(run, mesh, watchdog)
+        code = loop.train(run, mesh, watchdog, inputs.of_run(run.run.folder))
         gc.collect()
         if code != ExitCode.DONE:
             return code

@@ -16,7 +16,7 @@ from tftrain.schedules import orders
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Accumulation, Gradients, Position
-from tftrain.train.pipeline import StageGraph
+from tftrain.train.pipeline import PartOfShare, StageGraph
 from tftrain.train.stage import Stage
 
 
@@ -55,8 +55,8 @@ class SegmentedGradients:
         run = self._run
         end = run.mesh.data.share(samples * run.mesh.data.size)[1]
         rows = run.task.model.token_embedding.rows(batch["input_ids"]) if self._accumulation.sends_rows else None
-        inputs = rows.values if rows else None
-        graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, end=end, inputs=inputs)
+        part = PartOfShare(end, rows and rows.values)
+        graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, part=part)
         result = graph.run()
         if rows:
             rows = SparseRows(rows.ids, tf.reshape(graph.of_inputs, [rows.ids.shape[0], -1]))

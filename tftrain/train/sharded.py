@@ -10,17 +10,17 @@ weights.
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.host.units import DTYPES
 from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import ModelPart
+from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import Gradients, Position
+from tftrain.train.gradients import Accumulation, Gradients, Position
 from tftrain.train.stage import Forward, Stage
 
 
@@ -30,7 +30,7 @@ class Visit(NamedTuple):
     chunk: int  # index of the part
     forward: bool
     backward: bool
-    buckets: Sequence[int]  # of the weights that it reads
+    buckets: Sequence[int]  # that hold the weights which it reads
 
 
 class ShardedModel:
@@ -93,7 +93,7 @@ class ShardedModel:
                 travelling.append(list(summed.values()))
         return Gradients([shards[bucket] for bucket in range(len(shards))], None, sums)
 
-    def _visits(self, chunks, forward: bool = False, backward: bool = False) -> list[Visit]:
+    def _visits(self, chunks: Iterable[int], forward: bool = False, backward: bool = False) -> list[Visit]:
         """Returns a visit of each part; the backward pass of the embedding, the first one, reads no weights."""
         return [Visit(chunk, forward, backward, self._buckets[chunk] if forward or chunk else ()) for chunk in chunks]
 
@@ -127,33 +127,15 @@ class ShardedEvaluation:
         return forward.sums, forward.outputs
 
 
-class ShardedGradients:
+class ShardedGradients(Accumulation):
     """The gradients of this rank's share of a global batch; those of each micro-batch are summed over the ranks."""
 
-    def __init__(self, run: Run):
-        self._run, self._model = run, ShardedModel(run)
-        self._dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
+    def __init__(self, run: Run, reduction: GradientReduction):
+        super().__init__(run, reduction)
+        self._model = ShardedModel(run)
 
-    def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients, times the loss scale; see `Accumulation`."""
-        task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
-        samples = task.batch_size(batch)
-        steps, (start, _) = samples // size, data.share(samples * data.size)
-        if steps == 1:
-            return self._model.gradients(batch, tf.constant(start, tf.int64), position)
+    def _buffer_shapes(self) -> list[Sequence[int]]:
+        return [master.shape for master in self._run.optimizer.state.masters]
 
-        def body(index, dense, sums):
-            micro = {name: tf.reshape(each, [steps, size, *each.shape[1:]])[index] for name, each in batch.items()}
-            new = self._model.gradients(micro, start + tf.cast(index, tf.int64) * size, position)
-            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]
-            return index + 1, dense, sums + new.sums
-
-        zeros = [tf.zeros(master.shape, self._dtype) for master in self._run.optimizer.state.masters]
-        _, dense, sums = tf.while_loop(
-            lambda index, *_: index < steps,
-            body,
-            (tf.constant(0), zeros, tf.zeros([len(task.sums)])),
-            maximum_iterations=steps,
-            parallel_iterations=1,
-        )
-        return Gradients(dense, None, sums)
+    def _reduced_micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
+        return self._model.gradients(batch, first_sample, position)

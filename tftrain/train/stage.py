@@ -27,7 +27,7 @@ class Forward(NamedTuple):
     output: tf.Tensor  # activations, [b, S, H]; of the part with the heads, the loss times the loss scale
     sums: tf.Tensor | None  # the task's sums, of the part with the heads; else None
     outputs: tf.Tensor | None  # predictions, in an evaluation of the part with the heads, if the task has a scorer
-    tape: tf.GradientTape | None  # of the pass; None in an evaluation
+    tape: tf.GradientTape | None  # that has recorded the pass; None in an evaluation
     inputs: tf.Tensor | None  # activations of the part before, [b, S, H]; None for the part with the embedding
     taps: list[tf.Tensor]  # see `weight_gradients`; empty unless backward is in two halves
     kernel_inputs: list[tf.Tensor]  # for each tap, what its kernel is multiplied with
@@ -115,10 +115,18 @@ class Stage:
         gradients = self._kernel_gradients(backward.kernel_inputs, backward.upstream)
         return dict(zip(self._places_of_kernels[chunk], gradients, strict=True))
 
-    def _output(self, chunk, results):
+    def _output(self, chunk: int, results: tuple) -> tuple:
         return results if self.parts[chunk].heads else (results[0], None, results[1])
 
-    def _run(self, chunk, inputs, batch, first_sample, position, taps):
+    def _run(
+        self,
+        chunk: int,
+        inputs: tf.Tensor | None,
+        batch: Batch,
+        first_sample: tf.Tensor,
+        position: Position | None,
+        taps: list[tf.Tensor],
+    ) -> tuple:
         """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps.
 
         In an evaluation, the part with the heads returns what the task predicts in the place of those inputs.

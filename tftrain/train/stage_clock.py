@@ -64,6 +64,6 @@ class StageClock:
         self.actions, self._new_times = [], []
 
 
-def _now(after):
+def _now(after: Iterable[tf.Tensor | None]) -> tf.Tensor:
     with tf.device("CPU:0"), tf.control_dependencies([tensor for tensor in after if tensor is not None]):
         return tf.timestamp()

@@ -46,10 +46,9 @@ class TrainStep:
         has_stages = mesh.pipeline_parallel_size > 1
         if has_stages:
             self._compute = PipelineGradients(run)
-        elif run.shards_weights:
-            self._compute = ShardedGradients(run)
         else:
-            self._compute = (SegmentedGradients if run.segments > 1 else Accumulation)(run, self._reduction)
+            alone = SegmentedGradients if run.segments > 1 else Accumulation
+            self._compute = (ShardedGradients if run.shards_weights else alone)(run, self._reduction)
         self.clock = self._compute.clock if has_stages else None
         self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(

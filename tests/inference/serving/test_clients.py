@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.formats.models import DATA
 from tests.test_export import run
 from tests.test_predict import load
-from tftrain import export
 from tftrain.inference.serving import onnx_file, saved_model
 from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph, has_ops
@@ -120,11 +119,3 @@ def test_the_limit_of_protobuf_is_one_byte_below_2_gib(count):
     else:
         with pytest.raises(onnx_file.FormatError, match=r"a file would have 2\.1 GB; expected at most 2\.1 GB"):
             onnx_file.check_size(4 * count)
-
-
-def test_each_class_is_one_line_of_its_own():
-    labels = ["a\nb", "c", "", "\u2028x\x85", "back\\slash", ' a,"b" ']
-    lines = "".join(f"{export.one_line_of(label)}\n" for label in labels).splitlines()
-    assert [json.loads(line) if line.startswith('"') else line for line in lines] == labels
-    assert lines[1] == "c"
-    assert lines[4:] == ["back\\slash", ' a,"b" ']

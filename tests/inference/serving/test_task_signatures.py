@@ -12,9 +12,8 @@ from tests.finetune import files
 from tests.formats.models import DATA
 from tests.test_export import exported, token_features
 from tests.test_predict import Drawn, load
-from tftrain import export
 from tftrain.inference import trained_model
-from tftrain.inference.serving import saved_model
+from tftrain.inference.serving import exported_folder, saved_model
 from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
@@ -55,7 +54,8 @@ def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
     for name, arrays in expected.items():
         if name != "classes":
             source = ServedModel(load(fixture(name)), None, 5)
-            saved_model.write(tmp_path / name / "1", source, signatures(source))
+            task = "answer" if name == "answers" else "classify_tokens"
+            saved_model.write(tmp_path / name / "1", source, {task: signatures(source)[task]})
         np.savez(tmp_path / f"{name}.npz", **token_features(arrays))
     assert (tmp_path / "classes/labels.txt").read_text() == "bad\nfine\ngood\n"
     subprocess.run([sys.executable, "-I", "-c", BARE], check=True, timeout=200, cwd=tmp_path)
@@ -139,5 +139,5 @@ def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, na
     ],
 )
 def test_a_class_is_one_line_of_labels_txt(label, line):
-    assert export.one_line_of(label) == line
+    assert exported_folder.one_line_of(label) == line
     assert len(line.splitlines()) == 1

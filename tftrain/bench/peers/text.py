@@ -46,11 +46,13 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     packed rows of the text; attending_pairs: of the packed batches.
     """
     from tftrain.config.data import DataConfig
+    from tftrain.config.model import ModelConfig
     from tftrain.data.pipeline import open_source, train_batches
+    from tftrain.data.prepared import open_data
 
     size = TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
-    source = open_source(data, "train", task.VOCAB, seed=1)
+    source = open_source(open_data(data, ModelConfig(vocab_size=task.VOCAB)), "train", seed=1)
 
     def write(folder: str) -> dict[str, Any]:
         batches = train_batches(source, data, 1, 0, size.rows, 0, size.rows).take(BATCHES)

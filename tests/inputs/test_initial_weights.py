@@ -13,8 +13,9 @@ from tftrain.config.convert import Place
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats.registry import open_weights
+from tftrain.inputs import initial_weights
+from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.state import initial_weights
 from tftrain.state.run_state import Run
 
 BERT, GPT = f"hf:{DATA / 'hf_bert'}", f"hf:{DATA / 'hf_gpt2'}"
@@ -24,7 +25,11 @@ TRAIN = ("--synthetic_data", "--max_seq_length=16", "--micro_batch_size=4", "--l
 def completed(*args):
     config, problems, given = flags.read(TrainConfig, ["tftrain.run", *TRAIN, "--output_dir=x", *args])
     assert not problems
-    return initial_weights.with_model_of_weights(config, given)
+    return initial_weights.with_model_of_weights(config, given)[:2]
+
+
+def opened(config):
+    return Inputs.open(config).open_weights(config.model, config.run.init_missing)
 
 
 def test_the_flags_of_the_model_follow_from_the_weights():
@@ -56,7 +61,7 @@ def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
 def test_weights_go_on_without_the_next_sentence():
     config, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_bert_masked_lm'}", "--next_sentence=false")
     assert (problems, config.model.next_sentence) == ([], False)
-    assert "masked_lm" in initial_weights.open_for(config.run, config.model).parts
+    assert "masked_lm" in opened(config).parts
 
 
 @pytest.mark.parametrize("flag", ["--hidden_size=48", "--gelu_form=tanh", "--vocab_size=64", "--model_family=gpt"])
@@ -81,28 +86,27 @@ def test_weights_that_are_not_there_are_refused(value, message):
 
 
 def test_data_with_another_vocabulary_is_refused(prepared):
-    _, problems = completed(f"--init_checkpoint={BERT}", f"--data_dir={prepared}")
-    assert [problem.flag for problem in problems] == ["init_checkpoint"]
-    assert "token 1 is '[unused0]', there '[UNK]'; prepare the text with --vocab_file" in problems[0].expected
+    config, _ = completed(f"--init_checkpoint={BERT}", f"--data_dir={prepared}", "--synthetic_data=false")
+    (expected,) = (each.expected for each in Inputs.open(config).problems() if each.flag == "init_checkpoint")
+    assert "token 1 is '[unused0]', there '[UNK]'; prepare the text with --vocab_file" in expected
 
 
 def test_missing_heads_are_refused_unless_they_may_be_random():
     value = f"--init_checkpoint=hf:{DATA / 'hf_bert_model'}"
-    config, random = completed(value)[0], completed(value, "--init_missing")[0]
     with pytest.raises(FormatError, match="lacks output heads"):
-        initial_weights.open_for(config.run, config.model)
-    assert initial_weights.open_for(random.run, random.model).missing == ("masked_lm", "next_sentence")
+        opened(completed(value)[0])
+    assert opened(completed(value, "--init_missing")[0]).missing == ("masked_lm", "next_sentence")
 
 
 def classifier_of(*labels, task="classification", mode="train"):
     given = TrainConfig()
     model = dataclasses.replace(given.model, task=task, labels=labels)
     settings = dataclasses.replace(given.run, init_checkpoint=f"hf:{DATA / 'hf_bert_classes'}", mode=mode)
-    config, problems = initial_weights.with_model_of_weights(
+    config, problems, _ = initial_weights.with_model_of_weights(
         dataclasses.replace(given, model=model, run=settings), {"task", "labels"}
     )
     assert not problems
-    return initial_weights.open_for(config.run, config.model)
+    return opened(config)
 
 
 def test_a_trained_classifier_keeps_its_classes_in_the_order_of_the_flags():
@@ -133,7 +137,7 @@ def test_a_trained_classifier_of_other_classes_is_never_left_out_without_a_word(
 def test_masters_have_the_bits_of_the_weights(place, precision):
     config = completed(f"--init_checkpoint={place}", f"--precision={precision}")[0].resolve(1)
     config = run.with_sizes(config)
-    weights = initial_weights.open_for(config.run, config.model)
+    weights = opened(config)
     state = Run(config, Mesh(), weights).optimizer.state
     assert state.names == list(weights.shapes)
     for name, master in zip(state.names, state.masters, strict=True):

@@ -1,0 +1,1 @@
+"""What a run reads, opened once: data, labelled files, tokenizer, initial weights."""

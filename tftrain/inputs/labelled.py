@@ -1,0 +1,203 @@
+"""The labelled files of a run, opened: examples, classes and problems, sizes and identity; needs no TensorFlow."""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+from dataclasses import dataclass
+
+from tftrain.config.data import DataConfig
+from tftrain.config.data_sizes import Sizes, example_length
+from tftrain.config.fields import Problem, refused
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.files.errors import DataError
+from tftrain.finetune import completions, conll, examples, glue, squad
+from tftrain.finetune.examples import with_model_labels
+from tftrain.finetune.scorers import METRICS
+from tftrain.finetune.tables import Notes, RowError, read_bytes
+from tftrain.host.user_code import file_of
+from tftrain.inputs.tokenizers import TokenizerChoice
+from tftrain.tokenizer.tokenizer_model import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled files, "train" and "eval"; each is read when it is first needed, and once.
+
+    Attributes:
+        settings, data, model: the flags; `model` has no labels if they are those of the training file.
+        chosen: finds the tokenizer.
+    """
+
+    settings: FineTuningConfig
+    data: DataConfig
+    model: ModelConfig
+    chosen: TokenizerChoice
+
+    def of_run(self, folder: str) -> "Labelled":
+        """Returns the files for a run in a folder, which may have a tokenizer of its own."""
+        return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, run_folder=folder))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model; raises a DataError."""
+        return self.chosen.tokenizer
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes that model and data share; raises a DataError without a tokenizer."""
+        tokens = len(self.tokenizer.vocabulary)
+        return Sizes(self.model.vocab_size or tokens, example_length(self.data, self.model), 1)
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The classes of the model: those of the flags, else of the training file; none for other tasks.
+
+        Raises:
+            DataError: see `examples`; there are too few classes, or far too many.
+        """
+        if self.model.labels or self.model.task not in WITH_CLASSES:
+            return self.model.labels
+        if self.settings.glue_task:
+            return glue.TASKS[self.settings.glue_task].labels
+        return examples.labels_of(self._read("train")[0], self.model.task)
+
+    @property
+    def has_held_out(self) -> bool:
+        """Whether there are held-out examples."""
+        return self.settings.glue_task is not None or self.settings.eval_file is not None
+
+    def examples(self, split: str) -> list:
+        """Returns the texts, sentences or questions of a split, as the task has them, with the model's classes.
+
+        The log says what is left out, and which names of classes were replaced.
+
+        Raises:
+            DataError: the file can't be read, or an example is damaged, or its class is none of the model's; the
+                message names the line.
+        """
+        rows, notes = self._read(split)
+        names = Notes()
+        rows = with_model_labels(rows, self.model.task, self.labels, names)
+        for level, text in (*notes, *names):
+            logger.log(level, text)
+        return rows
+
+    def _read(self, split: str) -> tuple[list, Notes]:
+        """Returns the examples of a split, and what to say of them; for errors see `examples`."""
+        return self._train if split == "train" else self._eval
+
+    @functools.cached_property
+    def _train(self) -> tuple[list, Notes]:
+        return self._read_file("train")
+
+    @functools.cached_property
+    def _eval(self) -> tuple[list, Notes]:
+        return self._read_file("eval")
+
+    def _read_file(self, split: str) -> tuple[list, Notes]:
+        task, settings, notes = self.model.task, self.settings, Notes()
+        path = examples.path_of(settings, split)
+        try:
+            if self.model.is_custom:  # Its class reads the file.
+                read_bytes(path)
+                rows = []
+            elif task == "token_classification":
+                columns = (settings.text_column, settings.label_column)
+                rows = conll.read_sentences(path, *columns, settings.skip_bad_rows, notes)
+            elif task == "question_answering":
+                rows = squad.read_questions(path, settings.skip_bad_rows, notes)
+            elif task == "completion":
+                rows = completions.read_examples(path, settings, self.tokenizer, notes)
+            else:
+                rows = examples.read_examples(settings, task, split, notes)
+        except RowError as error:
+            raise DataError(f"{error}; correct it, or leave such rows out with --skip_bad_rows") from error
+        return rows, notes
+
+    def problems(self, mode: str, eval_every: int) -> list[Problem]:
+        """Returns all conflicts of the flags, valid or not, with the files.
+
+        Args:
+            mode, eval_every: what the run does with the files, as the flags of the same names.
+        """
+        settings, task, problems = self.settings, self.model.task, []
+        metrics = METRICS.get(task, ())
+        if metrics and settings.best_metric not in (None, *metrics):
+            problems.append(refused(settings, "best_metric", f"expected one of {', '.join(metrics)}"))
+        if settings.glue_task and glue.TASKS[settings.glue_task].task != task:
+            expected = f"expected {glue.TASKS[settings.glue_task].task} with --glue_task={settings.glue_task}"
+            return [*problems, refused(self.model, "task", expected)]
+        try:
+            _ = self.tokenizer
+        except DataError as error:
+            problems.append(self._problem(error, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
+            if task == "completion":  # Its files can't be read without.
+                return problems
+        labels = self.model.labels
+        for split in ("train", "eval"):
+            flag = "glue_dir" if settings.glue_task else f"{split}_file"
+            if flag in {problem.flag for problem in problems}:
+                continue
+            if getattr(settings, flag) is None:
+                if split == "eval" and mode == "evaluate":
+                    expected = "expected held-out examples, which --mode=evaluate reads"
+                    problems.append(Problem("eval_file", None, expected))
+                continue
+            try:
+                rows = self._read(split)[0]
+                labels = labels or (self.labels if split == "train" else ())
+                if labels:
+                    with_model_labels(rows, task, labels, Notes())
+            except completions.TemplateError as error:
+                of_template = ("chat_template", "tokenizer_dir")
+                flag = next((name for name in of_template if getattr(settings, name)), "init_checkpoint")
+                return [*problems, self._problem(error, flag)]
+            except DataError as error:
+                problems.append(self._problem(error, flag))
+        if eval_every > 0 and not self.has_held_out:
+            problems.append(Problem("eval_every", eval_every, "expected 0, or --eval_file: nothing is held out"))
+        return problems
+
+    def _problem(self, error: DataError, flag: str) -> Problem:
+        """Returns an error as a problem of a flag; the message may begin with the flag."""
+        initial = self.chosen.initial
+        value = getattr(self.settings, flag, None) or (initial.value if initial else None)
+        message = str(error)
+        for prefix in (f"--{flag}={value}: ", f"{value}: ", f"{value}, "):
+            message = message.removeprefix(prefix)
+        if message.startswith("--"):
+            name, _, rest = message.removeprefix("--").partition(" is not given; ")
+            if rest:
+                return Problem(name, None, rest)
+            flag_text, _, message = message.removeprefix("--").partition(": ")
+            flag, _, value = flag_text.partition("=")
+        return Problem(flag, value, message)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, str]:
+        """Properties of the files and the tokenizer that must be equal on all ranks and after a resume.
+
+        Raises:
+            DataError: a file can't be read.
+        """
+        settings, tokenizer = self.settings, self.tokenizer
+        vocabulary = "\n".join(tokenizer.vocabulary.tokens).encode()
+        identity = {"the vocabulary": f"{len(tokenizer.vocabulary)} tokens with {_digest(vocabulary)}"}
+        if self.model.task == "completion" and tokenizer.chat_template:
+            identity["the chat template"] = _digest(tokenizer.chat_template.encode())
+        if self.model.task == "completion" and tokenizer.begins_with_bos:
+            identity["the token before a text"] = tokenizer.named_tokens["bos_token"]
+        if self.model.is_custom and (path := file_of(self.model.task)):
+            identity["the file of --task"] = _digest(read_bytes(path))
+        for split in ("train", "eval"):
+            if settings.glue_task or getattr(settings, f"{split}_file"):
+                identity[f"the labelled {split} file"] = _digest(read_bytes(examples.path_of(settings, split)))
+        return identity
+
+
+def _digest(content: bytes) -> str:
+    return f"SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
