@@ -11,7 +11,8 @@ from tftrain.checkpoint.folder import find
 from tftrain.files.complete_folder import complete_folder
 from tftrain.files.errors import DataError, FormatError
 from tftrain.finetune.tables import read_text
-from tftrain.formats import run_folder
+from tftrain.formats.run_folder import TOKENIZER_FOLDER
+from tftrain.formats.run_folder import tokenizer_of as tokenizer_of_folder
 from tftrain.inputs.initial_weights import InitialWeights
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_model import ChatTemplate, Tokenizer
@@ -48,7 +49,7 @@ class TokenizerChoice:
         kept = kept_folder(self.run_folder)
         try:
             if self.folder:
-                tokenizer, origin = run_folder.tokenizer_of(self.folder), f"--tokenizer_dir={self.folder}"
+                tokenizer, origin = tokenizer_of_folder(self.folder), f"--tokenizer_dir={self.folder}"
             elif self.initial:
                 tokenizer, origin = self.initial.tokenizer, f"--init_checkpoint={self.initial.value}"
             elif kept.is_dir():
@@ -73,7 +74,7 @@ class TokenizerChoice:
 
 def kept_folder(run_folder: str | None) -> Path:
     """Returns the folder in which a run keeps its tokenizer, so that its checkpoints need nothing else."""
-    return Path(run_folder or "") / run_folder.TOKENIZER_FOLDER
+    return Path(run_folder or "") / TOKENIZER_FOLDER
 
 
 def keep(tokenizer: Tokenizer | None, run_folder: str) -> None:
