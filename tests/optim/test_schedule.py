@@ -8,13 +8,12 @@ from tests.kit.tf_models import tf_models
 from tftrain.config.data import DataConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.phases import timeline
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)
-RAMPED = RampedSteps(10, timeline(TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24"))))
+RAMPED = RampedSteps(10, TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24")).timeline)
 
 
 def rates(config, max_steps, steps):

@@ -11,7 +11,7 @@ import operator
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tftrain.files.addresses import absolute
@@ -84,17 +84,12 @@ def flag(
     default: Any,
     help: str = "",
     *,
-    choices=None,
-    minimum=None,
-    maximum=None,
-    above=None,
-    below=None,
+    choices: Sequence[str] | None = None,
+    names: str = "",
     implementation: str | None = None,
-    path: bool = False,
-    in_file: bool = False,
-    location: bool = False,
     on_resume: str | None = None,
     restrict: Mapping[str, tuple] | None = None,
+    **limits: float,
 ) -> Any:
     """Declares a dataclass field that is also a flag.
 
@@ -104,20 +99,20 @@ def flag(
         help: one sentence for `--help` and the documentation. "" if it does not fit on the line: then it is the string
             below the field, see `help_of`.
         choices: the allowed values, if there are only a few; CLASS among them allows every name of a class.
-        minimum, maximum: inclusive bounds of a number.
-        above, below: exclusive bounds of a number.
+        names: what of a file the value names. path: a path or a glob, see `with_absolute_paths`; location: a path
+            beside other words, such as FORMAT:PATH; content: perhaps a file with the text, which a checkpoint holds.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
-        path: whether the value is a path or a glob, see `with_absolute_paths`.
-        in_file: whether the value may be the name of a file that has the text; a checkpoint holds the text.
-        location: whether the value has a path beside other words, such as FORMAT:PATH.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
         restrict: by another flag, the values of it that this flag is for, see `restricted`.
+        limits: `minimum` and `maximum`, inclusive bounds of a number; `above` and `below`, exclusive ones.
     """
-    limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume, "restrict": restrict or {}}
-    texts = {"help": help, "in_file": in_file, "has_path": path or in_file or location}
-    return dataclasses.field(default=default, metadata={**texts, **limits, **kinds})
+    if unknown := limits.keys() - _BOUNDS.keys():
+        raise TypeError(f"a flag has no {min(unknown)}")
+    files = {"path": names == "path", "in_file": names == "content", "has_path": bool(names)}
+    kinds = {"implementation": implementation, "on_resume": on_resume, "restrict": restrict or {}}
+    bounds = dict.fromkeys(_BOUNDS) | limits
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, **files, **kinds, **bounds})
 
 
 def help_of(section: Any, field: dataclasses.Field) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from tftrain.config import length_choice
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.config.fields import Problem, field_problems, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.example import decode
 from tftrain.data.objectives import OBJECTIVES, Objective
 from tftrain.data.records import RecordSet, match_files
+from tftrain.data.sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 

@@ -120,7 +120,9 @@ def eval_batches(
     return _dataset(tf.data.Dataset.range(len(bounds)), batch, source, data)
 
 
-def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataConfig) -> tf.data.Dataset:
+def _dataset(
+    numbers: tf.data.Dataset, batch: Callable[[tf.Tensor], Batch], source: ExampleSource, data: DataConfig
+) -> tf.data.Dataset:
     # Threads that wait for a server need no core.
     readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
     options = tf.data.Options()

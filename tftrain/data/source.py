@@ -1,6 +1,5 @@
 """Opens the source of examples that the flags select: prepared data, other records, or synthetic data."""
 
-from tftrain.config.data_sizes import Sizes
 from tftrain.data.causal_source import CausalSource, SyntheticSequences
 from tftrain.data.example_source import Batch, ExampleSource
 from tftrain.data.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
@@ -9,6 +8,7 @@ from tftrain.data.mixture import Mixture
 from tftrain.data.opened import OpenedData, Synthetic
 from tftrain.data.prepared import Prepared
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes
 from tftrain.files.errors import DataError
 
 __all__ = ["Batch", "ExampleSource", "open_source"]

@@ -14,6 +14,7 @@ from tftrain.architecture.describe import describe
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
@@ -83,7 +84,8 @@ def with_model_of_weights(
     Returns:
         The configuration; its problems: weights that can't be read, and flags that contradict them; and the weights.
     """
-    config, settings = _with_glue(config), config.run
+    model, examples = _with_glue(config.model, config.fine_tuning)
+    config, settings = dataclasses.replace(config, model=model, fine_tuning=examples), config.run
     if settings.init_checkpoint is None:
         problem = Problem("init_missing", True, "remove this flag, or add --init_checkpoint")
         return config, [problem] if settings.init_missing else [], None
@@ -117,15 +119,14 @@ def with_model_of_weights(
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems, initial
 
 
-def _with_glue(config: TrainConfig) -> TrainConfig:
-    """Returns a configuration with the task and the metric of `--glue_task`, where the flags do not say them."""
-    settings = config.fine_tuning
+def _with_glue(model: ModelConfig, settings: FineTuningConfig) -> tuple[ModelConfig, FineTuningConfig]:
+    """Returns the sections with the task and the metric of `--glue_task`, where the flags do not say them."""
     if settings.glue_task not in glue.TASKS:
-        return config
+        return model, settings
     layout = glue.TASKS[settings.glue_task]
-    task = layout.task if config.model.task == "pretraining" else config.model.task
-    settings = dataclasses.replace(settings, best_metric=settings.best_metric or layout.metric)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, task=task), fine_tuning=settings)
+    task = layout.task if model.task == "pretraining" else model.task
+    metric = settings.best_metric or layout.metric
+    return dataclasses.replace(model, task=task), dataclasses.replace(settings, best_metric=metric)
 
 
 def _effective(model: ModelConfig, name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tftrain.config.output_chunks import rows_of_chunk
+from tftrain.architecture.output_chunks import rows_of_chunk
 from tftrain.host import devices
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorSlice, renamed
+from tftrain.config.optimizer import UPDATE_RULES
 from tftrain.optim.parameter_spec import ParameterSpec
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.optim.state_layout import Held, Slice, StateLayout, slice_of
@@ -24,8 +25,6 @@ from tftrain.optim.state_split import StateSplit
 from tftrain.optim.weight_shards import WeightShards
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy
-
-ADAM_SLOTS = ("adam_m", "adam_v")
 
 
 class OptimizerState(tf.Module):
@@ -50,7 +49,7 @@ class OptimizerState(tf.Module):
         parameters: Sequence[ParameterSpec],
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
-        slots: Sequence[str] | Mapping[str, Sequence[str]] = ADAM_SLOTS,
+        slots: Sequence[str] | Mapping[str, Sequence[str]] = UPDATE_RULES["adamw"].slots,
         shards_weights: bool = False,
     ):
         """Creates the state, with slots of zero.

@@ -25,8 +25,8 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
-from tftrain.formats.weights import Weights
 from tftrain.host import devices
+from tftrain.model.parameters import InitialValues
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer, Sharding
@@ -145,7 +145,7 @@ class Run:
         spikes: statistics of loss and gradient norm.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None, trains: bool = True):
+    def __init__(self, config: TrainConfig, mesh: Mesh, initial: InitialValues | None = None, trains: bool = True):
         """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn.
 
         An evaluation, which never `trains`, has no moments and no average.
@@ -156,7 +156,7 @@ class Run:
         self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
         self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
-        self.task = make_task(config, mesh, joined(self.parts), initial and initial.shard)
+        self.task = make_task(config, mesh, joined(self.parts), initial)
         model, parallel = self.task.model, config.parallel
         rounded = {name for name, each in model.parameters.items() if each.variable.dtype != tf.float32}
         if not self.shards_weights:
