@@ -8,7 +8,6 @@ import pytest
 
 from tests.kit import corpora
 from tests.prepare.test_prepare import examples
-from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer.vocabulary import read_vocabulary
@@ -31,12 +30,8 @@ def test_given_vocabulary_is_used_with_the_normalization_of_the_flag(
 ):
     text = corpora.text(30).replace("text", SUPERSCRIPT)
     vocab_file = corpora.vocab_file(tmp_path / "vocab", ["2", SUPERSCRIPT])
-    changes = {
-        "text": text,
-        "eval_fraction": 0.0,
-        "vocab_file": str(vocab_file),
-        "normalization": normalization,
-    }
+    changes = {"text": text, "eval_fraction": 0.0, "vocab_file": str(vocab_file)}
+    changes["normalization"] = normalization
     with caplog.at_level(logging.WARNING):
         prepare(prepare_config(tmp_path / "out", **changes))
     assert read_manifest(str(tmp_path / "out")).normalization == recorded
@@ -47,8 +42,9 @@ def test_given_vocabulary_is_used_with_the_normalization_of_the_flag(
 
 @pytest.mark.parametrize(("normalization", "found"), [("bert", SUPERSCRIPT), ("nfkc", "2")])
 def test_vocabulary_is_learned_from_the_words_that_are_tokenized(prepare_config, tmp_path, normalization, found):
-    text, changes = corpora.text(30).replace("text", SUPERSCRIPT), {"vocab_file": None, "vocab_size": 200}
-    prepare(prepare_config(tmp_path / "out", text, eval_fraction=0.0, normalization=normalization, **changes))
+    text = corpora.text(30).replace("text", SUPERSCRIPT)
+    changes = {"text": text, "eval_fraction": 0.0, "vocab_file": None, "vocab_size": 200}
+    prepare(prepare_config(tmp_path / "out", normalization=normalization, **changes))
     assert used_tokens(tmp_path / "out") & {"2", SUPERSCRIPT, "[UNK]"} == {found}
 
 
@@ -77,12 +73,3 @@ def test_chinese_text_keeps_its_characters(prepare_config, tmp_path, caplog):
         assert "--vocab_size=100: the text has " in caplog.text
     assert "[UNK]" not in used_tokens(tmp_path / "out")
     assert "too few different words" not in caplog.text
-
-
-def test_sentencepiece_has_its_own_normalization():
-    config = {"input_files": "x", "output_dir": "y", "tokenizer_type": "sentencepiece"}
-    (problem,) = PrepareConfig(normalization="bert", **config).problems()
-    assert str(problem).startswith("--normalization=bert: remove this flag with --tokenizer_type=sentencepiece")
-    assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []
-    assert PrepareConfig(**config).resolved_normalization == "nfkc"
-    assert PrepareConfig(input_files="x", output_dir="y").resolved_normalization == "bert"

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import lzma
-import os
 import re
 import tarfile
 import zipfile
@@ -17,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.kit import corpora
+from tests.prepare.test_prepare import contents
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
@@ -161,13 +161,8 @@ def test_addresses_may_be_of_files_in_an_archive(tmp_path, inside):
     assert address == f"zip://b/a.parquet::file://{tmp_path}/a.zip"
     parts = list(sources.parts([address]))
     assert len(parts) == 5
-    assert [each.paragraphs for each in sources.read(parts, PrepareConfig())] == [
-        text.split("\n") for text in DOCUMENTS
-    ]
-
-
-def contents(folder):
-    return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
+    expected = [text.split("\n") for text in DOCUMENTS]
+    assert [each.paragraphs for each in sources.read(parts, PrepareConfig())] == expected
 
 
 # The number of workers of each form.
@@ -180,7 +175,7 @@ MORE = {"text": 2, "one a file": 3, "jsonl in parts": 1, "dataset": 1}
 def test_every_form_gives_the_same_bytes_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 2000)
     # Each document is one paragraph, so the separator changes nothing.
-    documents = [text.replace("\n", " ") for text in corpora.text(90, seed=5).strip().split("\n\n")]
+    documents = [text.replace("\n", " ") for text in corpora.text(60, seed=5).strip().split("\n\n")]
     files = forms(documents) | {"one a file": one_a_file(documents)}
     prepared = {}
     for form, count in workers.items():
@@ -273,23 +268,14 @@ def test_a_column_that_is_no_text_has_bad_rows_whatever_is_in_it(tmp_path, kind)
     assert [bool(document.fault) for document in documents_of(tmp_path, skip_bad_rows=True)] == [True, True]
 
 
-@pytest.mark.parametrize(("value", "kind"), [("true", "bool"), ("1.5", "float"), ("null", "NoneType")])
-def test_an_id_is_text_or_a_whole_number(tmp_path, value, kind):
-    folder = write(tmp_path, {"a.jsonl": f'{{"text": "a", "id": 1}}\n{{"text": "b", "id": {value}}}\n'})
-    with pytest.raises(DataError, match=f"line 2: column id: {kind}; expected text or a whole number; correct it"):
-        list(documents_of(folder, id_column="id"))
-
-
 def test_skipped_rows_are_in_manifest_and_log(prepare_config, tmp_path, caplog):
     content = json_lines(DOCUMENTS[:15]) + b"{}\nnope\n" + json_lines(DOCUMENTS[15:])
     path = write(tmp_path, {"a.jsonl": content}) + "/a.jsonl"
     caplog.set_level("INFO")
     made = prepare(prepare_config(tmp_path / "out", input_files=path, skip_bad_rows=True))
     assert (read_manifest(made.folder).bad_rows, made.documents) == (2, 30)
-    assert (
-        f"--skip_bad_rows: rows are left out, the first: {path}, line 16: no column text; the row has none"
-        in caplog.messages
-    )
+    first = f"--skip_bad_rows: rows are left out, the first: {path}, line 16: no column text; the row has none"
+    assert first in caplog.messages
     assert "bad rows left out                              2" in caplog.messages
     with pytest.raises(DataError, match="line 16: no column text"):
         prepare(prepare_config(tmp_path / "other", input_files=path))
@@ -302,9 +288,8 @@ def test_an_id_decides_the_split_not_the_place(prepare_config, tmp_path):
     for number, order in enumerate((rows, rows[::-1])):
         path = tmp_path / f"{number}.jsonl"
         path.write_text("\n".join(order))
-        config = prepare_config(
-            tmp_path / f"out{number}", input_files=str(path), text_column="body", id_column="name", heldout_window=0
-        )
+        changes = {"input_files": str(path), "text_column": "body", "id_column": "name", "heldout_window": 0}
+        config = prepare_config(tmp_path / f"out{number}", **changes)
         (work := tmp_path / f"work{number}").mkdir()
         spool, *_ = corpus_chunks.read_corpus(config, str(work), [str(path)], corpus_chunks.Workers(1), 0)
         chunks = [chunk for chunk in spool.chunks() if chunk.split == "eval"]
@@ -317,7 +302,6 @@ DAMAGED = "damaged, cut short or of another format than its name says ("
 REFUSED = [
     ("a.jsonl.gz", COMPRESS[".gz"](json_lines(DOCUMENTS))[:200], DAMAGED),
     ("a.jsonl.zst", COMPRESS[".zst"](json_lines(DOCUMENTS))[:200], DAMAGED),
-    ("a.txt.gz", gzip.compress(b"word\n" * 999)[:-8] + bytes(8), DAMAGED),
     ("a.txt.bz2", bz2.compress(b"word\n" * 9999)[:-9], DAMAGED),
     ("a.txt.xz", lzma.compress(b"word\n" * 9999)[:-9], DAMAGED),
     ("a.txt.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 99, DAMAGED),

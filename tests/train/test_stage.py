@@ -11,11 +11,12 @@ from tests.model.samples import PLAIN
 from tests.train.test_step import BASE, batches
 from tftrain.config.parallel import BatchConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.schedules.table import Action, Kind, Table
-from tftrain.state.run_state import Run
+from tftrain.schedules.table import Action, Schedule
+from tftrain.schedules.table import ActionKind as Kind
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
-from tftrain.train.stage import Stage
+from tftrain.train.stage import CompiledStage
 
 MICRO_BATCHES, SAMPLES = 2, 12
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
@@ -26,7 +27,7 @@ SHORT = [("plain", "selective", "xla")]
 def table(*kinds):
     """Returns a schedule of one stage: all micro-batches forward, then each of the kinds for all micro-batches."""
     actions = [Action(kind, i) for kind in (F, *kinds) for i in range(MICRO_BATCHES)]
-    return Table("gpipe", MICRO_BATCHES, 1, (tuple(actions),))
+    return Schedule("gpipe", MICRO_BATCHES, 1, (tuple(actions),))
 
 
 def gradients(run, stage, schedule, batch):
@@ -53,8 +54,8 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
         batch=BatchConfig(None, MICRO_BATCHES, SAMPLES),
         compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
     ).resolve(1)
-    run = Run(config, Mesh())
-    stage = Stage(run.task, run.parts, jit, seed=0)
+    run = new_run(config, Mesh())
+    stage = CompiledStage(run.task, run.parts, jit, seed=0)
     (batch,) = batches(1, samples=SAMPLES)
     whole, halves = (gradients(run, stage, table(*kinds), batch) for kinds in ((B,), (BI, BW)))
     np.testing.assert_array_equal(halves.sums, whole.sums)

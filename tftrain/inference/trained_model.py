@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data_sizes import DEFAULT_LENGTHS
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.data.sizes import DEFAULT_LENGTHS
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
 from tftrain.formats.run_folder import take_tokenizer

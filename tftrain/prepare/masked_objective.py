@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
-from tftrain.config.data_sizes import predictions
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import encode
+from tftrain.data.sizes import predictions
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.packing import pack

@@ -16,18 +16,18 @@ from tftrain.host.units import DTYPES
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules import orders
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
-from tftrain.train.stage import Backward, Forward, Stage
+from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
 
 class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
-    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: Stage, mesh: Mesh):
+    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: CompiledStage, mesh: Mesh):
         self._parallel, self._micro_batch_size = parallel, micro_batch_size
         self._stage, self._mesh = stage, mesh
 
@@ -51,7 +51,7 @@ class PipelineGradients:
 
     def __init__(self, run: Run):
         self._run = run
-        self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
+        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
@@ -68,7 +68,7 @@ class PipelineGradients:
         return gradients._replace(dense=dense)
 
 
-def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
+def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
     """Returns the table of the schedule that a run's flags ask for."""
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
     return make(parallel.pipeline_schedule, *sizes)
@@ -78,7 +78,7 @@ class PartOfShare(NamedTuple):
     """A batch that is a part of a rank's share of the global batch."""
 
     end: int  # index after its last sample in the global batch
-    inputs: tf.Tensor | None  # what the first part of the model takes, see `Stage.forward`
+    inputs: tf.Tensor | None  # what the first part of the model takes, see `CompiledStage.forward`
 
 
 class StageGraph:
@@ -86,9 +86,9 @@ class StageGraph:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CompiledStage,
         mesh: Mesh,
-        table: Table,
+        table: Schedule,
         batch: Batch,
         position: Position | None,
         dtype: tf.DType | None = tf.float32,
@@ -112,7 +112,7 @@ class StageGraph:
         samples = stage.task.batch_size(batch)
         end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
-        self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
+        self._halves = any(action.kind is ActionKind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
         self._backwards: dict[tuple[int, int], Backward] = {}
         self._tensors: dict[str, tf.Tensor] = {}  # by the name of their transfer
@@ -126,12 +126,12 @@ class StageGraph:
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
         add = {
-            Kind.FORWARD: self._forward,
-            Kind.BACKWARD: self._backward,
-            Kind.BACKWARD_INPUTS: self._backward,
-            Kind.BACKWARD_WEIGHTS: self._backward_weights,
-            Kind.SEND: self._send,
-            Kind.RECEIVE: self._receive,
+            ActionKind.FORWARD: self._forward,
+            ActionKind.BACKWARD: self._backward,
+            ActionKind.BACKWARD_INPUTS: self._backward,
+            ActionKind.BACKWARD_WEIGHTS: self._backward_weights,
+            ActionKind.SEND: self._send,
+            ActionKind.RECEIVE: self._receive,
         }
         if self._clock:
             self._clock.start()
@@ -141,8 +141,8 @@ class StageGraph:
         if self._clock:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
-            places = range(len(self._stage.variables)) if self._position is not None else ()
-            dense = [tf.identity(self._gradient(place)) for place in places]
+            indices = range(len(self._stage.variables)) if self._position is not None else ()
+            dense = [tf.identity(self._gradient(index)) for index in indices]
             return Gradients(dense, None, tf.identity(self._sums))
 
     def _forward(self, action: Action) -> None:
@@ -173,7 +173,7 @@ class StageGraph:
             self._output(action, done.of_inputs)
         self._add(done.of_variables)
         self._order = [*self._order_of(done.of_variables), *([] if done.of_inputs is None else [done.of_inputs])]
-        if action.kind is Kind.BACKWARD_INPUTS:
+        if action.kind is ActionKind.BACKWARD_INPUTS:
             self._order += done.upstream
             self._backwards[action.chunk, action.micro_batch] = done
 
@@ -220,7 +220,7 @@ class StageGraph:
         return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
     def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
-        return [self._gradients[place] for place in gradients]
+        return [self._gradients[index] for index in gradients]
 
     def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:
         return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]

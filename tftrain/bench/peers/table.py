@@ -15,14 +15,14 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
-from tftrain.bench.table import Outcome, Row, Say, Table, columns, in_turns
+from tftrain.bench.table import BenchTable, RowOutcome, Say, TableRow, columns, in_turns
 from tftrain.bench.worker import ROOT, MeasureError, Worker
 from tftrain.page.bars import MEANING, speed_panel
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # of one implementation
+MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # a process of one implementation
 # By family; ModernBERT has no biases to add with dropout.
 OUR_FLAGS = {
     task.BERT: f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash",
@@ -30,18 +30,15 @@ OUR_FLAGS = {
 }
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.training", "knows_products": True},
+    OURS: {"module": "tftrain.bench.peers.training"},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
     "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
     LONGEST: {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True, "longest": True},
 }
-# Large batches serve the share of products alone: they are no task of the peers.
 OF_TASK = {
     task.SYNTHETIC: [name for name in IMPLEMENTATIONS if name != LONGEST],
-    task.LARGE: [OURS],
-    task.LARGE_LONG: [OURS],
     task.TEXT: list(IMPLEMENTATIONS),
     task.MODERN: [OURS, "hugging_face_eager", "hugging_face_compiled"],
     task.MODERN_LONG: [OURS, "hugging_face_eager", "hugging_face_compiled"],
@@ -50,10 +47,10 @@ OF_TASK = {
 }
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[TableRow, ...]:
     """Returns every implementation of every task in bf16 and in fp32."""
     return tuple(
-        Row(
+        TableRow(
             f"{work}/{name}/{dtype}",
             f"{work}/{dtype}",
             {
@@ -75,19 +72,18 @@ def flags_of(work: str) -> str:
     return OUR_FLAGS[task.TASKS[work].family]
 
 
-def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures the implementations of one task and number format in turns, one concurrent set after the other."""
     work = group[0].settings["task"]
     if not task.TASKS[work].of_text:
         yield from take_turns(group, config, say)
         return
     with text.prepared(work) as prepared_text:
-        examples, share = prepared_text["examples_per_row"], prepared_text["attending_pairs"]
-        say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
+        say(f"real text: {prepared_text['examples_per_row']:.2f} examples in a packed row")
         yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
-def of_text(row: Row, numbers: dict[str, Any]) -> Row:
+def of_text(row: TableRow, numbers: dict[str, Any]) -> TableRow:
     """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
     ours = row.settings["implementation"] == OURS
     batches = numbers[text.PACKED if ours else text.PADDED]
@@ -95,16 +91,16 @@ def of_text(row: Row, numbers: dict[str, Any]) -> Row:
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
 
-def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def take_turns(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures rows in turns, see `measure`; the process of ours stays, those of peers end with their set."""
     workers: dict[str, Worker] = {}
     errors: dict[str, str] = {}
-    seconds, products = {row.name: [] for row in group}, {row.name: [] for row in group}
+    seconds: dict[str, list[float]] = {row.name: [] for row in group}
     rounds = -(-(config.steps or STEPS) // (task.TURN_STEPS - 1))
 
-    def ask(rows: list[Row], request: int | str) -> dict[str, list[float]]:
-        """Returns the seconds of each step, or of the products, by row; ends the processes that fail."""
-        answers = in_turns(rows, 1, lambda row: workers[row.name].ask(request), errors)
+    def take(rows: list[TableRow], steps: int) -> dict[str, list[float]]:
+        """Returns the seconds of each step by row; ends the processes that fail."""
+        answers = in_turns(rows, 1, lambda row: workers[row.name].ask(steps), errors)
         for name in errors.keys() & workers.keys():
             workers.pop(name).stop()
         return {name: given[0] for name, given in answers.items() if given}
@@ -120,24 +116,22 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
                         continue
                     stack = ours if row.settings["implementation"] == OURS else peers
                     workers[row.name] = stack.enter_context(worker)
-                    for warm in ask([row], WARM_UP).values():
+                    for warm in take([row], WARM_UP).values():
                         say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
                 for number in range(1, rounds + 1):
-                    taken = ask(rows, task.TURN_STEPS)
-                    known = ask([row for row in rows if row.settings.get("knows_products")], task.PRODUCTS)
+                    taken = take(rows, task.TURN_STEPS)
                     for row in rows:
                         seconds[row.name] += taken.get(row.name, [])[1:]
-                        products[row.name] += known.get(row.name, [])
                     rates = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())
                     say(f"round {number}/{rounds}: {rates}; {host.load()}")
                 for row in rows:
                     if row.settings["implementation"] != OURS:
                         workers.pop(row.name, None)
     advised = {row.name: _advice(row, errors[row.name], config) for row in group if row.name in errors}
-    yield from outcomes(group, seconds, advised, products)
+    yield from outcomes(group, seconds, advised)
 
 
-def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
+def concurrent_rows(group: list[TableRow], free_gb: float) -> list[list[TableRow]]:
     """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each."""
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
@@ -145,7 +139,7 @@ def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
     return [[*ours, peer] for peer in peers] if ours and peers and free_gb < needed else [group]
 
 
-def start(row: Row, config: BenchConfig) -> Worker:
+def start(row: TableRow, config: BenchConfig) -> Worker:
     """Starts the process of a row; raises MeasureError if that fails, or memory is short."""
     free, needed = host.available_memory_gb(), MEMORY_GB[row.settings["task"]]
     if free < needed:
@@ -155,13 +149,10 @@ def start(row: Row, config: BenchConfig) -> Worker:
     return Worker(row.settings["module"], settings, python or sys.executable)
 
 
-def outcomes(
-    group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
-) -> Iterator[Outcome]:
+def outcomes(group: list[TableRow], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[RowOutcome]:
     """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
 
-    The batches of real text take different times: their mean counts, else the median. `products` has the seconds of the
-    matrix products of a step alone, by row; none where they are not known.
+    The batches of real text take different times: their mean counts, else the median.
     """
     work = group[0].settings["task"]
     size = task.TASKS[work]
@@ -175,11 +166,10 @@ def outcomes(
         base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
         if row.name in errors:
-            yield Outcome(row.name, [], errors[row.name])
+            yield RowOutcome(row.name, [], errors[row.name])
             continue
         time, mean, speed = times[row.name], means[row.name], speeds[row.name]
         samples = row.settings.get("rows", size.rows)
-        alone = spread(products[row.name])["median"] if products[row.name] else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
@@ -188,35 +178,33 @@ def outcomes(
             "real_samples_per_sec": samples / mean * row.settings.get("examples_per_row", 1),
             "real_tokens_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
-            "share_of_products": alone / mean if alone else None,
             "speed_change_pct": 100 * (speed / best - 1) if best else None,
             "base_spread_pct": base_spread,
             "samples_per_sec_low": samples / time["high"],
             "samples_per_sec_high": samples / time["low"],
             "steps": len(seconds[row.name]),
         }
-        yield Outcome(row.name, [record])
+        yield RowOutcome(row.name, [record])
 
 
-def _tokens(settings: dict[str, Any], size: task.Task, steps: int) -> float:
+def _tokens(settings: dict[str, Any], size: task.PeerTask, steps: int) -> float:
     """Returns the mean tokens of the measured steps without padding; `task.turns` says which batches they take."""
     tokens, first = settings.get("tokens", [size.rows * size.length]), WARM_UP - 1
     return statistics.fmean(tokens[step % len(tokens)] for step in range(first, first + steps))
 
 
-def _advice(row: Row, error: str, config: BenchConfig) -> str:
+def _advice(row: TableRow, error: str, config: BenchConfig) -> str:
     if row.settings.get("torch") and "ModuleNotFoundError" in error:
         python = config.torch_python or sys.executable
         return f"{error}; {python} has no torch or transformers: name one that has both with --torch_python"
     return error
 
 
-PEERS = Table(
+PEERS = BenchTable(
     "peers",
     "a whole update of BERT base or a ModernBERT, on random full rows and on real text, here and elsewhere, in turns",
     columns(
-        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 real_tokens_per_sec:1 "
-        "ratio_to_best_peer:3 share_of_products:3"
+        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 real_tokens_per_sec:1 ratio_to_best_peer:3"
     ),
     rows(),
     measure,
