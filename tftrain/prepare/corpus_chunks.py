@@ -48,7 +48,7 @@ class Copied(NamedTuple):
     fault: str | None  # the first bad row's
 
 
-class Texts(NamedTuple):
+class CopiedTexts(NamedTuple):
     """The files that `copy` has written, and what is in all of them."""
 
     paths: list[str]
@@ -135,7 +135,7 @@ def read_corpus(
     return spool, counts.total(), texts.bad_rows
 
 
-def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> Texts:
+def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> CopiedTexts:
     """Copies the documents of all files into a folder."""
     paths, firsts, notes, count, size, bad_rows = [], [], FileNotes([], []), 0, 0, 0
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(_groups(inputs))]
@@ -149,10 +149,10 @@ def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Worker
         notes = FileNotes(*map(operator.add, notes, noted))
     for line in notes.words():
         logger.info(line)
-    return Texts(paths, firsts, count, size, bad_rows)
+    return CopiedTexts(paths, firsts, count, size, bad_rows)
 
 
-def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> Texts:
+def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> CopiedTexts:
     files, step = builtin_corpus.list_files(), _BUILTIN_FILES_AT_ONCE
     tasks = [(files[begin : begin + step],) for begin in range(0, len(files), step)]
     extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
@@ -160,7 +160,7 @@ def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> Texts
     different = builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit)
     copied = copy(map(Document, different), path := os.path.join(folder, "0"))
     logger.info(f"built-in corpus: {copied.documents} documents, {copied.bytes / _MB:.1f} MB of text")
-    return Texts([path], [0], copied.documents, copied.bytes, 0)
+    return CopiedTexts([path], [0], copied.documents, copied.bytes, 0)
 
 
 def source(config: PrepareConfig) -> str:
@@ -168,7 +168,7 @@ def source(config: PrepareConfig) -> str:
     return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
 
 
-def _make_spool(config: PrepareConfig, work: str, texts: Texts, attempt: int, smallest_chunk: int) -> Spool:
+def _make_spool(config: PrepareConfig, work: str, texts: CopiedTexts, attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):
