@@ -103,7 +103,9 @@ def checked(
     inputs = Inputs.open(completed.config, completed.initial)
     if problems := all_problems(completed.config, problems, inputs, launch):
         raise ConfigError(completed.explain(problems))
-    config = inputs.with_sizes(completed.config.resolve(launch.size))
+    config = completed.config.resolve(launch.size)
+    inputs = inputs.resolved(config)
+    config = inputs.with_sizes(config)
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
         with log.native_log_on_failure():
@@ -188,11 +190,6 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
             problems = [problem for problem in problems if problem.value is not None]
         problems += unwritable + unresumable
     return problems
-
-
-def with_sizes(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration with the sizes and the classes that the data gives."""
-    return Inputs.open(config).with_sizes(config)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tftrain.ops.library import library
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.start import start
 from tftrain.state.new_run import new_run
+from tftrain.tasks import sources
 from tftrain.train.gradients import Position
 from tftrain.train.step import TrainStep
 
@@ -73,7 +74,7 @@ def training_step(flags: str) -> str:
     run = step._run
     for variable in run.task.model.named_variables().values():  # XLA would drop the addition of zeros
         variable.assign(tf.cast(tf.random.normal(variable.shape), variable.dtype))
-    size, source = config.batch.micro_batch_size, run.task.open_source(Inputs.open(config).data[0], "train", 0)
+    size, source = config.batch.micro_batch_size, sources.open_source(run.task, Inputs.open(config).data[0], "train", 0)
     batch = next(iter(pipeline.train_batches(source, config.data, 0, 0, size, 0, size)))
     position = Position(tf.zeros([], tf.int64), tf.ones_like(run.task.loss_weights(batch)), tf.ones([]))
     traced = step._compute._compiled.get_concrete_function(batch, position, False)

@@ -68,9 +68,6 @@ def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
         ("1 EU B-A\n2 x O\n\n3 y O\n", (), "the first column numbers the words"),
         ("a X B-A\nb X O\n", ("0", "3"), "--label_column=3: .*expected a number from 0 to 2"),
         ("x 0 The *\nx 1 dog (ORG)\nx 2 sits (A*\nx 3 on *)\n", (), "line 4: the classes are brackets; expected tags"),
-        ("# a\n# b\n", (), "no examples in it"),
-        ("\n", (), "no examples"),
-        ("EU B-ORG\nalone\n", (), "line 2: 'alone'"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n", (), "git lfs pull"),
     ],
 )

@@ -31,11 +31,8 @@ def test_a_pair_has_two_segments():
     names = tokenizer().vocabulary.tokens
     sequences = Sequences(Encoder(tokenizer(), 10)([("Good file", "bad"), ("key", "list map type")]))
     ids, mask, segments = sequences.rows(np.array([1, 0]), 10)
-    words = [" ".join(names[each] for each in row) for row in ids]
-    assert words == [
-        "[CLS] key [SEP] list map type [SEP] [PAD] [PAD] [PAD]",
-        "[CLS] good file [SEP] bad [SEP] [PAD] [PAD] [PAD] [PAD]",
-    ]
+    words = " | ".join(" ".join(names[each] for each in row if each) for row in ids)
+    assert words == "[CLS] key [SEP] list map type [SEP] | [CLS] good file [SEP] bad [SEP]"
     assert mask.tolist() == [[1] * 7 + [0] * 3, [1] * 6 + [0] * 4]
     assert segments.tolist() == [[0] * 3 + [1] * 4 + [0] * 3, [0] * 4 + [1] * 2 + [0] * 4]
 
@@ -66,10 +63,8 @@ def test_a_long_clause_without_spaces_is_cut_into_words_as_prepared_text_is():
 
 
 def sentences(*lengths):
-    return [
-        conll.Sentence("x", number, tuple(["type"] * length), tuple(["O"] * length))
-        for number, length in enumerate(lengths)
-    ]
+    words = [tuple(["type"] * length) for length in lengths]
+    return [conll.Sentence("x", number, each, ("O",) * len(each)) for number, each in enumerate(words)]
 
 
 def test_a_long_sentence_is_divided_between_words():

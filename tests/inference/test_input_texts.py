@@ -10,6 +10,7 @@ from tftrain.inference import input_texts
 
 WITH_PAIRS = FineTuningConfig(train_file="x", text_column="a", text_pair_column="b")
 SQUAD = {"context": "a\tpath", "question": "q", "id": 1, "answers": {"text": ["path"], "answer_start": [2]}}
+NESTED = {"data": [{"paragraphs": [{"context": "a", "qas": [{**SQUAD, "answers": []}]}]}]}
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,7 @@ SQUAD = {"context": "a\tpath", "question": "q", "id": 1, "answers": {"text": ["p
         ("x.csv", "a,b,label\nx,y,1\n", "classification", WITH_PAIRS, ["x\ty"]),
         ("x.csv", "text,text_pair\na,b\n", "classification", FineTuningConfig(train_file="x"), ["a"]),
         ("x.csv", "question,context\nq,a path\n", "question_answering", None, ["q\ta path"]),
-        (
-            "x.json",
-            json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{**SQUAD, "answers": []}]}]}]}),
-            "question_answering",
-            None,
-            ["q\ta path"],
-        ),
+        ("x.json", json.dumps(NESTED), "question_answering", None, ["q\ta path"]),
         ("x.json", json.dumps([SQUAD]), "question_answering", None, ["q\ta path"]),
         ("x.conll", "# c\na\tB-A\nbed\tO\n", "token_classification", None, ["a bed"]),
         ("x.jsonl", '{"prompt": "a"}\n', "completion", None, ["a"]),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit.runs import configured
 from tftrain.config.parallel import ParallelConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import memory, planned
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
@@ -86,7 +87,7 @@ def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks,
 
 def test_the_copy_is_counted_as_large_as_it_is():
     run = new_run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
-    checkpoints = Checkpoints(run)
+    checkpoints = Checkpoints(run, Inputs.open(run.whole))
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
     assert checkpoints.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters

@@ -6,15 +6,12 @@ import logging
 import pytest
 
 from tests.kit import corpora
-from tests.tokenizer.test_normalization import texts
-from tftrain.config.prepare import PrepareConfig
-from tftrain.data.manifest import NAME, read_manifest
+from tftrain.data.manifest import NAME
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
 from tftrain.tokenizer.normalization import BertNormalizer
 from tftrain.tokenizer.vocabulary import read_vocabulary
-from tftrain.tokenizer.words import count_words, strip_accents
 
 # A text of each language, and letters of it that lose a mark, or are decomposed, where accents are stripped.
 LANGUAGES = {
@@ -30,10 +27,8 @@ LANGUAGES = {
 
 
 def prepared(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
     changes = {"vocab_file": None, "vocab_size": 250, "eval_fraction": 0.0} | changes
-    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
-    return read_manifest(str(tmp_path / "out"))
+    return prepare(prepare_config(tmp_path / "out", text, **changes))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -108,13 +103,6 @@ def test_accents_of_a_given_vocabulary(prepare_config, tmp_path, beside, flag, s
     assert manifest.strip_accents is strips
 
 
-def test_stripping_counted_words_is_counting_stripped_words():
-    lines = [*texts(3000), *(text for text, _ in LANGUAGES.values())]
-    for lower_case in (True, False):
-        kept = count_words(lines, "wordpiece", lower_case, strip_accents=False)
-        assert strip_accents(kept) == count_words(lines, "wordpiece", lower_case, strip_accents=True) != kept
-
-
 def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path):
     manifest = prepared(prepare_config, tmp_path, corpora.text(5))
     path = tmp_path / "out" / NAME
@@ -122,12 +110,3 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
     assert content.pop("strip_accents") is True
     path.write_text(json.dumps(content))
     assert run_folder.of_data(manifest.folder).strip_accents is None
-
-
-def test_flags_that_strip_nothing_are_refused():
-    config = {"input_files": ("x",), "output_dir": "y", "strip_accents": "true"}
-    (problem,) = PrepareConfig(tokenizer_type="sentencepiece", **config).problems()
-    assert str(problem) == "--strip_accents=true: remove this flag: --tokenizer_type=sentencepiece strips no accents"
-    (problem,) = PrepareConfig(normalization="nfkc", lower_case=False, **config).problems()
-    assert str(problem).startswith("--strip_accents=true: expected false: --normalization=nfkc strips accents if it")
-    assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from tftrain import run
+from tests.kit import runs
 from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
@@ -31,7 +31,7 @@ LAYOUTS = {"shards": (1, 1, 5), "data": (1, 1, 5), "tensor": (2, 1, 3), "pipelin
 def evaluation(mesh, path, *args):
     """Returns the evaluation of initial weights, which are the same in every layout."""
     given = ["tftrain.run", *SHAPE, f"--flagfile={path}", "--output_dir=unused", "--initializer_range=0.5", *args]
-    config = run.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
+    config = runs.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
     (data,) = Inputs.open(config).data
     if config.shards_weights(mesh.split.size):
         return held_out.of_run(new_run(config, mesh, trains=False), data)()

@@ -25,6 +25,7 @@ from tftrain.state import spikes
 from tftrain.state.best import Best
 from tftrain.state.new_run import new_run
 from tftrain.state.spikes import MOST_IN_A_ROW, SpikeMonitor
+from tftrain.tasks import sources
 from tftrain.train.step import TrainStep
 
 SPIKE = POISONED[0] + 1
@@ -235,7 +236,7 @@ def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_fac
     trained(tmp_path, *given, "--on_spike=skip", "--checkpoint_every=30")
     config = configured(*given, f"--output_dir={tmp_path}")
     run = new_run(config, Mesh())
-    source = run.task.open_source(Inputs.open(config).data[0], "train", 1)
+    source = sources.open_source(run.task, Inputs.open(config).data[0], "train", 1)
     sums_of = tf.function(lambda batch: run.task.vector(run.task.compute(batch)), autograph=False)
     step, losses, skipped = TrainStep(run), [], []
     for number, batch in enumerate(pipeline.train_batches(source, config.data, 1, 0, BATCH, 0, BATCH).take(steps)):

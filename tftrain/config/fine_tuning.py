@@ -8,6 +8,16 @@ from tftrain.families import FAMILIES, listed
 from tftrain.host.user_code import is_class_name
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
+# Names of a task's scores; the first one chooses the best checkpoint by default. Higher is better.
+METRICS = {
+    "classification": ("accuracy", "f1", "matthews"),
+    "multi_label": ("f1_micro", "f1_macro", "exact_match"),
+    "regression": ("spearman", "pearson", "negative_rmse"),
+    "token_classification": ("f1", "precision", "recall"),
+    "question_answering": ("f1", "exact_match"),
+    "embedding": ("recall_at_1", "mrr", "spearman"),
+    "completion": ("negative_perplexity", "exact_match"),
+}
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
 _TEXTS, _COMPLETION, _ANSWERS = (
     {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, refused
-from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.fine_tuning import METRICS, FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.scorers import METRICS
 from tftrain.finetune.tables import Notes, RowError, read_bytes
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
+from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
-from tftrain.config.model import FUSED_OPS
+from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.config.optimizer import UPDATE_RULES
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import example_length, synthetic
@@ -207,7 +208,7 @@ def from_config(config: TrainConfig, dp: int, pp: int | None = None, gpu: bool =
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = _sizes(config)
+    vocab, seq, predictions = _sizes(config.model, config.data)
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
@@ -248,9 +249,8 @@ def from_config(config: TrainConfig, dp: int, pp: int | None = None, gpu: bool =
     )
 
 
-def _sizes(config: TrainConfig) -> tuple[int, int, int]:
+def _sizes(model: ModelConfig, data: DataConfig) -> tuple[int, int, int]:
     """Returns words, tokens of a sequence, and positions of a sequence with logits."""
-    model, data = config.model, config.data
     if model.reads_examples:
         data = dataclasses.replace(data, max_seq_length=example_length(data, model))
     vocab, seq, predictions = synthetic(data, model.vocab_size, model.objective)

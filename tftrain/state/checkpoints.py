@@ -35,9 +35,8 @@ OF_SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
-    def __init__(self, run: Run, uploads: Uploads | None = None, inputs: Inputs | None = None):
-        """Takes what the run reads; None: it is opened here."""
-        self._inputs = inputs or Inputs.open(run.whole)
+    def __init__(self, run: Run, inputs: Inputs, uploads: Uploads | None = None):
+        self._inputs = inputs
         config, seconds = run.config, run.config.limits.save_timeout_seconds
         self._run, self._uploads = run, uploads or Uploads(config.run, seconds, run.mesh)
         self.saves = Saves(config.checkpoint, config.run, seconds, run.mesh, self._uploads.request)

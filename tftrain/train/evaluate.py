@@ -34,12 +34,9 @@ logger = logging.getLogger(__name__)
 LARGEST_EXPONENT = 709  # e to the power of more is no float64
 
 
-def evaluate(
-    config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None
-) -> EvalRow:
+def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
-    inputs = inputs or Inputs.open(config)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         task, forward, path, step = load_task(config, inputs, parts, mesh)
@@ -87,7 +84,7 @@ def load_task(
     initial = inputs.open_weights(config.model, config.run.init_missing)
     kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
-        run = new_run(config, mesh, initial, trains=False)
+        run = new_run(config, mesh, initial and initial.shard, trains=False)
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:

@@ -24,6 +24,7 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Evaluation, Run
+from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
@@ -51,8 +52,8 @@ class HeldOut:
         """
         self._weights = weights
         self._config, self._task, self._mesh = config, task, mesh
-        self._source = task.open_source(data, "eval", config.run.seed)
-        self.scorer = task.scorer(self._source)
+        self._source = sources.open_source(task, data, "eval", config.run.seed)
+        self.scorer = sources.scorer_of(task, self._source)
         self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
         if forward is not None:
             self._forward = forward
