@@ -11,4 +11,4 @@ from tftrain.tasks import make_task
 def new_run(config: TrainConfig, mesh: Mesh, initial: InitialValues | None = None, trains: bool = True) -> Run:
     """Builds a run; a variable without an initial value is drawn. For `trains`, see `Run`."""
     part = joined(parts_of_rank(division_of(config.model, config.data, config.parallel), mesh))
-    return Run(config, mesh, make_task(config, mesh, part, initial), trains)
+    return Run(make_task(config, mesh, part, initial), mesh, trains)
