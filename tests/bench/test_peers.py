@@ -20,8 +20,6 @@ def build(settings):
     if settings["precision"] == "broken":
         import a_module_that_does_not_exist
     def take(count):
-        if count == "products":
-            return [settings["seconds"] / 4]
         with open(settings["log"], "a") as log:
             log.write(f"{settings['implementation']} {count}\\n")
         return [9.0] + [settings["seconds"]] * (count - 1)
@@ -60,12 +58,6 @@ def test_they_take_turns_and_the_first_step_of_a_turn_is_not_counted(fake, tmp_p
     assert [record["speed_change_pct"] for record in found.values()] == [100.0, 0.0, -50.0]
     assert {record["base_spread_pct"] for record in found.values()} == {0.0}  # every step of the best peer took as long
     assert found["tftrain/bf16"]["steps"] == 4
-
-
-def test_the_share_of_products_is_that_of_the_rows_that_know_their_products(fake):
-    group = [fake("tftrain", 2.0, knows_products=True), fake("one", 4.0)]
-    found = [outcome.records[0] for outcome in table.measure(group, BenchConfig(steps=3), lambda _: None)]
-    assert [record["share_of_products"] for record in found] == [0.25, None]
 
 
 def test_an_implementation_that_fails_says_why_and_the_rest_go_on(fake):
@@ -196,10 +188,6 @@ def test_padded_rows_are_the_examples_of_packed_rows():
     assert [row["next_sentence_labels"] for row in (first, second, third)] == [1, 0, 1]
 
 
-def test_the_share_of_attending_pairs_is_that_of_the_examples():
-    assert text.attending_pairs([packed_batch()]) == (6**2 + 9**2 + 16**2) / (2 * 16**2)
-
-
 def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
     found = {
         name: {"batches": str(tmp_path / f"{name}.npz"), "rows": 4, "tokens": tokens}
@@ -207,14 +195,14 @@ def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
         for name, tokens in (("packed", [1500, 7, 2500]), ("padded", [1000, 9, 600]))
     }
     found["examples_per_row"] = 2.5
-    group = [fake("tftrain", 2.0, task=task.TEXT, knows_products=True), fake("one", 4.0, task=task.TEXT)]
+    group = [fake("tftrain", 2.0, task=task.TEXT), fake("one", 4.0, task=task.TEXT)]
     given = [table.of_text(row, found) for row in group]
     assert [row.settings["batches"] for row in given] == [found[name]["batches"] for name in ("packed", "padded")]
     ours, peer = (outcome.records[0] for outcome in table.take_turns(given, BenchConfig(steps=2), lambda _: None))
     assert (ours["samples_per_sec"], ours["real_samples_per_sec"]) == (2.0, 5.0)
     assert (peer["samples_per_sec"], peer["real_samples_per_sec"]) == (1.0, 1.0)
     assert (ours["real_tokens_per_sec"], peer["real_tokens_per_sec"]) == (1000.0, 200.0)
-    assert (ours["ratio_to_best_peer"], ours["share_of_products"]) == (5.0, 0.25)
+    assert ours["ratio_to_best_peer"] == 5.0
     assert (ours["task"], ours["speed_change_pct"]) == (task.TEXT, 400.0)
 
 

@@ -15,10 +15,7 @@ from tftrain.bench.tables import TABLES
 from tftrain.config.fields import ConfigError
 
 KERNEL_COLUMNS = "op pass dtype shape device implementation time_us gb_per_s share_of_copy speedup_over_tf"
-PEER_COLUMNS = (
-    "implementation dtype task samples_per_sec real_samples_per_sec real_tokens_per_sec ratio_to_best_peer "
-    "share_of_products"
-)
+PEER_COLUMNS = "implementation dtype task samples_per_sec real_samples_per_sec real_tokens_per_sec ratio_to_best_peer"
 
 
 @pytest.fixture(params=TABLES.values(), ids=TABLES.keys())

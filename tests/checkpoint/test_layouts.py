@@ -21,7 +21,7 @@ from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def ranks_of(ranks, precision, parallel, **optimizer):
         optimizer=dataclasses.replace(BASE.optimizer, **optimizer),
     ).resolve(ranks)
     size, split = config.parallel.tensor_parallel_size, 2 if config.parallel.split_group == "host" else None
-    return [Run(config, Mesh(rank, ranks, rank, ranks, size, split_size=split)) for rank in range(ranks)]
+    return [new_run(config, Mesh(rank, ranks, rank, ranks, size, split_size=split)) for rank in range(ranks)]
 
 
 @pytest.fixture(scope="module")

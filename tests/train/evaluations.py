@@ -17,7 +17,8 @@ from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run, division_of, parts_of_rank
+from tftrain.state.new_run import new_run
+from tftrain.state.run_state import division_of, parts_of_rank
 from tftrain.tasks import make_task
 from tftrain.train import held_out
 from tftrain.train.held_out import HeldOut
@@ -33,7 +34,7 @@ def evaluation(mesh, path, *args):
     config = runs.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
     (data,) = Inputs.open(config).data
     if config.shards_weights(mesh.split.size):
-        return held_out.of_run(Run(config, mesh, trains=False), data)()
+        return held_out.of_run(new_run(config, mesh, trains=False), data)()
     parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
     return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
 

@@ -112,9 +112,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
     from tftrain.state.checkpoints import Checkpoints
-    from tftrain.state.run_state import Run
+    from tftrain.state.new_run import new_run
 
-    run = Run(config, start(Launch(), config.compute.cpu_threads))
+    run = new_run(config, start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run, Inputs.open(config))
     home = folder.checkpoint_folder(config.run.folder)
     home.mkdir()

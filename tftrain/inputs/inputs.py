@@ -11,7 +11,7 @@ from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
-from tftrain.data.opened import OpenedData
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.prepared import ONE_VOCABULARY, Prepared, difference, open_data
 from tftrain.files.errors import DataError, FormatError
 from tftrain.formats.weights import Weights
@@ -34,7 +34,7 @@ class Inputs:
         folder: the folder of the run.
     """
 
-    data: tuple[OpenedData | Labelled, ...]
+    data: tuple[PhaseData, ...]
     phases: str | None
     initial: InitialWeights | None
     mode: str
@@ -151,7 +151,7 @@ class Inputs:
         return [Problem("init_checkpoint", self.initial.value, f"{expected}; {remedy}")]
 
 
-def _sizes(model: ModelConfig, data: OpenedData | Labelled) -> dict[str, Any]:
+def _sizes(model: ModelConfig, data: PhaseData) -> dict[str, Any]:
     """Returns the sizes and the classes that data gives a run, by flag."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
     return labels | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}

@@ -10,6 +10,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, refused
 from tftrain.config.fine_tuning import METRICS, FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(PhaseData):
     """Labelled files, "train" and "eval"; each is read when it is first needed, and once.
 
     Attributes:

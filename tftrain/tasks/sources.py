@@ -11,6 +11,7 @@ import numpy as np
 
 from tftrain.data import source as pretraining
 from tftrain.data.opened import OpenedData
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.source import ExampleSource
 from tftrain.finetune import splits, squad_answers
 from tftrain.finetune.scorers import SCORERS, Scorer
@@ -23,7 +24,7 @@ from tftrain.tasks.task import Task
 from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 
 
-def open_source(task: Task, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
+def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSource:
     """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
 
     Raises:

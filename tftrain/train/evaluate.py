@@ -23,7 +23,8 @@ from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume, resume_compatibility
-from tftrain.state.run_state import Evaluation, Run, division_of, parts_of_rank
+from tftrain.state.new_run import new_run
+from tftrain.state.run_state import Evaluation, division_of, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
 from tftrain.train.sharded import ShardedEvaluation
@@ -83,7 +84,7 @@ def load_task(
     initial = inputs.open_weights(config.model, config.run.init_missing)
     kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
-        run = Run(config, mesh, initial and initial.shard, trains=False)
+        run = new_run(config, mesh, initial, trains=False)
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:

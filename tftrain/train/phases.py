@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.data import pipeline
-from tftrain.data.opened import OpenedData
-from tftrain.inputs.labelled import Labelled
+from tftrain.data.phase_data import PhaseData
 from tftrain.observe.reporter import Reporter
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.spikes import SpikeStatistics
@@ -28,7 +27,7 @@ class Phases:
         source, held_out: training split and held-out split of the phase that runs; None if it has no held-out split.
     """
 
-    def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
+    def __init__(self, run: Run, data: Sequence[PhaseData]):
         """Takes the data of each phase."""
         self._number, self._run, seed = -1, run, run.whole.run.seed
         self._sources = [sources.open_source(run.task, each, "train", seed) for each in data]

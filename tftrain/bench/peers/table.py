@@ -30,14 +30,14 @@ OUR_FLAGS = {
 }
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.training", "knows_products": True},
+    OURS: {"module": "tftrain.bench.peers.training"},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
     "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
     LONGEST: {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True, "longest": True},
 }
-# Large batches serve the share of products alone: they are no task of the peers.
+# Large batches are measured alone, and profiled: they are no task of the peers.
 OF_TASK = {
     task.SYNTHETIC: [name for name in IMPLEMENTATIONS if name != LONGEST],
     task.LARGE: [OURS],
@@ -82,8 +82,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
         yield from take_turns(group, config, say)
         return
     with text.prepared(work) as prepared_text:
-        examples, share = prepared_text["examples_per_row"], prepared_text["attending_pairs"]
-        say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
+        say(f"real text: {prepared_text['examples_per_row']:.2f} examples in a packed row")
         yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
@@ -99,12 +98,12 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
     """Measures rows in turns, see `measure`; the process of ours stays, those of peers end with their set."""
     workers: dict[str, Worker] = {}
     errors: dict[str, str] = {}
-    seconds, products = {row.name: [] for row in group}, {row.name: [] for row in group}
+    seconds: dict[str, list[float]] = {row.name: [] for row in group}
     rounds = -(-(config.steps or STEPS) // (task.TURN_STEPS - 1))
 
-    def ask(rows: list[Row], request: int | str) -> dict[str, list[float]]:
-        """Returns the seconds of each step, or of the products, by row; ends the processes that fail."""
-        answers = in_turns(rows, 1, lambda row: workers[row.name].ask(request), errors)
+    def take(rows: list[Row], steps: int) -> dict[str, list[float]]:
+        """Returns the seconds of each step by row; ends the processes that fail."""
+        answers = in_turns(rows, 1, lambda row: workers[row.name].ask(steps), errors)
         for name in errors.keys() & workers.keys():
             workers.pop(name).stop()
         return {name: given[0] for name, given in answers.items() if given}
@@ -120,21 +119,19 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
                         continue
                     stack = ours if row.settings["implementation"] == OURS else peers
                     workers[row.name] = stack.enter_context(worker)
-                    for warm in ask([row], WARM_UP).values():
+                    for warm in take([row], WARM_UP).values():
                         say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
                 for number in range(1, rounds + 1):
-                    taken = ask(rows, task.TURN_STEPS)
-                    known = ask([row for row in rows if row.settings.get("knows_products")], task.PRODUCTS)
+                    taken = take(rows, task.TURN_STEPS)
                     for row in rows:
                         seconds[row.name] += taken.get(row.name, [])[1:]
-                        products[row.name] += known.get(row.name, [])
                     rates = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())
                     say(f"round {number}/{rounds}: {rates}; {host.load()}")
                 for row in rows:
                     if row.settings["implementation"] != OURS:
                         workers.pop(row.name, None)
     advised = {row.name: _advice(row, errors[row.name], config) for row in group if row.name in errors}
-    yield from outcomes(group, seconds, advised, products)
+    yield from outcomes(group, seconds, advised)
 
 
 def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
@@ -155,13 +152,10 @@ def start(row: Row, config: BenchConfig) -> Worker:
     return Worker(row.settings["module"], settings, python or sys.executable)
 
 
-def outcomes(
-    group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
-) -> Iterator[Outcome]:
+def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[Outcome]:
     """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
 
-    The batches of real text take different times: their mean counts, else the median. `products` has the seconds of the
-    matrix products of a step alone, by row; none where they are not known.
+    The batches of real text take different times: their mean counts, else the median.
     """
     work = group[0].settings["task"]
     size = task.TASKS[work]
@@ -179,7 +173,6 @@ def outcomes(
             continue
         time, mean, speed = times[row.name], means[row.name], speeds[row.name]
         samples = row.settings.get("rows", size.rows)
-        alone = spread(products[row.name])["median"] if products[row.name] else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
@@ -188,7 +181,6 @@ def outcomes(
             "real_samples_per_sec": samples / mean * row.settings.get("examples_per_row", 1),
             "real_tokens_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
-            "share_of_products": alone / mean if alone else None,
             "speed_change_pct": 100 * (speed / best - 1) if best else None,
             "base_spread_pct": base_spread,
             "samples_per_sec_low": samples / time["high"],
@@ -215,8 +207,7 @@ PEERS = Table(
     "peers",
     "a whole update of BERT base or a ModernBERT, on random full rows and on real text, here and elsewhere, in turns",
     columns(
-        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 real_tokens_per_sec:1 "
-        "ratio_to_best_peer:3 share_of_products:3"
+        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 real_tokens_per_sec:1 ratio_to_best_peer:3"
     ),
     rows(),
     measure,

@@ -21,7 +21,6 @@ DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
 # The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.
 TURN_STEPS = 3
-PRODUCTS = "products"  # what a worker is asked for, if it can tell the time of its matrix products alone
 
 Batch = dict[str, np.ndarray]
 

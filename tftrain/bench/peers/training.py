@@ -4,26 +4,24 @@ Tables `peers` and `profile` both measure it; the process that runs it when tabl
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tftrain.bench.config import run_config
-from tftrain.bench.peers import task, text
+from tftrain.bench.peers import task
 from tftrain.bench.worker import serve
 from tftrain.config.train import TrainConfig
 
 
-def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
+def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
 
-    Returns a function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of
-    the step's matrix products alone.
+    Returns a function that takes a number of steps and returns the seconds of each.
     """
     flags = f"{settings['flags']} {settings['extra_flags']}"
     config = configuration(settings["precision"], settings["threads"], flags, task.size(settings))
     batches = task.batches(settings, config.model.vocab_size)
-    take = task.turns(make_step(config), batches)
-    return lambda request: [product_seconds(config, batches)] if request == task.PRODUCTS else take(request)
+    return task.turns(make_step(config), batches)
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
@@ -42,15 +40,6 @@ def configuration(precision: str, threads: int, extra_flags: str, size: task.Tas
     return run_config([*flags, *shlex.split(extra_flags)])
 
 
-def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float:
-    """Returns the seconds that the matrix products of one update take alone in this process, see `product_time`."""
-    from tftrain.observe import product_time
-    from tftrain.plan.workload import from_config
-
-    share = text.attending_pairs(batches) if "sequence_ids" in batches[0] else 1.0
-    return product_time.measure(from_config(config, 1, gpu=False), share)
-
-
 def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[task.Batch], float]:
     """Builds model, optimizer and update; returns a function that does one update with a batch and returns its loss.
 
@@ -60,13 +49,13 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
 
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.state.run_state import Run
+    from tftrain.state.new_run import new_run
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)
     if inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
-    run = Run(config, mesh)
+    run = new_run(config, mesh)
     step = TrainStep(run)
 
     def update(batch: task.Batch) -> float:
