@@ -12,7 +12,7 @@ from tests.checkpoint import states
 from tests.kit.tf_models import tf_models
 from tftrain.architecture.shard import whole_shard
 from tftrain.config import param_groups
-from tftrain.config.optimizer import OPTIMIZERS, OptimizerConfig
+from tftrain.config.optimizer import UPDATE_RULES, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules, state_split
 from tftrain.optim.optimizer import Optimizer, Sharding
@@ -290,7 +290,8 @@ def test_a_fused_update_that_a_gpu_lacks_is_refused_with_its_flag(monkeypatch):
 
 
 def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():
-    assert {name: rule.fused_update is not None for name, rule in rules.RULES.items()} == OPTIMIZERS
+    fused = {name: rule.has_fused for name, rule in UPDATE_RULES.items()}
+    assert {name: rule.fused_update is not None for name, rule in rules.RULES.items()} == fused
 
 
 GROUPS = "embeddings/* rate=0.5; prime*/kernel rate=2 weight_decay=0; */query/bias weight_decay=0.3"
