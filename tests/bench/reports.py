@@ -7,7 +7,7 @@ from tftrain.bench import page
 from tftrain.bench.kernels import table as kernels
 from tftrain.bench.levers import FLAGS
 from tftrain.bench.published import table, tables
-from tftrain.bench.table import Outcome, Table
+from tftrain.bench.table import BenchTable, RowOutcome
 from tftrain.bench.tables import TABLES
 
 PUBLISHED = tables.read()
@@ -23,7 +23,7 @@ def write(name: str, folder: Path) -> list[dict]:
     return [record for outcome in outcomes for record in outcome.records]
 
 
-def published(name: str) -> list[Outcome]:
+def published(name: str) -> list[RowOutcome]:
     """Returns planned and published figures as they are, and figures measured here at random."""
     draw = random.Random(name)
     outcomes = []
@@ -40,23 +40,25 @@ def published(name: str) -> list[Outcome]:
         }
         changes = {"peak_gb_change_pct": draw.uniform(-30, 9), "samples_per_sec_change_pct": change}
         record |= {"status": FAILURE} if number == 3 else measured if number == 0 else measured | changes
-        outcomes.append(Outcome(row, [record]))
+        outcomes.append(RowOutcome(row, [record]))
     return outcomes
 
 
-def own(found: Table) -> list[Outcome]:
+def own(found: BenchTable) -> list[RowOutcome]:
     """Returns outcomes of a table of this project, with text as long as it gets; the last row has failed."""
     draw = random.Random(found.name)
     numbers = [column.name for column in found.columns if column.digits is not None]
     bars = [name for panel in found.panels for each in panel.series for name in (each.column, each.spread) if name]
     outcomes = [
-        Outcome(row, [{**dict.fromkeys(numbers, 1234.5678), **{name: draw.uniform(-90, 90) for name in bars}, **text}])
+        RowOutcome(
+            row, [{**dict.fromkeys(numbers, 1234.5678), **{name: draw.uniform(-90, 90) for name in bars}, **text}]
+        )
         for row, text in TEXT[found.name].items()
     ]
     for outcome in outcomes:
         for record in outcome.records:
             record.update({name: abs(record[name]) for name in bars if "spread" in name or not found.panels[0].better})
-    return [*outcomes, Outcome("last_row", [], FAILURE)]
+    return [*outcomes, RowOutcome("last_row", [], FAILURE)]
 
 
 TEXT = {

@@ -5,7 +5,7 @@ import pytest
 from tftrain.bench import attention as table
 from tftrain.bench import picture
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Row
+from tftrain.bench.table import TableRow
 from tftrain.bench.tables import TABLES
 from tftrain.ops.library import candidates
 
@@ -24,7 +24,7 @@ def test_columns_are_those_that_other_programs_read():
 
 
 def test_the_first_answer_has_the_memory_and_the_others_the_times():
-    row = Row("flash/fp32/128", "fp32/128", {"core": "flash", "dtype": "fp32", "length": 128})
+    row = TableRow("flash/fp32/128", "fp32/128", {"core": "flash", "dtype": "fp32", "length": 128})
     answers = [
         {
             "seconds": {"forward": seconds, "backward": 2 * seconds},
@@ -71,7 +71,7 @@ def test_the_picture_is_a_png():
 @pytest.mark.nightly
 def test_each_core_gives_a_record_for_each_pass():
     group = [
-        Row(core, "group", {"core": core, "dtype": "bf16", "length": 64, **TINY})
+        TableRow(core, "group", {"core": core, "dtype": "bf16", "length": 64, **TINY})
         for core in ("softmax_causal", "flash_causal", "nosuch")
     ]
     table_cores = table.CORES | {"nosuch": "nosuch"}

@@ -8,7 +8,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels import table, traffic
 from tftrain.bench.kernels.worker import WARM_UP, Copy, alternate, figures
-from tftrain.bench.table import Row
+from tftrain.bench.table import TableRow
 from tftrain.ops.library import candidates
 
 TINY = {"hidden": 64, "heads": 4, "layers": 1, "seq": 16, "vocab": 101}
@@ -87,7 +87,7 @@ def test_a_copy_copies_everything_whatever_the_number_of_threads():
 
 
 def measured(op, dtype):
-    row = Row("row", "row", {"op": op, "dtype": dtype, "sizes": TINY})
+    row = TableRow("row", "row", {"op": op, "dtype": dtype, "sizes": TINY})
     config = BenchConfig(steps=2, working_set_mb=0.05, cpu_threads=1)
     (outcome,) = table.measure([row], config, lambda _: None)
     return outcome

@@ -9,7 +9,7 @@ from tests.kit.tf_models import tf_models
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import table, task, text, torch_worker, training
-from tftrain.bench.table import Row
+from tftrain.bench.table import TableRow
 from tftrain.config.fields import ConfigError
 
 MODULE = """
@@ -30,7 +30,7 @@ serve(build)
 
 
 def row(name, **settings):
-    return Row(
+    return TableRow(
         f"{name}/bf16", "bf16", {"implementation": name, "precision": "bf16", "task": "synthetic_128", **settings}
     )
 
@@ -213,7 +213,7 @@ def test_the_batches_of_a_file_are_those_that_were_written(tmp_path):
     assert len(found) == 2
     for name, value in packed_batch().items():
         np.testing.assert_array_equal(found[1][name], value)
-    assert task.size({"batches": path, "task": task.TEXT}) == task.Task(2, 16, 4, of_text=True)
+    assert task.size({"batches": path, "task": task.TEXT}) == task.PeerTask(2, 16, 4, of_text=True)
 
 
 @pytest.mark.parametrize(("longest", "length"), [(True, 9), (False, 16)])

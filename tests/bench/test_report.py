@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tftrain.bench import __main__ as program
-from tftrain.bench.report import Store, render, spread
-from tftrain.bench.table import Outcome, Row, Table, columns, each_row
+from tftrain.bench.report import FinishedRows, render, spread
+from tftrain.bench.table import BenchTable, RowOutcome, TableRow, columns, each_row
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import MeasureError
 
@@ -14,16 +14,16 @@ from tftrain.bench.worker import MeasureError
 def measure(group, _config, _say):
     for row in group:
         if row.settings.get("fails"):
-            yield Outcome(row.name, [], "it broke")
+            yield RowOutcome(row.name, [], "it broke")
         else:
-            yield Outcome(row.name, [{"name": row.name, "speed": 1.25, "unseen": 3}])
+            yield RowOutcome(row.name, [{"name": row.name, "speed": 1.25, "unseen": 3}])
 
 
 def toy(*rows, measure=measure):
-    return Table("toy", "a toy", columns("name speed:1"), rows, measure)
+    return BenchTable("toy", "a toy", columns("name speed:1"), rows, measure)
 
 
-PAIR = (Row("a", "first"), Row("b", "second"))
+PAIR = (TableRow("a", "first"), TableRow("b", "second"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_md_and_json_hold_the_same_figures(run):
 
 
 def test_a_row_that_fails_says_why_and_the_rest_go_on(run):
-    code, out, err = run(toy(Row("bad", "first", {"fails": True}), Row("good", "second")))
+    code, out, err = run(toy(TableRow("bad", "first", {"fails": True}), TableRow("good", "second")))
     assert code == 1
     assert out == "name,speed\ngood,1.2\n"
     assert "bad failed: it broke" in err
@@ -64,17 +64,17 @@ def test_a_row_that_cannot_be_measured_says_why_and_the_rest_of_its_group_go_on(
             raise MeasureError("no process")
         return [{"name": row.name, "speed": 1.0}]
 
-    code, out, err = run(toy(Row("bad", "one"), Row("good", "one"), measure=each_row(records)))
+    code, out, err = run(toy(TableRow("bad", "one"), TableRow("good", "one"), measure=each_row(records)))
     assert (code, out) == (1, "name,speed\ngood,1.0\n")
     assert "bad failed: no process" in err
 
 
 def test_an_error_of_a_whole_group_is_that_of_the_rows_that_are_left(run):
     def one_and_an_error(group, _config, _say):
-        yield Outcome(group[0].name, [{"name": group[0].name, "speed": 1.0}])
+        yield RowOutcome(group[0].name, [{"name": group[0].name, "speed": 1.0}])
         raise MeasureError("no process")
 
-    rows = (Row("a", "one"), Row("b", "one"), Row("c", "one"))
+    rows = (TableRow("a", "one"), TableRow("b", "one"), TableRow("c", "one"))
     code, out, err = run(toy(*rows, measure=one_and_an_error))
     assert (code, out) == (1, "name,speed\na,1.0\n")
     assert "b failed: no process" in err
@@ -83,7 +83,7 @@ def test_an_error_of_a_whole_group_is_that_of_the_rows_that_are_left(run):
 
 
 def test_a_missing_figure_is_a_dash():
-    assert render(toy(*PAIR), [Outcome("a", [{"name": "a", "speed": None}])], "csv") == "name,speed\na,-\n"
+    assert render(toy(*PAIR), [RowOutcome("a", [{"name": "a", "speed": None}])], "csv") == "name,speed\na,-\n"
 
 
 def interrupted(group, config, say):
@@ -108,8 +108,8 @@ def test_resume_measures_only_what_is_missing(run):
 
 
 def test_resume_measures_a_failed_row_again(run):
-    assert run(toy(Row("a", "first", {"fails": True})))[0] == 1
-    assert run(toy(Row("a", "first")), "--resume")[:2] == (0, "name,speed\na,1.2\n")
+    assert run(toy(TableRow("a", "first", {"fails": True})))[0] == 1
+    assert run(toy(TableRow("a", "first")), "--resume")[:2] == (0, "name,speed\na,1.2\n")
 
 
 @pytest.mark.parametrize("flags", [["--extra_flags=--precision=bf16"], ["--np=2"], ["--working_set_mb=4.0"]])
@@ -123,14 +123,14 @@ def test_resume_refuses_rows_that_were_measured_with_other_flags(run, flags):
 
 
 def test_resume_measures_a_group_as_a_whole(run):
-    assert run(toy(Row("a", "one"), Row("b", "one", {"fails": True})))[0] == 1
+    assert run(toy(TableRow("a", "one"), TableRow("b", "one", {"fails": True})))[0] == 1
     measured = []
 
     def noting(group, config, say):
         measured.extend(row.name for row in group)
         yield from measure(group, config, say)
 
-    assert run(toy(Row("a", "one"), Row("b", "one"), measure=noting), "--resume")[0] == 0
+    assert run(toy(TableRow("a", "one"), TableRow("b", "one"), measure=noting), "--resume")[0] == 0
     assert measured == ["a", "b"]
 
 
@@ -141,13 +141,13 @@ def test_without_resume_everything_is_measured_again(run):
 
 def test_a_line_that_was_cut_off_is_not_a_finished_row(tmp_path):
     table = toy(*PAIR)
-    store = Store(table, tmp_path, resume=False)
+    store = FinishedRows(table, tmp_path, resume=False)
     for name in "ab":
-        store.add(Outcome(name, [{"name": name}]))
+        store.add(RowOutcome(name, [{"name": name}]))
     store.path.write_text(store.path.read_text()[:-5])
-    again = Store(table, tmp_path, resume=True)
+    again = FinishedRows(table, tmp_path, resume=True)
     assert [again.has(name) for name in "ab"] == [True, False]
-    again.add(Outcome("b", []))
+    again.add(RowOutcome("b", []))
     assert len(store.path.read_text().splitlines()) == 2
 
 

@@ -10,7 +10,7 @@ from tftrain.bench import __main__ as program
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.table import CAUSAL_SIZES
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
-from tftrain.bench.table import Table, groups
+from tftrain.bench.table import BenchTable, groups
 from tftrain.bench.tables import TABLES
 from tftrain.config.fields import ConfigError
 
@@ -19,7 +19,7 @@ PEER_COLUMNS = "implementation dtype task samples_per_sec real_samples_per_sec r
 
 
 @pytest.fixture(params=TABLES.values(), ids=TABLES.keys())
-def table(request) -> Table:
+def table(request) -> BenchTable:
     return request.param
 
 

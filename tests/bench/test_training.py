@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain.bench.table import Row
+from tftrain.bench.table import TableRow
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import in_alternation, record
 from tftrain.bench.training.run import Figures
@@ -108,7 +108,7 @@ def figures(speed, peak=1.0):
     return Figures([12 / speed], speed, peak, 0, 1.0, 0, {}, 0)
 
 
-BASE, OTHERS = Row("base", "g"), [Row(name, "g") for name in "abcd"]
+BASE, OTHERS = TableRow("base", "g"), [TableRow(name, "g") for name in "abcd"]
 
 
 def alternated(measured, every=3, rounds=1):

@@ -97,17 +97,11 @@ def mix_of(folders, *shares):
     return ",".join(f"{name}={share}:{folder}" for share, (name, folder) in zip(shares, folders.items(), strict=True))
 
 
-NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("plain", "buckets")]
-
-
-@pytest.fixture(params=["packed", "causal", *NIGHTLY])
+@pytest.fixture(params=["causal", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("packed", "buckets"))])
 def data(request, folders, prepare_config, tmp_path_factory):
-    if request.param == "plain":
-        return DataConfig(mix=mix_of(folders, 3, 1))
     if request.param == "buckets":
         return DataConfig(mix=mix_of(folders, 3, 1), seq_length_buckets="16,24")
-    packed = {"packing": "greedy", "short_seq_prob": 0.9}
-    changes = packed if request.param == "packed" else {"objective": "causal"}
+    changes = {"packing": "greedy", "short_seq_prob": 0.9} if request.param == "packed" else {"objective": "causal"}
     root, made = tmp_path_factory.mktemp(request.param), {}
     for name, folder in folders.items():
         made[name] = str(root / name)

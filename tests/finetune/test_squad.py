@@ -168,7 +168,7 @@ def damaged(**entry):
     ("content", "message"),
     [
         ({}, "no data"),
-        ({"data": [{"paragraphs": [{}]}]}, "no context"),
+        ([{"id": "1", "question": "q", "answers": LISTS}], "no context"),
         (damaged()["data"] * 2, "for the second time"),
         (damaged(id=None), "no id"),
         (damaged(id=107.5), "question 1: id is 107.5; expected a text or a whole number"),

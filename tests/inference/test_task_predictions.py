@@ -17,7 +17,7 @@ from tftrain.data import pipeline
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
 from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import WatchedWeights, Weights, without
+from tftrain.formats.weights import DerivedWeights, Weights, without
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.inputs.inputs import Inputs
@@ -147,6 +147,6 @@ def test_the_flags_of_the_run_count_unless_others_are_given(data, tmp_path):
     assert reader_of(model, 16, None, 2)._settings == config.fine_tuning
     changed = reader_of(model, 16, 1.5, 5)._settings
     assert changed == dataclasses.replace(config.fine_tuning, n_best=5, null_score_threshold=1.5)
-    registry.write_weights(Place("tftrain", str(tmp_path)), WatchedWeights(weights, lambda: None))
+    registry.write_weights(Place("tftrain", str(tmp_path)), DerivedWeights(weights, weights.shapes))
     copied = load(f"tftrain:{tmp_path}")
     assert (copied.fine_tuning, copied.max_seq_length) == (config.fine_tuning, 16), "a conversion keeps them"

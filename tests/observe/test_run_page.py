@@ -92,20 +92,18 @@ def test_the_program_makes_the_page_and_names_what_it_can_not_read(folder, tmp_p
     ids=lambda points: str(points[:2]),
 )
 @pytest.mark.parametrize("from_zero", [False, True])
-def test_curves_lie_inside_the_picture_and_keep_their_extremes(points, from_zero):
-    text = lines.chart("a < b", "nats", [Curve("x", points, "measured")], from_zero=from_zero)
-    assert "a &lt; b" in text
-    (drawn,) = re.findall(r'<polyline class="curve measured" points="([^"]*)"', text)
-    places = [tuple(map(float, place.split(","))) for place in drawn.split()]
-    assert len(places) <= lines.MOST_POINTS
-    for x, y in places:
-        assert lines.LEFT <= x <= lines.WIDTH - lines.RIGHT + 0.1
-        assert lines.TOP <= y <= lines.HEIGHT - lines.BOTTOM + 0.1
-    highest, lowest = (f(y for _, y in lines.thinned(points)) for f in (max, min))
-    assert (highest, lowest) == (max(y for _, y in points), min(y for _, y in points))
-    assert [x for x, _ in places] == sorted(x for x, _ in places)
-    assert 3 <= text.count('text-anchor="end"') - 1 <= 15
+def test_curves_have_a_legend_and_the_colours_of_the_page_and_keep_their_extremes(points, from_zero):
+    (drawn,) = lines.chart("a < b", "nats", [Curve("x", points, "measured")], from_zero=from_zero)
+    assert 'aria-label="a &lt; b"' in drawn["svg"]
+    assert drawn["legend"] == [(f"x, {points[-1][1]:.4g} at the end", "measured")]
+    assert "stroke: var(--measured)" in drawn["svg"]
+    assert "#" not in re.sub('"(url\\()?#[^"]*"', "", drawn["svg"])  # no colour of its own
+    thinned = lines.thinned(points)
+    assert len(thinned) <= lines.MOST_POINTS
+    assert thinned == sorted(thinned, key=lambda point: point[0])
+    for most in (max, min):
+        assert most(y for _, y in thinned) == most(y for _, y in points)
 
 
 def test_no_curve_is_no_picture():
-    assert lines.chart("loss", "nats", [Curve("x", [], "measured")]) == ""
+    assert lines.chart("loss", "nats", [Curve("x", [], "measured")]) == []

@@ -5,16 +5,18 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from tftrain.page.bars import Panel, Series, chart
+from tftrain.page.bars import BarSeries, Panel, chart
+from tftrain.page.document import document
 
-SPEED = Panel("speed", (Series("change", spread="spread"),), "+.1f", " %", better=1)
-MEMORY = Panel("memory", (Series("change", spread="spread"),), "+.1f", " %", better=-1)
+SPEED = Panel("speed", (BarSeries("change", spread="spread"),), "+.1f", " %", better=1)
+MEMORY = Panel("memory", (BarSeries("change", spread="spread"),), "+.1f", " %", better=-1)
 MINUS = "\N{MINUS SIGN}"
 UNITS = some.floats(-300, 300, allow_subnormal=False)  # a hundredth of the least subnormal number is 0
 
 
 def draw(panel, *records, base=""):
-    return chart([panel], [{"row": str(n), **record} for n, record in enumerate(records)], name_of, base)
+    panels = chart([panel], [{"row": str(n), **record} for n, record in enumerate(records)], name_of, base)
+    return document("title", "about", [("bars", panels)]).partition("<body>")[2]
 
 
 def name_of(record):
@@ -43,7 +45,7 @@ def test_without_a_known_spread_nothing_is_called_better():
 
 
 def test_a_figure_that_is_no_change_is_not_judged():
-    panel = Panel("time", (Series("seconds", spread=0.0),), ".3f", " s")
+    panel = Panel("time", (BarSeries("seconds", spread=0.0),), ".3f", " s")
     assert panel.verdict(panel.series[0], {"seconds": 2.5}) == ""
     assert ">2.500 s<" in draw(panel, {"seconds": 2.5})
 
@@ -68,7 +70,7 @@ def test_numbers_have_a_minus_sign_and_zero_has_none():
 
 
 def test_a_missing_change_is_a_dash_and_a_word_is_shown():
-    panel = Panel("speed", (Series("change", figure="gb"),), "+.1f")
+    panel = Panel("speed", (BarSeries("change", figure="gb"),), "+.1f")
     html = draw(panel, {"change": 1.0, "gb": 2.0}, {"change": None}, {"change": None, "gb": "<OOM>"})
     assert ">\N{EN DASH}<" in html
     assert ">&lt;OOM&gt;<" in html
@@ -76,10 +78,10 @@ def test_a_missing_change_is_a_dash_and_a_word_is_shown():
 
 
 def test_a_series_that_no_record_has_is_left_out_and_a_chart_without_series_is_empty():
-    both = Panel("speed", (Series("change", "here"), Series("other", "planned")), "+.1f")
+    both = Panel("speed", (BarSeries("change", "here"), BarSeries("other", "planned")), "+.1f")
     assert "legend" in draw(both, {"change": 1.0, "other": 2.0})
     assert "planned" not in draw(both, {"change": 1.0})
-    assert draw(both, {"third": 1.0}) == ""
+    assert chart([both], [{"third": 1.0}], lambda record: ("a", "")) == []
 
 
 def test_the_base_is_named_and_has_no_bar():

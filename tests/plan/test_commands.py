@@ -66,10 +66,10 @@ def answers(rng):
     cluster = dataclasses.replace(CLUSTERS[name], per_node=rng.choice([1, 2, 4, 8]))
     config = flags.parse(PlanConfig, ["plan", *given, f"--nodes={rng.choice([1, 2])}"])
     try:
-        work, ramp, fixed = search_request(config, cluster)
+        space = search_request(config, cluster)
     except ConfigError:
         return
-    found = search(work, cluster, CONSTANTS, config.max_nodes, 3, ramp, fixed, 0.06, accepts(config))
+    found = search(space, CONSTANTS, 3, 0.06, accepts(config))
     yield from ((of_division(plan.work, config), plan) for plan in found.fastest)
     small = dataclasses.replace(cluster, memory_gb=rng.choice([2.0, 4.0, 8.0]))
     try:
@@ -121,10 +121,10 @@ def test_answers_train(tmp_path):
         config = flags.parse(PlanConfig, ["plan", *given, *small, "--batch_rampup=none", "--hidden_size=32"])
         machine = dataclasses.replace(cluster, per_node=ranks)
         try:
-            work, ramp, fixed = search_request(config, machine)
+            space = search_request(config, machine)
         except ConfigError:
             continue
-        found = search(work, machine, constants, 1, 1, ramp, fixed, 0.0, accepts(config))
+        found = search(space, constants, 1, 0.0, accepts(config))
         if not found.fastest:  # The flags fix what these ranks can't be.
             continue
         (plan,) = found.fastest

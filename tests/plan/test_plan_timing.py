@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, TFTRAIN, resized, workloads
-from tftrain.bench.published.software import Encoder
+from tftrain.bench.published.software import EncoderJob
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.plan import inventory, timing, traffic
@@ -82,7 +82,7 @@ def test_the_host_counts_where_it_is_slower_than_the_device():
 OURS = TFTRAIN._replace(precision="fp32", micro_batch=4, global_batch=16, dp=2)
 
 
-@pytest.mark.parametrize(("software", "share"), [(Workload, 1 / 2 + 1 / 2), (Encoder, 1 + 1 / 2)])
+@pytest.mark.parametrize(("software", "share"), [(Workload, 1 / 2 + 1 / 2), (EncoderJob, 1 + 1 / 2)])
 def test_this_projects_owners_get_their_part_of_the_sum_alone(software, share):
     # Half of a sum's traffic brings each its part, and half brings the new weights back.
     one = software(*OURS)._replace(global_batch=OURS.dp * OURS.micro_batch)

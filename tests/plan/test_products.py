@@ -16,7 +16,7 @@ UNBOUND = 1e30
 
 
 def seconds(m, n, k, batch=1, item=2, misaligned=0.5, misaligned_batch=0.25, bandwidth=UNBOUND, cluster=ROUND):
-    return products.seconds(cluster, 1.0, misaligned, misaligned_batch, bandwidth, m, n, k, batch, item)
+    return products.seconds(products.Reach(cluster, 1.0, misaligned, misaligned_batch, bandwidth), m, n, k, batch, item)
 
 
 def test_whole_waves_of_whole_tiles_reach_the_rate():

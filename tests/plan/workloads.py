@@ -5,7 +5,7 @@ import dataclasses
 from hypothesis import strategies as some
 
 from tftrain.architecture.describe import describe
-from tftrain.bench.published.software import Encoder, Megatron
+from tftrain.bench.published.software import EncoderJob, Megatron
 from tftrain.config.model import ModelConfig
 from tftrain.plan.workload import Workload
 
@@ -21,7 +21,7 @@ GPT = Megatron(
     hidden_dropout=True,
     attention_dropout=True,
 )
-BERT = Encoder(*GPT)._replace(model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
+BERT = EncoderJob(*GPT)._replace(model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
 TFTRAIN = Workload(*BERT)
 
 

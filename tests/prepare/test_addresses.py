@@ -7,6 +7,7 @@ import fsspec
 import pytest
 
 from tests.kit.servers import serving
+from tests.prepare.test_prepare import PAIRS
 from tests.prepare.test_sources import DOCUMENTS, arrow, contents, json_lines, parquet, saved_dataset, write
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files import addresses
@@ -112,9 +113,10 @@ def test_s3_gives_the_bytes_of_the_local_files(tmp_path, s3, prepare_config):
     files = saved_dataset({"data-0.arrow": arrow(DOCUMENTS)})
     for name, content in files.items():
         system.pipe(f"bucket/set/{name}", content if isinstance(content, bytes) else content.encode())
-    prepare(prepare_config(tmp_path / "local", input_files=write(tmp_path / "in", files)))
+    changes = {**PAIRS, "vocab_file": None}
+    prepare(prepare_config(tmp_path / "local", input_files=write(tmp_path / "in", files), **changes))
     handler.faults[:] = [503, "reset"]
-    prepare(prepare_config(tmp_path / "s3", input_files="s3://bucket/set", num_workers=2))
+    prepare(prepare_config(tmp_path / "s3", input_files="s3://bucket/set", num_workers=2, **changes))
     assert contents(tmp_path / "local") == contents(tmp_path / "s3")
 
 

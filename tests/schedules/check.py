@@ -4,131 +4,53 @@ An engine that runs a table that passes computes every micro-batch once, and no 
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter
 
-from tftrain.schedules.activations import RELEASING
-from tftrain.schedules.simulation import ScheduleError, steps
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
+from tftrain.schedules.activations import peak
+from tftrain.schedules.simulation import steps
+from tftrain.schedules.table import Action, Schedule, input_of, output_of
+from tftrain.schedules.table import ActionKind as Kind
 
-BACKWARDS, HALVES = (Kind.BACKWARD, Kind.BACKWARD_INPUTS), (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
-# What a stage computes before an action, of the same micro-batch and chunk.
-BEFORE = {Kind.BACKWARD: Kind.FORWARD, Kind.BACKWARD_INPUTS: Kind.FORWARD, Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS}
-
-
-def check(table: Table) -> None:
-    """Raises a ScheduleError for the first rule that a table breaks, with stage, tick and action."""
-    places = [_check_computations(table, stage) for stage in range(len(table.stages))]
-    for stage in range(len(table.stages)):
-        _check_transfers(table, stage, places[stage])
-    _check_pairs(table)
-    steps(table)
-    if not table.forward_only:
-        for stage in range(len(table.stages)):
-            _check_memory(table, stage)
+F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
 
 
-Places = dict[tuple[Kind, int, int], int]
-
-
-def _check_computations(table: Table, stage: int) -> Places:
-    """Checks that the stage computes everything once and in order; returns the tick of each computation."""
-    places: Places = {}
-    actions = table.stages[stage]
-    for tick, action in enumerate(actions):
-        if not (0 <= action.micro_batch < table.micro_batches and 0 <= action.chunk < table.chunks):
-            sizes = f"{table.micro_batches} micro-batches and {table.chunks} chunks"
-            raise ScheduleError(stage, tick, action, f"the table has {sizes}")
-        if action.kind in TRANSFERS:
-            continue
-        kind, micro_batch, chunk = key = action[:3]
-        if key in places:
-            raise ScheduleError(stage, tick, action, f"also at tick {places[key]}; expected once")
-        if table.forward_only and kind is not Kind.FORWARD:
-            raise ScheduleError(stage, tick, action, "expected only forward passes in an evaluation")
-        if kind in BEFORE and (BEFORE[kind], micro_batch, chunk) not in places:
-            raise ScheduleError(stage, tick, action, f"expected after its {BEFORE[kind].value}")
-        other = BACKWARDS[kind is Kind.BACKWARD]
-        if kind in BACKWARDS and (other, micro_batch, chunk) in places:
-            raise ScheduleError(stage, tick, action, f"its {other.value} has been computed; expected one backward")
-        _check_local_input(table, stage, tick, places)
-        places[key] = tick
-    for micro_batch, chunk in itertools.product(range(table.micro_batches), range(table.chunks)):
-        kinds = {kind for kind in Kind if (kind, micro_batch, chunk) in places}
-        wanted = [Kind.FORWARD]
-        if not table.forward_only:
-            is_split = not kinds.isdisjoint(HALVES)
-            wanted += HALVES if is_split else [Kind.BACKWARD]
-        for kind in wanted:
-            if kind not in kinds:
-                raise ScheduleError(stage, len(actions), Action(kind, micro_batch, chunk), "missing; expected once")
-    return places
-
-
-def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> None:
-    """Checks that the input of a computation is there if another chunk of the same stage makes it."""
-    action = table.stages[stage][tick]
-    needed = input_of(action, stage, len(table.stages), table.chunks)
-    if needed and needed.peer == stage:
-        is_forward = action.kind is Kind.FORWARD
-        kinds, chunk = ((Kind.FORWARD,), action.chunk - 1) if is_forward else (BACKWARDS, action.chunk + 1)
-        if not any((kind, action.micro_batch, chunk) in places for kind in kinds):
-            raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {chunk}")
-
-
-def _check_transfers(table: Table, stage: int, places: Places) -> None:
-    """Checks that the stage sends each output after its computation and receives each input before it, once."""
-    count, actions = len(table.stages), table.stages[stage]
-    wanted: dict[Action, int] = {}
-    for (kind, micro_batch, chunk), tick in places.items():
-        for transfer_of in (input_of, output_of):
-            transfer = transfer_of(Action(kind, micro_batch, chunk), stage, count, table.chunks)
-            if transfer and transfer.peer != stage:
-                wanted[transfer] = tick
-    seen: dict[Action, int] = {}
-    for tick, action in enumerate(actions):
-        if action.kind not in TRANSFERS:
-            continue
-        if action not in wanted:
-            raise ScheduleError(stage, tick, action, "no computation makes or needs it")
-        if action in seen:
-            raise ScheduleError(stage, tick, action, f"also at tick {seen[action]}; expected once")
-        computed = wanted[action]
-        if (action.kind is Kind.SEND) != (tick > computed):
-            where = "after" if action.kind is Kind.SEND else "before"
-            raise ScheduleError(stage, tick, action, f"expected {where} {actions[computed]} at tick {computed}")
-        seen[action] = tick
-    for action, computed in wanted.items():
-        if action not in seen:
-            raise ScheduleError(stage, computed, actions[computed], f"needs {action}, which is missing")
-
-
-def _check_pairs(table: Table) -> None:
-    """Checks that from one stage to another, both have the same transfers in the same order."""
-    lists: dict[tuple[int, int, bool], list[tuple[int, Action]]] = defaultdict(list)
+def check(table: Schedule) -> None:
+    """Raises an AssertionError, or a ScheduleError, for the first rule that a table breaks."""
+    count = len(table.stages)
     for stage, actions in enumerate(table.stages):
-        for tick, action in enumerate(actions):
-            if action.kind is Kind.SEND:
-                lists[stage, action.peer, True].append((tick, action))
-            elif action.kind is Kind.RECEIVE:
-                lists[action.peer, stage, False].append((tick, action))
-    for sender, receiver, _ in list(lists):
-        sent, received = lists[sender, receiver, True], lists[sender, receiver, False]
-        # Both have the same transfers, because each end has exactly those that its computations need.
-        for (_, send), (tick, receive) in zip(sent, received, strict=True):
-            if send.name != receive.name:
-                raise ScheduleError(receiver, tick, receive, f"expected {send.name} there, in the order of the sends")
+        _check_stage(table, stage)
+        most = bound(table.schedule, stage, count, table.micro_batches, table.chunks)
+        held = peak(actions, table.chunks).total
+        assert table.forward_only or held <= most, f"stage {stage} holds {held} activations; expected at most {most}"
+    for sender, receiver in itertools.permutations(range(count), 2):
+        sent, received = (
+            [action.name for action in table.stages[here] if (action.kind, action.peer) == (kind, there)]
+            for here, kind, there in ((sender, Kind.SEND, receiver), (receiver, Kind.RECEIVE, sender))
+        )
+        assert sent == received, f"stage {receiver} does not receive in the order of the sends of stage {sender}"
+    steps(table)
 
 
-def _check_memory(table: Table, stage: int) -> None:
-    """Checks that the stage never holds more activations than its schedule may."""
-    actions = table.stages[stage]
-    most = bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)
-    held = 0
-    for tick, action in enumerate(actions):
-        held += (action.kind is Kind.FORWARD) - (action.kind in RELEASING)
-        if held > most:
-            reason = f"holds the activations of {held} micro-batches and chunks; expected at most {most}"
-            raise ScheduleError(stage, tick, action, reason)
+def _check_stage(table: Schedule, stage: int) -> None:
+    """Checks that a stage computes and transfers everything once, and each after what it needs."""
+    actions, sizes = table.stages[stage], (stage, len(table.stages), table.chunks)
+    ticks, expected, pairs = {action: tick for tick, action in enumerate(actions)}, [], []
+    for micro_batch, chunk in itertools.product(range(table.micro_batches), range(table.chunks)):
+        forward, whole, inputs, weights = (Action(kind, micro_batch, chunk) for kind in (F, B, BI, BW))
+        backward = [] if table.forward_only else [inputs, weights] if inputs in ticks else [whole]
+        pairs += itertools.pairwise([forward, *backward])
+        for action in (forward, *backward):
+            expected.append(action)
+            for transfer, is_input in ((input_of(action, *sizes), True), (output_of(action, *sizes), False)):
+                if transfer is not None and transfer.peer != stage:
+                    expected.append(transfer)
+                    pairs.append((transfer, action) if is_input else (action, transfer))
+                elif transfer is not None and is_input:  # Another chunk of this stage makes it.
+                    made_by = chunk - 1 if action is forward else chunk + 1
+                    pairs.append((action._replace(chunk=made_by), action))
+    assert Counter(actions) == Counter(expected), f"stage {stage}: {set(actions) ^ set(expected)}, or one of them twice"
+    for first, second in pairs:
+        assert ticks[first] < ticks[second], f"stage {stage}: expected {first} before {second}"
 
 
 def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:

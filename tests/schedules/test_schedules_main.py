@@ -7,8 +7,9 @@ from matplotlib.image import imread
 
 from tftrain.schedules import picture, trace
 from tftrain.schedules.__main__ import main
-from tftrain.schedules.simulation import Event, bubble_share, idle_times, step_time
-from tftrain.schedules.table import Action, Kind
+from tftrain.schedules.simulation import TimedAction, bubble_share, idle_times, step_time
+from tftrain.schedules.table import Action
+from tftrain.schedules.table import ActionKind as Kind
 
 PROGRAM = "tftrain.schedules"
 
@@ -61,9 +62,9 @@ def test_wrong_flags_are_refused(given, expected, capsys):
 
 
 MEASURED = [
-    Event(0, Action(Kind.FORWARD, 0), 100.0, 101.0),
-    Event(1, Action(Kind.RECEIVE, 0, 0, "activation", 0, 0), 101.0, 101.25),
-    Event(1, Action(Kind.FORWARD, 0), 101.5, 102.0),
+    TimedAction(0, Action(Kind.FORWARD, 0), 100.0, 101.0),
+    TimedAction(1, Action(Kind.RECEIVE, 0, 0, "activation", 0, 0), 101.0, 101.25),
+    TimedAction(1, Action(Kind.FORWARD, 0), 101.5, 102.0),
 ]
 
 

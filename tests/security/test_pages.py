@@ -8,11 +8,11 @@ import pytest
 
 from tests.bench import reports
 from tftrain.bench import page
-from tftrain.bench.table import Column, Outcome, Table
+from tftrain.bench.table import BenchTable, Column, RowOutcome
 from tftrain.bench.tables import TABLES
 from tftrain.config.train import TrainConfig
 from tftrain.observe import __main__ as report
-from tftrain.page.bars import Panel, Series
+from tftrain.page.bars import BarSeries, Panel
 from tftrain.plan import __main__ as plan
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><b x='"
@@ -35,7 +35,7 @@ KNOWN = {
         "line",
         "text",
     ),
-    *("polyline", "circle", "img"),
+    *("g", "defs", "path", "clippath", "use", "rect", "img"),
 }
 
 
@@ -114,14 +114,14 @@ def test_the_configuration_of_a_run_stays_text(tmp_path, capsys, name):
 
 
 def test_the_page_of_a_table_of_measurements_keeps_text(tmp_path):
-    panel = Panel(MARKUP, (Series("time", MARKUP, figure="why"), Series("other", MARKUP)), ".1f", " s")
+    panel = Panel(MARKUP, (BarSeries("time", MARKUP, figure="why"), BarSeries("other", MARKUP)), ".1f", " s")
     columns = (Column("row"), Column(MARKUP), Column("time", 1))
-    table = Table(MARKUP, MARKUP, columns, (), None, panels=(panel,), chart_note=MARKUP)
+    table = BenchTable(MARKUP, MARKUP, columns, (), None, panels=(panel,), chart_note=MARKUP)
     records = [
         {"row": MARKUP, MARKUP: MARKUP, "time": 1.0, "other": 2.0},
         {"row": "b", "why": MARKUP, "other": 1.0},
     ]
-    page.write(table, [Outcome("a", records), Outcome(MARKUP, [], MARKUP)], tmp_path / "x.html")
+    page.write(table, [RowOutcome("a", records), RowOutcome(MARKUP, [], MARKUP)], tmp_path / "x.html")
     check(tmp_path / "x.html")
 
 

@@ -11,7 +11,8 @@ from tests.model.samples import PLAIN
 from tests.train.test_step import BASE, batches
 from tftrain.config.parallel import BatchConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.schedules.table import Action, Kind, Table
+from tftrain.schedules.table import Action, Schedule
+from tftrain.schedules.table import ActionKind as Kind
 from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
@@ -26,7 +27,7 @@ SHORT = [("plain", "selective", "xla")]
 def table(*kinds):
     """Returns a schedule of one stage: all micro-batches forward, then each of the kinds for all micro-batches."""
     actions = [Action(kind, i) for kind in (F, *kinds) for i in range(MICRO_BATCHES)]
-    return Table("gpipe", MICRO_BATCHES, 1, (tuple(actions),))
+    return Schedule("gpipe", MICRO_BATCHES, 1, (tuple(actions),))
 
 
 def gradients(run, stage, schedule, batch):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tftrain.bench import host, page, picture
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.report import Store, render
-from tftrain.bench.table import Row, Table, groups
+from tftrain.bench.report import FinishedRows, render
+from tftrain.bench.table import BenchTable, TableRow, groups
 from tftrain.bench.tables import TABLES
 from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem
@@ -57,7 +57,7 @@ def measure(config: BenchConfig) -> int:
     return max(codes)
 
 
-def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
+def measure_table(table: BenchTable, rows: list[TableRow], config: BenchConfig) -> int:
     """Measures rows of a table and writes its report; returns the exit status.
 
     Raises:
@@ -67,7 +67,7 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     runs, config = settled is not config, settled or config
     chosen = {name: value for name in CONDITIONS if (value := getattr(config, name)) != getattr(BenchConfig, name)}
     under = " ".join(f"--{name}={value}" for name, value in chosen.items()) if runs else None
-    store = Store(table, config.output_dir, config.resume, under)
+    store = FinishedRows(table, config.output_dir, config.resume, under)
     logger.info(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:
         failed = run(table, rows, config, store)
@@ -92,7 +92,7 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     return ExitCode.FAILED if failed else 0
 
 
-def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
+def chosen(config: BenchConfig) -> list[tuple[BenchTable, list[TableRow]]]:
     """Returns the tables and their rows that the flags name.
 
     Raises:
@@ -110,7 +110,7 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     return [(table, rows) for table in tables if (rows := table.matching(config.rows))]
 
 
-def named(name: str | None, flag: str = "table") -> list[Table]:
+def named(name: str | None, flag: str = "table") -> list[BenchTable]:
     """Returns the table that a flag names; all tables for "all" and for None.
 
     Raises:
@@ -123,7 +123,7 @@ def named(name: str | None, flag: str = "table") -> list[Table]:
     return [TABLES[name]]
 
 
-def listing(tables: list[Table]) -> str:
+def listing(tables: list[BenchTable]) -> str:
     """Returns a line for each of several tables, or the columns and rows of one."""
     if len(tables) > 1:
         width = max(len(table.name) for table in tables)
@@ -135,7 +135,7 @@ def listing(tables: list[Table]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> bool:
+def run(table: BenchTable, rows: list[TableRow], config: BenchConfig, store: FinishedRows) -> bool:
     """Measures the rows group by group and stores every outcome; returns whether a row failed.
 
     A group is measured as a whole, or skipped if the store has all of its rows: figures that are compared with each

@@ -14,7 +14,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.picture import legend
 from tftrain.bench.report import spread
-from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
+from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns, in_turns
 from tftrain.bench.worker import Worker, serve
 from tftrain.page.bars import MEANING, speed_panel
 
@@ -32,7 +32,7 @@ LINES = {"fp32": "-", "bf16": "--"}
 SELF = Path("/proc/self")
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[TableRow, ...]:
     """Returns every core in every dtype and length, and some of them with a causal mask or a window."""
     names = []
     for dtype in ("fp32", "bf16"):
@@ -41,12 +41,14 @@ def rows() -> tuple[Row, ...]:
             for mask, lengths in MASKED_LENGTHS.items():
                 names += [(f"{core}_{mask}", dtype, length) for core in MASKED_CORES if length in lengths]
     return tuple(
-        Row(f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES})
+        TableRow(
+            f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES}
+        )
         for core, dtype, length in names
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures the cores of one length, each in its own process, in turns."""
     errors: dict[str, str] = {}
     with ExitStack() as stack:
@@ -62,7 +64,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     every = [record for made in measured.values() for record in made]
     for row in group:
         if row.name in errors:
-            yield Outcome(row.name, [], errors[row.name])
+            yield RowOutcome(row.name, [], errors[row.name])
             continue
         for record in measured[row.name]:
             compare(record, every)
@@ -70,10 +72,10 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
                 f"{record['core']:8} {record['pass']:8} {record['time_us']:12.1f} us ({record['time_us_low']:.1f} to "
                 f"{record['time_us_high']:.1f}), {record['peak_mb']:.1f} MB"
             )
-        yield Outcome(row.name, measured[row.name])
+        yield RowOutcome(row.name, measured[row.name])
 
 
-def records(row: Row, answers: list[Record]) -> list[Record]:
+def records(row: TableRow, answers: list[Record]) -> list[Record]:
     """Returns a row's records, one for each pass, from the answers of its process.
 
     The first answer has the peaks of memory that was never used before, the others the times.
@@ -112,7 +114,7 @@ def compare(record: Record, every: list[Record]) -> None:
                 record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
 
 
-def draw(records: Sequence[Record]):
+def draw(records: Sequence[Record]) -> Any:
     """Draws a line for each core and dtype: both passes' time together, and the peak of memory over both.
 
     The x axis is the sequence length; all axes are logarithmic.
@@ -152,7 +154,7 @@ def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, fl
     return points
 
 
-ATTENTION = Table(
+ATTENTION = BenchTable(
     "attention",
     "time and memory of the attention cores at sequences of 128 to 8192 tokens, on the CPU",
     columns("core dtype seq_length pass time_us:1 peak_mb:1"),
@@ -188,11 +190,11 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     core, base = attention_cores.CORES[settings["core"]], 0
 
     @tf.function(autograph=False)
-    def attend(query, key, value, keys, step):
+    def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, keys: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         dropout = dropout_at(DropoutKey(1, step, tf.zeros([], tf.int64)), settings["rate"], 1)
         return core(query, key, value, attention_cores.AttentionMask(keys, **settings["mask"]), dropout)
 
-    def run(batch, length):
+    def run(batch: int, length: int) -> tuple[dict[str, float], dict[str, int]]:
         """Returns seconds and the peak of resident memory by pass."""
         shape = [batch, length, settings["heads"], settings["head_size"]]
         tensors = [tf.random.stateless_normal(shape, [seed, 0], dtype=dtype) for seed in range(3)]
@@ -200,7 +202,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
         seconds, peaks = {}, {}
 
         @contextmanager
-        def measured(name):
+        def measured(name: str) -> Iterator[None]:
             reset_peak()
             start = time.perf_counter()
             yield
@@ -220,7 +222,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     shape = "x".join(map(str, (batch, length, settings["heads"], settings["head_size"])))
     fixed = {"shape": shape, "device": f"{device_name()} ({threads} threads)"}
 
-    def measure(_request):
+    def measure(_request: str) -> Record:
         nonlocal base
         base = base or resident_bytes("VmRSS")
         seconds, peaks = run(batch, length)

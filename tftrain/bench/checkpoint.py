@@ -21,13 +21,13 @@ import numpy as np
 
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig, run_config
-from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns
 from tftrain.bench.worker import Worker, serve
 from tftrain.checkpoint import folder, memory, memory_slot
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
 from tftrain.host import hardware
-from tftrain.page.bars import Panel, Series
+from tftrain.page.bars import BarSeries, Panel
 
 STEPS = 5
 # Saves in the middle of a run, so there is a buffer for the copy.
@@ -52,7 +52,7 @@ ROWS = (
 )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures every row `--steps` times and yields the medians; share_of_read needs the row of reading too."""
     steps = config.steps or STEPS
     say(f"{steps} times each")
@@ -70,10 +70,10 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
             shutil.rmtree(folder_of_run, ignore_errors=True)
     rates: dict[str, float] = {}
     for row in group:
-        yield Outcome(row.name, [record(row, measured[row.name], rates)])
+        yield RowOutcome(row.name, [record(row, measured[row.name], rates)])
 
 
-def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
+def record(row: TableRow, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
     """Returns a line of the table from seconds and bytes of each measurement; a row of the first save uses the first.
 
     `rates` has bytes per second of reading by the place of the files; a row of reading fills it in.
@@ -88,16 +88,16 @@ def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) 
     return {**row.settings, "seconds": seconds, "gb": size / 1e9, "gb_per_s": rate / 1e9, "share_of_read": share}
 
 
-CHECKPOINT = Table(
+CHECKPOINT = BenchTable(
     "checkpoint",
     "stall and duration of an asynchronous save of a BERT base state, and restoring it beside plain reading",
     columns("what files seconds:3 gb:3 gb_per_s:2 share_of_read:2"),
     tuple(
-        Row(f"{what}/{files}".replace(" ", "_").removesuffix("/-"), "all", {"what": what, "files": files})
+        TableRow(f"{what}/{files}".replace(" ", "_").removesuffix("/-"), "all", {"what": what, "files": files})
         for what, files in ROWS
     ),
     measure,
-    panels=(Panel("Seconds", (Series("seconds"),), ".3f", " s"),),
+    panels=(Panel("Seconds", (BarSeries("seconds"),), ".3f", " s"),),
     chart_note="A bar is the median time of an operation, and its label is the same number.",
 )
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.picture import PAPER, legend
-from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns
 from tftrain.bench.training import alternation, run
-from tftrain.page.bars import MEANING, Panel, Series
+from tftrain.page.bars import MEANING, BarSeries, Panel
 from tftrain.plan.workload import reference_levers
 
 RANKS = 4
@@ -29,7 +29,7 @@ MODELS = {
     BERT_BASE: (),
     "small": ("--num_hidden_layers=4", "--hidden_size=512", "--num_attention_heads=8", "--vocab_size=8191"),
 }
-BERT_BASE_GB = 5.2  # of a rank, in the row that needs most
+BERT_BASE_GB = 5.2  # a rank's memory in the row that needs most
 
 FLAGS = {
     BASE: "",
@@ -70,7 +70,7 @@ FLAGS = {
     "--grad_accum_steps=4 --grad_accum_dtype=bf16 --split_grad_accum --tensor_parallel_size=2 --hvd_fp16_compression",
 }
 # One group: every row is compared with the base of the same run.
-ROWS = tuple(Row(name, "levers", {"flags": flags}) for name, flags in FLAGS.items())
+ROWS = tuple(TableRow(name, "levers", {"flags": flags}) for name, flags in FLAGS.items())
 
 # The parts of a bar from left to right: words, colour and kinds of memory; the last part is the rest of the peak.
 PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -83,7 +83,7 @@ SPEED, LINE = "#d98e4a", "#333333"
 BAR, INCHES_A_ROW = 0.66, 0.3
 
 
-def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures rows together with the base row, even if it was not chosen."""
     ranks = config.np or RANKS
     model = model_name(ranks)
@@ -91,7 +91,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     base = next(row for row in ROWS if row.name == BASE)
     others = [row for row in group if row.name != BASE]
 
-    def one(row: Row) -> run.Figures:
+    def one(row: TableRow) -> run.Figures:
         return run.measure(run_flags(row, model, config), ranks, config.steps or STEPS)
 
     for compared in alternation.in_alternation(base, others, one, say, BASE_EVERY, config.rounds):
@@ -104,21 +104,21 @@ def model_name(ranks: int) -> str:
     return BERT_BASE if host.available_memory_gb() >= ranks * BERT_BASE_GB else "small"
 
 
-def run_flags(row: Row, model: str, config: BenchConfig) -> list[str]:
+def run_flags(row: TableRow, model: str, config: BenchConfig) -> list[str]:
     """Returns the flags of a row's run with one of `MODELS`; `extra_flags` override the others."""
     return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *config.run_flags()]
 
 
-def outcome(compared: alternation.Compared, model: str) -> Outcome:
+def outcome(compared: alternation.Compared, model: str) -> RowOutcome:
     """Returns the outcome of a row: its line of the table, or the error."""
     row = compared.row
     if compared.figures is None:
-        return Outcome(row.name, [], compared.error)
+        return RowOutcome(row.name, [], compared.error)
     words = row.settings["flags"] or "-"
     record = {"row": row.name, "levers": words, "model": model, **alternation.record(compared)}
     if row.name == BASE:  # The base has no change against itself; its spread is that of all of its runs.
         record |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
-    return Outcome(row.name, [record])
+    return RowOutcome(row.name, [record])
 
 
 def draw(records: Sequence[Record]):
@@ -174,9 +174,9 @@ def label(record: Record, name: str, digits: int) -> str:
     return f"{figure} ({change:+.{digits}f})" if name == "peak_gb" else f"{figure} ({change:+.0f}%)"
 
 
-GB_SERIES = Series("peak_gb_change", spread="base_peak_spread")
-SPEED_SERIES = Series("samples_per_sec_change", spread="base_spread")
-LEVERS = Table(
+GB_SERIES = BarSeries("peak_gb_change", spread="base_peak_spread")
+SPEED_SERIES = BarSeries("samples_per_sec_change", spread="base_spread")
+LEVERS = BenchTable(
     "levers",
     "memory and speed of a whole run with each lever, against plain data parallel ranks in fp32",
     columns(

@@ -30,7 +30,7 @@ def png(draw: Callable[[Sequence[Mapping[str, Any]]], Any], records: Sequence[Ma
     return content.getvalue()
 
 
-def legend(figure) -> None:
+def legend(figure: Any) -> None:
     """Adds a legend below the axes of a figure, with one entry for each label."""
     labelled = (axes.get_legend_handles_labels() for axes in figure.axes)
     entries = {label: handle for handles, labels in labelled for handle, label in zip(handles, labels, strict=True)}

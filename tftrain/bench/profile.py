@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text, training
 from tftrain.bench.peers.table import flags_of
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row
 from tftrain.bench.worker import Worker, serve
-from tftrain.page.bars import Panel, Series
+from tftrain.page.bars import BarSeries, Panel
 
 STEPS, WARM_UP = 5, 2
 TOTAL, OTHER, OPTIMIZER = "total", "other", "optimizer"
@@ -66,7 +66,7 @@ class Op(NamedTuple):
     kernel: str
 
 
-def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
+def records(row: TableRow, config: BenchConfig, say: Say) -> list[Record]:
     """Profiles a row in a process of its own; ignores `cpu_threads`, because a profile has one thread."""
     settings = {**row.settings, "extra_flags": config.extra_flags}
     with ExitStack() as stack:
@@ -81,17 +81,17 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
     return rows
 
 
-PROFILE = Table(
+PROFILE = BenchTable(
     "profile",
     "thread time of a training step by kind of operation, on the batches of table peers",
     columns("task dtype kind thread_ms:1 share:3 ops:0"),
     tuple(
-        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": flags_of(work)})
+        TableRow(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": flags_of(work)})
         for work in task.TASKS
         for dtype in ("bf16", "fp32")
     ),
     each_row(records),
-    panels=(Panel("Thread time of a step, ms", (Series("thread_ms"),), ".1f", " ms"),),
+    panels=(Panel("Thread time of a step, ms", (BarSeries("thread_ms"),), ".1f", " ms"),),
     chart_note="A bar is the thread time of a kind of operation in one step, and its label is the same number.",
 )
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import psutil
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row, rows_of
+from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row, rows_of
 from tftrain.bench.training.run import QUIET, execute
 from tftrain.bench.worker import MeasureError
-from tftrain.page.bars import Panel, Series
+from tftrain.page.bars import BarSeries, Panel
 
 NUMBERS = (2, 4, 8, 16, 32, 64)
 LAYOUTS = {"dp": (), "dp_tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state")}
@@ -40,7 +40,7 @@ SAMPLING_SHARE = 0.1
 FIRST_PAUSE, SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5, 5.0
 
 
-class Memory(NamedTuple):
+class RankMemory(NamedTuple):
     """Memory of the ranks: PSS in bytes, of all and of the largest one, and the most threads of a rank."""
 
     total: int
@@ -48,7 +48,7 @@ class Memory(NamedTuple):
     threads: int
 
 
-def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+def records(row: TableRow, config: BenchConfig, _say: Say) -> list[Record]:
     """Starts the ranks of a row once."""
     limits = {name: os.environ.get(name, str(LIMIT_SECONDS)) for name in HOROVOD_LIMITS}
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
@@ -58,7 +58,7 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     return [{**row.settings, **dict(zip(names, seconds, strict=True)), **sizes}]
 
 
-def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
+def command(row: TableRow, folder: str, config: BenchConfig) -> list[str]:
     """Returns the command of a row; each data parallel rank has one sample."""
     settings = row.settings
     launcher = [sys.executable, "-m", "tftrain.launch", "-np", str(settings["ranks"]), *STARTS[settings["start"]]]
@@ -68,7 +68,7 @@ def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
 
 def measure(
     command: Sequence[str], environ: Mapping[str, str], awaited: Sequence[str], limit: float
-) -> tuple[list[float], Memory]:
+) -> tuple[list[float], RankMemory]:
     """Runs a command that starts ranks; the last process in each line of descent is a rank.
 
     Args:
@@ -100,7 +100,7 @@ def measure(
     return seconds, sampled[0].result()
 
 
-def memory_of(pids: Iterable[int]) -> Memory:
+def memory_of(pids: Iterable[int]) -> RankMemory:
     """Returns the memory of processes, without those that have ended."""
     sizes, threads = [0], [0]
     for pid in pids:
@@ -109,25 +109,25 @@ def memory_of(pids: Iterable[int]) -> Memory:
             threads.append(len(list((folder / "task").iterdir())))
             lines = (folder / "smaps_rollup").read_text().splitlines()
             sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")]
-    return Memory(sum(sizes), max(sizes), max(threads))
+    return RankMemory(sum(sizes), max(sizes), max(threads))
 
 
-def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
+def highest_memory(root: psutil.Process, ended: threading.Event) -> RankMemory:
     """Measures the leaves of a tree of processes until `ended` is set; returns the highest of each figure."""
-    highest, pause = Memory(0, 0, 0), FIRST_PAUSE
+    highest, pause = RankMemory(0, 0, 0), FIRST_PAUSE
     while not ended.wait(pause):
         begin = time.monotonic()
         with contextlib.suppress(psutil.Error):
             below = root.children(recursive=True)
             parents = {root.pid, *(process.ppid() for process in below)}
             current = memory_of(process.pid for process in (root, *below) if process.pid not in parents)
-            highest = Memory(*map(max, highest, current))
+            highest = RankMemory(*map(max, highest, current))
         least = min(2 * pause, SHORTEST_PAUSE)  # A command may take less than a second.
         pause = min(max(least, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
     return highest
 
 
-RANKS = Table(
+RANKS = BenchTable(
     "ranks",
     "many ranks on this host: seconds until the third step, and memory",
     columns(
@@ -136,8 +136,8 @@ RANKS = Table(
     rows_of("ranks layout start", itertools.product(NUMBERS, LAYOUTS, STARTS), 2),
     each_row(records),
     panels=(
-        Panel("Seconds until the third step", (Series("third_step_s"),), ".1f", " s"),
-        Panel("Memory of all ranks, GB", (Series("pss_gb"),), ".2f", " GB"),
+        Panel("Seconds until the third step", (BarSeries("third_step_s"),), ".1f", " s"),
+        Panel("Memory of all ranks, GB", (BarSeries("pss_gb"),), ".2f", " GB"),
     ),
     chart_note="A bar is one start of so many ranks, and its label is the same number.",
     row_by_row=True,

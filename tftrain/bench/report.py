@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tftrain.bench.table import Outcome, Record, Table
+from tftrain.bench.table import BenchTable, Record, RowOutcome
 from tftrain.config.fields import ConfigError, Problem
 
 
-class Store:
+class FinishedRows:
     """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
 
-    def __init__(self, table: Table, output_dir: str, resume: bool, under: str | None = ""):
+    def __init__(self, table: BenchTable, output_dir: str, resume: bool, under: str | None = ""):
         """Opens the file; it starts empty unless `resume` keeps the rows of an earlier run.
 
         Raises:
@@ -27,11 +27,11 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._table = table
         self._under = under or ""
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, RowOutcome] = {}
         if resume and self.path.exists():
             for line in self.path.read_text().splitlines():
                 with contextlib.suppress(TypeError, ValueError):
-                    outcome = Outcome(**json.loads(line))
+                    outcome = RowOutcome(**json.loads(line))
                     self._outcomes[outcome.row] = outcome
         others = {found.under or "the defaults" for row, found in self._outcomes.items() if self.has(row)}
         if under is not None and others - {uses := under or "the defaults"}:
@@ -40,7 +40,7 @@ class Store:
         # Drop a line that an interruption cut off: the next line would be appended to it.
         self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RowOutcome) -> None:
         """Stores a row's outcome; it replaces an earlier one."""
         outcome = dataclasses.replace(outcome, under=self._under)
         self._outcomes[outcome.row] = outcome
@@ -52,16 +52,16 @@ class Store:
         outcome = self._outcomes.get(row)
         return outcome is not None and outcome.final and outcome.error is None
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[RowOutcome]:
         """Returns the stored outcomes in the table's order."""
         return [self._outcomes[row.name] for row in self._table.rows if row.name in self._outcomes]
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: RowOutcome) -> str:
     return json.dumps(dataclasses.asdict(outcome)) + "\n"
 
 
-def render(table: Table, outcomes: Sequence[Outcome], form: str) -> str:
+def render(table: BenchTable, outcomes: Sequence[RowOutcome], form: str) -> str:
     """Returns the report of rows in order, as csv, md or json; md and json also say why rows failed."""
     records = [record for outcome in outcomes for record in outcome.records]
     failures = {outcome.row: outcome.error for outcome in outcomes if outcome.error}

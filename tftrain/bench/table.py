@@ -41,7 +41,7 @@ def columns(words: str) -> tuple[Column, ...]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row's data; names are unique in a table, rows of one group are measured together, in alternation."""
 
     name: str
@@ -49,17 +49,17 @@ class Row:
     settings: Record = field(default_factory=dict)  # arguments of the table's `measure`
 
 
-def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[Row, ...]:
+def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[TableRow, ...]:
     """Returns a row for each tuple of values of the settings `names`; those with the same first ones are a group."""
     words = [(each, list(map(str, each))) for each in values]
     return tuple(
-        Row("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))
+        TableRow("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))
         for parts, name in words
     )
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """The outcome of a row: its records, or in `error` the reason why there are none.
 
     A record has the columns of the report; further entries appear only in the jsonl file and in json. `--resume` keeps
@@ -73,25 +73,25 @@ class Outcome:
     under: str = ""
 
 
-Measure = Callable[[list[Row], BenchConfig, Say], Iterator[Outcome]]
+Measure = Callable[[list[TableRow], BenchConfig, Say], Iterator[RowOutcome]]
 
 
-def each_row(records: Callable[[Row, BenchConfig, Say], list[Record]]) -> Measure:
+def each_row(records: Callable[[TableRow, BenchConfig, Say], list[Record]]) -> Measure:
     """Returns the `measure` of a table whose rows are measured one after the other, by `records`."""
 
-    def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+    def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
         for row in group:
             say(f"{row.name}; {host.load()}")
             try:
-                yield Outcome(row.name, records(row, config, say))
+                yield RowOutcome(row.name, records(row, config, say))
             except MeasureError as error:
-                yield Outcome(row.name, [], str(error))
+                yield RowOutcome(row.name, [], str(error))
 
     return measure
 
 
 def in_turns(
-    rows: list[Row], rounds: int, measure: Callable[[Row], Answer], errors: dict[str, str]
+    rows: list[TableRow], rounds: int, measure: Callable[[TableRow], Answer], errors: dict[str, str]
 ) -> dict[str, list[Answer]]:
     """Measures rows in turns and returns the answers of each; leaves out rows in `errors`, and adds those that fail."""
     answers: dict[str, list[Answer]] = {row.name: [] for row in rows}
@@ -106,7 +106,7 @@ def in_turns(
 
 
 @dataclass(frozen=True)
-class Table:
+class BenchTable:
     """A table: data, and the function that measures a group of its rows.
 
     Attributes:
@@ -129,11 +129,11 @@ class Table:
     name: str
     about: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     measure: Measure
     draw: Callable[[list[Record]], Any] | None = None
     remarks: Callable[[list[Record]], list[str]] | None = None
-    page: "Callable[[Table, list[Outcome], Path], None] | None" = None
+    page: "Callable[[BenchTable, list[RowOutcome], Path], None] | None" = None
     panels: tuple[Panel, ...] = ()
     chart_note: str = ""
     labels: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Table:
     settle: Callable[[BenchConfig], BenchConfig] | None = None
     row_by_row: bool = False
 
-    def outcomes(self, rows: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+    def outcomes(self, rows: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
         """Measures rows of one group; yields an outcome for each, also if `measure` raises a MeasureError."""
         left = [row.name for row in rows]
         try:
@@ -149,18 +149,18 @@ class Table:
                 left.remove(outcome.row)
                 yield outcome
         except MeasureError as error:
-            yield from (Outcome(name, [], str(error)) for name in left)
+            yield from (RowOutcome(name, [], str(error)) for name in left)
 
-    def matching(self, globs: str) -> list[Row]:
+    def matching(self, globs: str) -> list[TableRow]:
         """Returns the rows whose name matches one of the globs, with or without the table's name before it."""
         patterns = [glob.strip() for glob in globs.split(",")]
         names = {row.name: (row.name, row.name.removeprefix(f"{self.name}/")) for row in self.rows}
         return [row for row in self.rows if any(fnmatch.filter(names[row.name], pattern) for pattern in patterns)]
 
 
-def groups(rows: list[Row]) -> list[list[Row]]:
+def groups(rows: list[TableRow]) -> list[list[TableRow]]:
     """Returns the rows by group, in the order in which the groups first occur."""
-    rows_of_group: dict[str, list[Row]] = {}
+    rows_of_group: dict[str, list[TableRow]] = {}
     for row in rows:
         rows_of_group.setdefault(row.group, []).append(row)
     return list(rows_of_group.values())

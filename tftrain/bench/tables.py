@@ -8,7 +8,7 @@ from tftrain.bench.peers.table import PEERS
 from tftrain.bench.profile import PROFILE
 from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks import RANKS
-from tftrain.bench.table import Table
+from tftrain.bench.table import BenchTable
 
 OWN = (KERNELS, PEERS, PROFILE, LEVERS, CHECKPOINT, RANKS, ATTENTION)
-TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}
+TABLES: dict[str, BenchTable] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -38,7 +38,13 @@ def with_package(environ: Mapping[str, str]) -> dict[str, str]:
 class Worker:
     """A measuring process, from the side of its parent."""
 
-    def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable, environ=None):
+    def __init__(
+        self,
+        module: str,
+        settings: dict[str, Any],
+        python: str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+    ):
         """Starts an interpreter, which sees no GPU; `ask` waits until it is ready; MeasureError: it cannot be started.
 
         Args:

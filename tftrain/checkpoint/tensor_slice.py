@@ -9,7 +9,7 @@ the end of the range, and one in the middle. Pieces of different layouts are com
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,10 +77,6 @@ class TensorSlice:
     def part(self, start: int, stop: int) -> "TensorSlice":
         """Returns a range of this piece; `start` and `stop` count from the beginning of the piece."""
         return replace(self, start=self.start + start, stop=self.start + stop)
-
-    def take_block(self, whole: Any) -> Any:
-        """Returns the block of a whole tensor, a NumPy array or a tf.Tensor."""
-        return whole[tuple(slice(low, low + size) for low, size in zip(self.offset, self.shape, strict=True))]
 
 
 class TensorData(NamedTuple):

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tftrain.cli import flagfile
-from tftrain.config.fields import ConfigError, Problem, bounds, expand, flag_name, help_of, sections, type_of
+from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections, type_of
 from tftrain.config.fields import parse as parse_value
+from tftrain.config.paths import expand
 from tftrain.config.suggestions import REPLACED, suggest
 from tftrain.host.exit_codes import ExitCode
 

@@ -14,8 +14,6 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tftrain.files.addresses import absolute
-from tftrain.files.reading import expanded
 from tftrain.host.text import one_line, shown
 from tftrain.host.user_code import CLASS, is_class_name
 
@@ -99,7 +97,7 @@ def flag(
         help: one sentence for `--help` and the documentation. "" if it does not fit on the line: then it is the string
             below the field, see `help_of`.
         choices: the allowed values, if there are only a few; CLASS among them allows every name of a class.
-        names: what of a file the value names. path: a path or a glob, see `with_absolute_paths`; location: a path
+        names: what of a file the value names. path: a path or a glob, see `tftrain.config.paths`; location: a path
             beside other words, such as FORMAT:PATH; content: perhaps a file with the text, which a checkpoint holds.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
@@ -144,14 +142,6 @@ def implementations(config: Any) -> dict[str, str]:
     """Returns the flags of a dataclass that only choose an implementation, each with its value for plain TensorFlow."""
     plain = {field.name: field.metadata.get("implementation") for field in dataclasses.fields(config)}
     return {name: value for name, value in plain.items() if value is not None}
-
-
-def with_absolute_paths(section: Config) -> Config:
-    """Returns a copy of a dataclass whose paths hold in any working folder; addresses are as they were."""
-    paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
-    return dataclasses.replace(
-        section, **{name: absolute(value) for name in paths if (value := getattr(section, name))}
-    )
 
 
 def flag_name(field: dataclasses.Field) -> str:
@@ -200,13 +190,6 @@ def parse(value_type: type, text: str) -> Any:
         return value
     except (KeyError, ValueError) as error:
         raise ValueError(_EXPECTED[value_type]) from error
-
-
-def expand(field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of a flag with `~` and variables of its paths replaced; for the ValueError see `expanded`."""
-    if not value or not field.metadata["has_path"]:
-        return value
-    return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
 
 
 def names_code(field: dataclasses.Field, value: Any) -> bool:

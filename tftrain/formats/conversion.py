@@ -3,13 +3,14 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from tftrain.config.convert import ConvertConfig, Place, parse_place
 from tftrain.files.complete_folder import complete_folder
 from tftrain.formats import registry
 from tftrain.formats.run_folder import AveragedWeights, take_tokenizer
-from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
+from tftrain.formats.weights import CompletedWeights, DerivedWeights, Weights, heads_of, listed
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,12 @@ def convert(config: ConvertConfig) -> None:
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
     ):
         written = Place(target.format, str(folder))
-        watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
+
+        def count(_: str, value: np.ndarray) -> np.ndarray:
+            bar.update()
+            return value
+
+        watched, most = DerivedWeights(weights, weights.shapes, count), config.max_shard_gb * 1e9
         left_out = registry.write_weights(written, watched, config.architecture, most)
     if left_out:
         logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.architecture.describe import describe
+from tftrain.architecture.describe import is_pre_norm
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
@@ -21,7 +21,7 @@ from tftrain.files.errors import FormatError
 from tftrain.finetune import glue
 from tftrain.finetune.classes import head_rows
 from tftrain.formats import registry
-from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
+from tftrain.formats.weights import Weights, heads_of, reordered, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
@@ -132,7 +132,7 @@ def _with_glue(model: ModelConfig, settings: FineTuningConfig) -> tuple[ModelCon
 def _effective(model: ModelConfig, name: str) -> Any:
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
-        return describe(model).block.pre_norm
+        return is_pre_norm(model)
     if name == "num_key_value_heads":
         return model.key_value_heads
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
@@ -149,7 +149,7 @@ def _with_classes(weights: Weights, model: ModelConfig, what: str, mode: str) ->
         return weights
     rows = head_rows(model.labels, theirs.labels) if model.task == theirs.task else None
     if rows is not None:
-        return ReorderedWeights(weights, model.labels, NEW_HEAD, rows)
+        return reordered(weights, model.labels, NEW_HEAD, rows)
     if NEW_HEAD in weights.parts:
         other = f"its {NEW_HEAD} is for {theirs.task} with the classes {listed(theirs.labels, 10)}"
         if mode == "evaluate" and model.task == theirs.task:

@@ -13,8 +13,8 @@ from tftrain.observe import goodput
 from tftrain.observe.metrics import read_good_rows
 from tftrain.observe.plot import points, smoothed
 from tftrain.page import lines
-from tftrain.page.bars import Panel, Series, chart
-from tftrain.page.document import document, table, words
+from tftrain.page.bars import BarSeries, Panel, chart
+from tftrain.page.document import Grid, Part, document
 from tftrain.page.lines import Curve
 
 logger = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ NAME = "report.html"
 MOST_SPIKES = 20
 FEW = 5  # points of a curve that is not smoothed
 MEMORY = (
-    Series("measured", "measured", kind="measured"),
-    Series("planned", "planned", kind="planned"),
+    BarSeries("measured", "measured", kind="measured"),
+    BarSeries("planned", "planned", kind="planned"),
 )
 
 
@@ -48,16 +48,18 @@ def write(output_dir: str | Path) -> Path:
     starts = goodput.read(folder)
     about, flags, summary = _read_config(folder / "config.json")
     last = max((row["step"] for row in rows), default=0)
+    damage = f"{len(damaged)} lines of metrics.jsonl are damaged."
     parts = [
-        f"<p>{words(summary)}</p>",
-        *([f'<p class="failed">{len(damaged)} lines of metrics.jsonl are damaged.</p>'] if damaged else []),
-        f'<h2>Curves</h2><div class="panels">{"".join(_curves(rows))}</div>',
+        ("text", summary),
+        *([("failed", damage)] if damaged else []),
+        ("heading", "Curves"),
+        ("curves", _curves(rows)),
         *_goodput(starts),
         *_memory(rows),
         *_spikes(rows),
         *_rollbacks(rows),
-        "<h2>Flags</h2>",
-        _flags(flags),
+        ("heading", "Flags"),
+        *_flags(flags),
     ]
     path = folder / NAME
     title = f"{folder.resolve().name}: step {last:,} of {flags['max_steps']:,}"
@@ -85,9 +87,9 @@ def _summary(about: dict[str, Any], flags: dict[str, Any]) -> str:
     return ", ".join([model, f"{flags.get('precision')}, {flags.get('optimizer')}", ranks, *known])
 
 
-def _curves(rows: list[dict]) -> list[str]:
+def _curves(rows: list[dict]) -> list[dict[str, Any]]:
     held_out = next((name for row in rows for name in row if name.startswith("eval_") and name.endswith("_loss")), "")
-    # Of a loss with several terms, the one that evaluations have.
+    # If the loss has several terms, the one that evaluations have.
     losses = points(rows, held_out.removeprefix("eval_")) or points(rows, "loss")
     shown = [Curve("training", losses, "published")]
     if len(losses) >= FEW:
@@ -98,38 +100,30 @@ def _curves(rows: list[dict]) -> list[str]:
     shown.append(Curve("unigram entropy", points(rows, "eval_unigram_nats"), "edge"))
     scores = {name for row in rows for name in row if name.startswith("eval_")} - {held_out, "eval_unigram_nats"}
     scores = sorted(name for name in scores if "/" not in name and not name.endswith("_loss"))
-    return [
-        lines.chart("Loss", "nats", shown),
-        *(
-            lines.chart(name.removeprefix("eval_").replace("_", " "), "held-out", [Curve(name, curve, "measured")])
-            for name in scores
-            if (curve := points(rows, name))
-        ),
-        lines.chart(
-            "Throughput, all ranks",
-            "tokens/s",
-            [Curve("without padding", points(rows, "real_tokens_per_sec"), "published")],
-            from_zero=True,
-        ),
-        lines.chart("Norm of the gradient", "before clipping", [Curve("norm", points(rows, "grad_norm"), "published")]),
-        lines.chart(
-            "Learning rate", "rate", [Curve("rate", points(rows, "learning_rate"), "published")], from_zero=True
-        ),
-    ]
+    charts = lines.chart("Loss", "nats", shown)
+    for name in scores:
+        title = name.removeprefix("eval_").replace("_", " ")
+        charts += lines.chart(title, "held-out", [Curve(name, points(rows, name), "measured")])
+    throughput = [Curve("without padding", points(rows, "real_tokens_per_sec"), "published")]
+    charts += lines.chart("Throughput, all ranks", "tokens/s", throughput, from_zero=True)
+    norms = [Curve("norm", points(rows, "grad_norm"), "published")]
+    charts += lines.chart("Norm of the gradient", "before clipping", norms)
+    rates = [Curve("rate", points(rows, "learning_rate"), "published")]
+    return charts + lines.chart("Learning rate", "rate", rates, from_zero=True)
 
 
-def _goodput(starts: list[goodput.Start]) -> list[str]:
+def _goodput(starts: list[goodput.Start]) -> list[Part]:
     seconds = goodput.totals(starts)
     if not seconds:
         return []
     whole = sum(seconds.values())
     records = [{"kind": kind, "share": 100 * value / whole} for kind, value in seconds.items()]
-    panel = Panel("Share of the time, %", (Series("share", kind="measured"),), ".1f", " %")
+    panel = Panel("Share of the time, %", (BarSeries("share", kind="measured"),), ".1f", " %")
     bars = chart([panel], records, lambda record: (record["kind"], goodput.KINDS[record["kind"]]))
-    return ["<h2>Goodput</h2>", f'<p class="note">{words(goodput.words(starts))}.</p>', bars]
+    return [("heading", "Goodput"), ("note", f"{goodput.words(starts)}."), ("bars", bars)]
 
 
-def _memory(rows: list[dict]) -> list[str]:
+def _memory(rows: list[dict]) -> list[Part]:
     row = next((row for row in reversed(rows) if "memory_peak_bytes" in row), None)
     if row is None:
         return []
@@ -146,10 +140,10 @@ def _memory(rows: list[dict]) -> list[str]:
     ]
     records = [each for each in records if each["measured"] or each["planned"]]
     bars = chart([Panel("By kind, GB of 1e9 bytes", MEMORY, ".2f")], records, lambda record: (record["kind"], ""))
-    return [f"<h2>Memory of the fullest rank, {words(row.get('memory_rank'))}</h2>", bars]
+    return [("heading", f"Memory of the fullest rank, {row.get('memory_rank')}"), ("bars", bars)]
 
 
-def _spikes(rows: list[dict]) -> list[str]:
+def _spikes(rows: list[dict]) -> list[Part]:
     spikes = [row for row in rows if "spike_loss" in row]
     if not spikes:
         return []
@@ -159,22 +153,24 @@ def _spikes(rows: list[dict]) -> list[str]:
         if None not in (*row.values(), *map(row.get, ("spike_loss_zscore", "spike_grad_norm")))
     ]
     heads = ("step", "loss", "standard deviations above its mean", "norm of the gradient")
-    return [f"<h2>Spikes: {len(spikes)}</h2>", table(heads, ("number",) * 4, shown)]
+    return [("heading", f"Spikes: {len(spikes)}"), ("table", Grid(heads, ("number",) * 4, shown))]
 
 
-def _rollbacks(rows: list[dict]) -> list[str]:
+def _rollbacks(rows: list[dict]) -> list[Part]:
     names = ("rollback_spike_step", "step", "rollback_first_position", "rollback_last_position")
     shown = [[f"{row.get(name) or 0:,}" for name in names] for row in rows if "rollbacks" in row]
     heads = ("step of the spike", "back to step", "first position that is left out", "last one")
-    return [f"<h2>Rollbacks: {len(shown)}</h2>", table(heads, ("number",) * 4, shown)] if shown else []
+    if not shown:
+        return []
+    return [("heading", f"Rollbacks: {len(shown)}"), ("table", Grid(heads, ("number",) * 4, shown))]
 
 
-def _flags(flags: dict[str, Any]) -> str:
+def _flags(flags: dict[str, Any]) -> list[Part]:
     defaults = flag_values(TrainConfig())
     changed = {name: value for name, value in flags.items() if value != defaults.get(name)}
 
-    def lines_of(values: dict[str, Any]) -> str:
-        return table(("flag", "value"), ("text", "text"), [(f"--{name}", words(str(values[name]))) for name in values])
+    def grid(values: dict[str, Any]) -> Part:
+        return "table", Grid(("flag", "value"), ("text", "text"), [(f"--{name}", str(values[name])) for name in values])
 
-    rest = lines_of({name: value for name, value in flags.items() if name not in changed})
-    return f"{lines_of(changed)}<details><summary>flags with their defaults</summary>{rest}</details>"
+    rest = grid({name: value for name, value in flags.items() if name not in changed})
+    return [grid(changed), ("details", ("flags with their defaults", [rest]))]

@@ -1,18 +1,14 @@
-"""Bars in HTML: a panel for each figure, a line for each record, and at the end of each bar the number that it shows.
+"""Bars: a panel for each figure, a line for each record, and at the end of each bar the number that it shows.
 
 A bar and its label come from one number. A change that is no larger than the spread of the base is noise: its bar is
 pale, its label has no colour, and the spread is a band around zero.
 """
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.page.document import words
-
 Record = Mapping[str, Any]
-Place = Callable[[float], float]  # of a value, in percent of the axis
 MEANING = (
     "A bar is a change against {base}, and its label is the same number. The grey band is the spread of the base: "
     "{spread}. A change inside the band may be chance: its bar is pale and its label has no colour. Outside it, green "
@@ -21,7 +17,7 @@ MEANING = (
 
 
 @dataclass(frozen=True)
-class Series:
+class BarSeries:
     """The bars of one column.
 
     Attributes:
@@ -59,12 +55,12 @@ class Panel:
     """
 
     title: str
-    series: tuple[Series, ...]
+    series: tuple[BarSeries, ...]
     form: str
     unit: str = ""
     better: int = 0
 
-    def verdict(self, series: Series, record: Record) -> str:
+    def verdict(self, series: BarSeries, record: Record) -> str:
         """Returns what a record's change is: "better", "worse", "noise", or "" if there is nothing to say.
 
         Change and spread are compared as they are printed, so that no change is marked beside an equal spread.
@@ -86,69 +82,65 @@ class Panel:
 
 def speed_panel(title: str, column: str = "speed_change_pct") -> Panel:
     """Returns the panel of a change of speed in percent, of which records have the spread as `base_spread_pct`."""
-    return Panel(title, (Series(column, spread="base_spread_pct"),), "+.1f", " %", better=1)
+    return Panel(title, (BarSeries(column, spread="base_spread_pct"),), "+.1f", " %", better=1)
 
 
 def chart(
     panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
-) -> str:
-    """Returns the chart, without series that no record has: panels next to each other, records from top to bottom.
+) -> list[dict[str, Any]]:
+    """Returns the `bars` of a page, panels side by side, without series that no record has; records are their rows.
 
     `name` returns a record's name and its settings; `base` is the name of the record that the others are compared with.
     """
-    parts = ""
+    shown = []
     for panel in panels:
         if series := [each for each in panel.series if any(each.value(record) is not None for record in records)]:
-            parts += _panel(panel, series, records, name, base)
-    return parts and f'<div class="panels">{parts}</div>'
+            shown.append(_panel(panel, series, [(*name(record), record) for record in records], base))
+    return shown
 
 
-def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> str:
-    numbers = [(each.value(record), each.spread_of(record)) for each in series for record in records]
+def _panel(
+    panel: Panel, series: Sequence[BarSeries], named: Sequence[tuple[str, str, Record]], base: str
+) -> dict[str, Any]:
+    numbers = [(each.value(record), each.spread_of(record)) for each in series for *_, record in named]
     values = [value for value, _ in numbers if value is not None]
     bands = [spread for value, spread in numbers if panel.better and value is not None and spread is not None]
     low, high = min(0.0, *values, *(-spread for spread in bands)), max(0.0, *values, *bands)
     span = high - low if high > low else 1.0
 
     def at(value: float) -> float:
+        """Returns where a value is, in percent of the axis."""
         return 100 * (value - low + 0.0) / span  # + 0.0: never minus zero
 
-    rows = "".join(_row(panel, series, record, name(record), base, at) for record in records)
-    signed = " signed" if low < 0 else ""
-    keys = "".join(f'<span><i class="key {each.kind}"></i>{html.escape(each.name)}</span>' for each in series)
-    head = f"<h3>{html.escape(panel.title)}</h3>" + (f'<p class="legend">{keys}</p>' if len(series) > 1 else "")
-    return f'<section class="panel">{head}<div class="rows{signed}">{rows}</div></section>\n'
+    rows = [
+        {
+            "name": name,
+            "settings": settings,
+            "is_base": bool(base) and name == base,
+            "lines": [] if base and name == base else [_line(panel, each, record, at) for each in series],
+        }
+        for name, settings, record in named
+    ]
+    keys = [(each.name, each.kind) for each in series]
+    return {"title": panel.title, "legend": keys, "rows": rows, "signed": low < 0, "zero": f"{at(0):.3f}"}
 
 
-def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, at: Place) -> str:
-    name, settings = map(words, named)
-    zero = f"left:{at(0):.3f}%"
-    if base and named[0] == base:
-        kind, shown = " base", ""
-        lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
-    else:
-        kind, shown = "", f' <span class="settings">{settings}</span>'
-        lines = "".join(_line(panel, each, record, at) for each in series)
-    text, zero = f'<div class="name"><b>{name}</b>{shown}</div>', f'<i class="zero" style="{zero}"></i>'
-    return f'<div class="row{kind}">{text}<div class="lines">{zero}{lines}</div></div>\n'
-
-
-def _line(panel: Panel, series: Series, record: Record, at: Place) -> str:
+def _line(panel: Panel, series: BarSeries, record: Record, at: Callable[[float], float]) -> dict[str, Any]:
     value, spread, zero = series.value(record), series.spread_of(record), at(0)
+    line: dict[str, Any] = {"kind": series.kind, "verdict": "", "band": None, "bar": None, "side": f"left:{zero:.3f}%"}
     if value is None:
         figure = record.get(series.figure)
-        word = html.escape(figure) if isinstance(figure, str) else "\N{EN DASH}"
-        return f'<div class="line {series.kind}"><span class="label" style="left:{zero:.3f}%">{word}</span></div>'
-    verdict = panel.verdict(series, record)
-    band = ""
+        return line | {"text": figure if isinstance(figure, str) else "\N{EN DASH}"}
     if panel.better and isinstance(series.spread, str) and spread is not None:
-        left = at(-spread)
-        band = f'<i class="band" style="left:{left:.3f}%;width:{at(spread) - left:.3f}%"></i>'
+        line["band"] = f"{at(-spread):.3f}", f"{at(spread) - at(-spread):.3f}"
     start, end = sorted((zero, at(value)))
-    bar = f'<i class="bar" style="left:{start:.3f}%;width:{end - start:.3f}%"></i>'
-    side = f"left:{end:.3f}%" if value >= 0 else f"right:{100 - start:.3f}%"
-    label = f'<span class="label" style="{side}" data-value="{value:.6g}">{panel.text(value)}</span>'
-    return f'<div class="line {series.kind} {verdict}">{band}{bar}{label}</div>'
+    return line | {
+        "verdict": panel.verdict(series, record),
+        "bar": (f"{start:.3f}", f"{end - start:.3f}"),
+        "side": f"left:{end:.3f}%" if value >= 0 else f"right:{100 - start:.3f}%",
+        "value": f"{value:.6g}",
+        "text": panel.text(value),
+    }
 
 
 def _number(value: Any) -> float | None:

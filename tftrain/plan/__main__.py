@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.bench.published import compare, rows
-from tftrain.bench.published.row import Row
+from tftrain.bench.published.row import PublishedRow
 from tftrain.bench.published.software import Megatron
 from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem, changed
@@ -19,9 +19,9 @@ from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_changes, of_division
-from tftrain.plan.config import PlanConfig, of_phases, run_problems, search_request, workload
+from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
-from tftrain.plan.search import Constraints, layouts, least_memory, search
+from tftrain.plan.search import Constraints, SearchSpace, layouts, least_memory, search
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
 
@@ -70,7 +70,7 @@ def listing() -> str:
     return "".join(f"{name}: {', '.join(names)}\n" for name, names in groups.items())
 
 
-def rows_of(table: str) -> list[Row]:
+def rows_of(table: str) -> list[PublishedRow]:
     """Returns the rows of a table, or of all tables; raises a ConfigError if it does not exist."""
     every = rows.read_reference()
     tables = dict.fromkeys(row.table for row in every)
@@ -79,7 +79,7 @@ def rows_of(table: str) -> list[Row]:
     return [row for row in every if table in ("all", row.table)]
 
 
-def print_rows(chosen: Sequence[Row], form: str) -> None:
+def print_rows(chosen: Sequence[PublishedRow], form: str) -> None:
     """Prints plans beside published figures, and the errors of each table; with csv the errors go to stderr."""
     planned = compare.plan_all(chosen)
     print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)
@@ -132,7 +132,7 @@ def print_plan(config: PlanConfig) -> int:
     suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software)
     if whole.data.phases:
         suggestions = [lever._replace(config=of_changes(lever.changes, whole)) for lever in suggestions]
-        suggestions = [lever for lever in suggestions if not run_problems(lever.config.train, plan.work.ranks)]
+        suggestions = [lever for lever in suggestions if not lever.config.run_problems(plan.work.ranks)]
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:
@@ -145,15 +145,13 @@ def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     whole, config = config, config.longest_phase
-    work, ramp, constraints = search_request(config, cluster, software=SOFTWARE[config.plan.trainer])
-    margin = config.plan.memory_margin
+    space = search_request(config, cluster, software=SOFTWARE[config.plan.trainer])
+    work, margin = space.work, config.plan.memory_margin
 
     def accepts(division: Workload) -> bool:
         return not work.runs_here or of_division(division, whole) is not None
 
-    result = search(
-        work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, margin, accepts=accepts
-    )
+    result = search(space, constants, config.plan.top, margin, accepts)
     columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, whole), ""
     if config.plan.format == "text":  # A command is wider than a terminal.
         commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
@@ -163,7 +161,7 @@ def print_search(config: PlanConfig) -> int:
     print(f"{result.candidates} layouts, {result.fitting} of them fit{refused}", file=sys.stderr)
     if result.fastest:
         write_page(config, whole, result.fastest[0])
-    elif least := least_memory(work, cluster, constants, config.max_nodes, ramp, constraints, accepts):
+    elif least := least_memory(space, constants, accepts):
         limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
         smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
         print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
@@ -181,7 +179,8 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, work, cluster, constants))
     rows = work.micro_batch if config.model.compares_samples else None
-    every = layouts(work, cluster, constants, config.plan.nodes, Constraints(ranks=work.ranks, micro_batch=rows))
+    fixed = Constraints(ranks=work.ranks, micro_batch=rows)
+    every = layouts(SearchSpace(work, cluster, config.plan.nodes, constraints=fixed), constants)
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)
     except OSError as error:

@@ -11,7 +11,7 @@ from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import LAYOUT, changes_of, layout_of, of_division, text
-from tftrain.plan.config import PlanConfig, run_problems, search_request
+from tftrain.plan.config import PlanConfig, search_request
 from tftrain.plan.search import SCHEDULES, SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -42,25 +42,26 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
     config, fixed_flags, cluster, constants, whole = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
-    work, ramp, fixed = search_request(config, cluster, fixed_flags)
+    space = search_request(config, cluster, fixed_flags)
     has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & fixed_flags
-    fixed = fixed._replace(
+    fixed = space.constraints._replace(
         ranks=ranks,
         schedules=() if has_schedule else SCHEDULES,
-        sequence_parallel=fixed.sequence_parallel or (False, True),
+        sequence_parallel=space.constraints.sequence_parallel or (False, True),
     )
+    space = space._replace(constraints=fixed)
 
     def accepts(division: Workload) -> bool:
         keeps = fixed_flags.isdisjoint(changes_of(division, config))
         return keeps and all(of_division(division, each) for each in (config, whole) if each)
 
-    result = search(work, cluster, constants, config.max_nodes, top, ramp, fixed, margin, accepts)
+    result = search(space, constants, top, margin, accepts)
     if result.fastest:
         return result
-    smallest = least_memory(work, cluster, constants, config.max_nodes, ramp, fixed, accepts)
+    smallest = least_memory(space, constants, accepts)
     if smallest is None:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
-        raise ConfigError(run_problems(config.train, ranks) or [Problem("layout", "auto", expected)])
+        raise ConfigError(config.run_problems(ranks) or [Problem("layout", "auto", expected)])
     needed, least = smallest
     instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"

@@ -7,7 +7,7 @@ from typing import Any
 from tftrain.config import length_choice
 from tftrain.config.fields import changed, flag_name, sections
 from tftrain.config.train import TrainConfig
-from tftrain.plan.config import PlanConfig, run_problems
+from tftrain.plan.config import PlanConfig
 from tftrain.plan.workload import Workload
 
 Changes = dict[str, Any]
@@ -41,8 +41,8 @@ def changes_of(work: Workload, config: PlanConfig) -> Changes:
 
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:
     """Returns the configuration of a run with the division of a workload; None if the trainer refuses it."""
-    train = of_changes(changes_of(work, config), config).train
-    return None if run_problems(train, work.ranks) else train
+    divided = of_changes(changes_of(work, config), config)
+    return None if divided.run_problems(work.ranks) else divided.train
 
 
 def of_changes(changes: Changes, config: PlanConfig) -> PlanConfig:

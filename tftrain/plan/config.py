@@ -11,7 +11,7 @@ from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import Constraints
+from tftrain.plan.search import Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
@@ -83,6 +83,10 @@ class PlanConfig(TrainConfig):
         """The configuration of the planned run."""
         return TrainConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainConfig)})
 
+    def run_problems(self, ranks: int) -> "list[Problem]":
+        """Returns why the trainer refuses the run on so many ranks, apart from flags that a plan does without."""
+        return [problem for problem in self.train.problems(ranks) if problem.flag not in NOT_NEEDED]
+
     @property
     def max_nodes(self) -> int:
         """Largest number of nodes for a search."""
@@ -98,7 +102,7 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    problems = run_problems(train, devices) + _software_problems(config)
+    problems = config.run_problems(devices) + _software_problems(config)
     if tp < 1 or pp < 1:
         raise ConfigError(problems)
     if devices % (tp * pp):
@@ -112,7 +116,7 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
     if problems:
         raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    work = from_config(train, dp, pp, cluster.multiprocessors > 0, cluster.per_node)
+    work = from_config(train, dp, cluster.multiprocessors > 0, cluster.per_node)
     return software.adapted(work, plan.zero_stage)
 
 
@@ -125,7 +129,7 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     if not config.data.phases:
         return [config]
     devices = config.plan.nodes * cluster.per_node
-    if problems := config.problems_of_phases(lambda own: run_problems(own.train, devices)):
+    if problems := config.problems_of_phases(lambda own: own.run_problems(devices)):
         raise ConfigError(problems)
 
     def sized(own: PlanConfig) -> PlanConfig:
@@ -141,11 +145,6 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     return [own for own in planned if own.run.max_steps]
 
 
-def run_problems(train: TrainConfig, ranks: int) -> list[Problem]:
-    """Returns why the trainer refuses a run on so many ranks, apart from flags that a plan does without."""
-    return [problem for problem in train.problems(ranks) if problem.flag not in NOT_NEEDED]
-
-
 def _software_problems(config: PlanConfig) -> list[Problem]:
     """Returns why other software does not run the model."""
     if config.plan.trainer == "tftrain" or config.model.is_causal:
@@ -155,8 +154,8 @@ def _software_problems(config: PlanConfig) -> list[Problem]:
 
 def search_request(
     config: PlanConfig, cluster: Cluster, named: Collection[str] = (), software: type[Workload] = Workload
-) -> tuple[Workload, tuple[int, ...], Constraints]:
-    """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
+) -> SearchSpace:
+    """Returns the divisions that have the sizes which the flags fix.
 
     A default fixes a size only if its flag is in `named`. `software` runs the job.
 
@@ -168,7 +167,7 @@ def search_request(
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    problems = run_problems(dataclasses.replace(config.train, batch=any_batch), ranks) + field_problems(batch)
+    problems = dataclasses.replace(config, batch=any_batch).run_problems(ranks) + field_problems(batch)
     problems += _software_problems(config)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
@@ -183,7 +182,7 @@ def search_request(
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
-    return software.adapted(work, None), sizes, _constraints(config, named)
+    return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _constraints(config, named))
 
 
 def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:

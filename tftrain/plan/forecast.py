@@ -19,8 +19,8 @@ class Forecast(NamedTuple):
     work: Workload
     cluster: Cluster
     constants: Constants
-    memory: Memory  # of the fullest rank, with the fragmentation that the cluster's devices have space for
-    time: StepTime  # of an update
+    memory: Memory  # the fullest rank's, with the fragmentation that the cluster's devices have space for
+    time: StepTime  # an update's
     margin: float = 0.0  # share of a device's memory that must stay free
 
     @property
@@ -112,7 +112,7 @@ class Shape(NamedTuple):
 
     product: Product
     count: float  # products of an update: forward, backward, and recomputed forward
-    seconds: float  # of all these products
+    seconds: float  # all these products
 
 
 def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> list[Shape]:

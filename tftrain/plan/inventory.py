@@ -18,7 +18,7 @@ from tftrain.plan.kernels import kernels_of_block, kernels_of_embedding, kernels
 from tftrain.plan.saved import PLAIN_BYTES, saved_by_block
 from tftrain.plan.workload import Workload
 
-CHUNK_COPIES = 4  # of a chunk's causal logits in fp32: logits, differences, exponentials, gradients
+CHUNK_COPIES = 4  # causal logits of a chunk in fp32: logits, differences, exponentials, gradients
 
 
 class Parts(NamedTuple):

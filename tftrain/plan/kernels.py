@@ -15,10 +15,10 @@ LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast 
 class _Op(NamedTuple):
     """Passes of an op over memory, forward and backward."""
 
-    fused: tuple[float, float]  # of the fused op
-    compiled: tuple[float, float]  # of plain ops that XLA fuses
-    plain: tuple[float, float]  # of plain ops, one by one
-    in_xla: tuple[float, float] | None = None  # of the fused op in a step that XLA compiles; None if the same
+    fused: tuple[float, float]  # the fused op
+    compiled: tuple[float, float]  # plain ops that XLA fuses
+    plain: tuple[float, float]  # plain ops, one by one
+    in_xla: tuple[float, float] | None = None  # the fused op in a step that XLA compiles; None if the same
     wide: bool = False  # whether plain ops are in fp32
 
     def passes(self, work: Workload, name: str) -> tuple[float, float]:
@@ -39,7 +39,7 @@ GELU = _Op(fused=(2, 3), compiled=(4, 8), plain=(16, 24))
 DROPOUT = _Op(fused=(0, 1), compiled=(4, 5), plain=(8, 6), in_xla=(3, 3))
 ADD = _Op(fused=(3, 2), compiled=(3, 2), plain=(5, 3))
 RECOMPUTING = ("heuristics", "recomputation")
-LAUNCHES = {True: (16, 32), False: (60, 90)}  # of a block's kernels, by whether XLA fuses them
+LAUNCHES = {True: (16, 32), False: (60, 90)}  # a block's launches, by whether XLA fuses its kernels
 
 
 def kernels_of_block(work: Workload) -> tuple[Kernel, ...]:

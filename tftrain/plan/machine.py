@@ -29,7 +29,7 @@ NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)
 COPY_BYTES = 1 << 28
 SENT_BYTES = 1 << 26
-SECONDS = 0.3  # of each measurement
+SECONDS = 0.3  # each measurement
 
 
 def read(path: Path) -> Cluster:

@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     gradients: float
     accumulation: float
     activations: float  # tensors saved for backward, one by one in `tensors`
-    temporaries: float  # of the optimizer, and fp32 gradients, unless the update reads those of 16 bits as they are
+    temporaries: float  # the optimizer's, and fp32 gradients, unless the update reads those of 16 bits as they are
     communication: float  # buffers of sums over ranks
     reserve: float  # memory in use before the model is built
     fragmentation: float  # free memory in pieces; the allocator releases a part of it before it fails
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
 
 
 def estimate(work: Workload, constants: Constants) -> Memory:
-    """Returns the memory of the fullest rank: of equal stages, on the first, or on the last with the logits."""
+    """Returns the memory of the fullest rank. If stages are equal, only the first and the last are looked at."""
     one = inventory.one_block(work)
     stages = range(work.pp) if work.division else {0, work.pp - 1}
     return max((_stage(work, one, constants, stage) for stage in stages), key=lambda found: found.total)

@@ -3,13 +3,12 @@
 Every term is explained where it stands.
 """
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.host.units import GB
-from tftrain.page.bars import Panel, Series, chart
-from tftrain.page.document import document, table, words
+from tftrain.page.bars import BarSeries, Panel, chart
+from tftrain.page.document import Cell, Grid, Part, document
 from tftrain.plan import choice, report, scatter
 from tftrain.plan.commands import command, of_division
 from tftrain.plan.config import PlanConfig
@@ -51,8 +50,8 @@ FLOPS = {
 }
 SHOWN = 12  # lines of the table of the frontier
 LEVERS = (
-    Panel("Memory: change, GB", (Series("gb", spread=0.0, kind="planned"),), "+.2f", better=-1),
-    Panel("Time of a step: change, %", (Series("seconds", spread=0.0, kind="planned"),), "+.1f", " %", better=-1),
+    Panel("Memory: change, GB", (BarSeries("gb", spread=0.0, kind="planned"),), "+.2f", better=-1),
+    Panel("Time of a step: change, %", (BarSeries("seconds", spread=0.0, kind="planned"),), "+.1f", " %", better=-1),
 )
 
 
@@ -80,13 +79,13 @@ def write(
     seconds = {name.replace("_", " "): size for name, size in plan.time._asdict().items()}
     verdict = report.verdict(plan, ()).partition(";")[0].rstrip(".")
     parts = [
-        f"<p>{words(report.division(plan.work))}</p>",
-        f"<h2>Memory of the fullest rank: {plan.gb:.1f} of {plan.cluster.memory_gb:.1f} GB</h2>",
-        '<p class="note">GB are 1e9 bytes.</p>',
+        ("text", report.division(plan.work)),
+        ("heading", f"Memory of the fullest rank: {plan.gb:.1f} of {plan.cluster.memory_gb:.1f} GB"),
+        ("note", "GB are 1e9 bytes."),
         _kinds("GB", shares, MEMORY, ".2f"),
-        f"<h2>Time of a step: {plan.seconds:.4g} s</h2>",
+        ("heading", f"Time of a step: {plan.seconds:.4g} s"),
         _kinds("s", seconds, TIME, ".4f"),
-        "<h2>Figures</h2>",
+        ("heading", "Figures"),
         _figures(plan, steps, "of one of its --phases" if config.data.phases else "--max_steps"),
         *_suggestions(suggestions),
         *_levers(plan, levers),
@@ -96,15 +95,15 @@ def write(
     path.write_text(document(f"{verdict} on {plan.cluster.name}", about, parts), encoding="utf-8")
 
 
-def _kinds(unit: str, sizes: dict[str, float], meaning: dict[str, str], form: str) -> str:
+def _kinds(unit: str, sizes: dict[str, float], meaning: dict[str, str], form: str) -> Part:
     """Returns a bar of each kind that is there, the longest first."""
     records = [{"kind": kind, "size": size} for kind, size in sizes.items() if float(f"{size:{form}}")]
     records.sort(key=lambda record: -record["size"])
-    panel = Panel(f"By kind, {unit}", (Series("size", kind="planned"),), form)
-    return chart([panel], records, lambda record: (record["kind"], meaning[record["kind"]]))
+    panel = Panel(f"By kind, {unit}", (BarSeries("size", kind="planned"),), form)
+    return "bars", chart([panel], records, lambda record: (record["kind"], meaning[record["kind"]]))
 
 
-def _figures(plan: Forecast, steps: int, which: str) -> str:
+def _figures(plan: Forecast, steps: int, which: str) -> Part:
     work, tokens = plan.work, plan.work.tokens
     lines = [
         ("parameters", f"{work.model.parameters:,}", ""),
@@ -114,27 +113,27 @@ def _figures(plan: Forecast, steps: int, which: str) -> str:
         ("tokens/s", f"{tokens / plan.seconds:,.4g}", f"of all ranks; {tokens:,} tokens a step"),
         (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", which),
     ]
-    return table(("figure", "value", "meaning"), ("text", "number", "text"), lines)
+    return "table", Grid(("figure", "value", "meaning"), ("text", "number", "text"), lines)
 
 
-def _suggestions(levers: Sequence[Lever]) -> list[str]:
+def _suggestions(levers: Sequence[Lever]) -> list[Part]:
     if not levers:
         return []
     lines = [
-        (f"{each.plan.seconds:.4g}", f"{each.plan.gb:.1f}", words(each.flags) + _command(each.plan.work, each.config))
+        (f"{each.plan.seconds:.4g}", f"{each.plan.gb:.1f}", _with_command(each.flags, each.plan.work, each.config))
         for each in levers
     ]
-    return ["<h2>What makes it fit</h2>", table(("s a step", "GB", "levers"), ("number", "number", "text"), lines)]
+    grid = Grid(("s a step", "GB", "levers"), ("number", "number", "text"), lines)
+    return [("heading", "What makes it fit"), ("table", grid)]
 
 
-def _command(work: Workload, config: PlanConfig) -> str:
-    """Returns the command of a division that the trainer takes, to be opened; "" for the other trainer."""
+def _with_command(shown: str, work: Workload, config: PlanConfig) -> Cell:
+    """Returns a text with the command of a division, to be opened, if this trainer runs it."""
     run = of_division(work, config) if work.runs_here else None
-    shown = f"<code>{html.escape(command(run, work.ranks))}</code>" if run else ""
-    return f"<details><summary>command</summary>{shown}</details>" if run else ""
+    return Cell(shown, command=command(run, work.ranks) if run else "")
 
 
-def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[str]:
+def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[Part]:
     if not levers:
         return []
     records = [
@@ -148,10 +147,10 @@ def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[str]:
     ]
     note = "Each lever alone, at the same nodes and global batch. Green is less memory or time, red is more."
     named = chart(LEVERS, records, lambda record: (record["flags"], record["result"]))
-    return ["<h2>What each lever changes</h2>", f'<p class="note">{note}</p>', named]
+    return [("heading", "What each lever changes"), ("note", note), ("bars", named)]
 
 
-def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[str]:
+def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[Part]:
     if not layouts:
         return []
     own = plan.work.runs_here
@@ -161,7 +160,7 @@ def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[
     lines = [
         (
             *(f"{layout.seconds:.4g}", f"{layout.gb:.1f}", f"{layout.seconds * days:.3g}"),
-            html.escape(choice.words(layout.work)) + _command(layout.work, config),
+            _with_command(choice.words(layout.work), layout.work, config),
         )
         for layout in fitting[:SHOWN]
     ]
@@ -171,6 +170,9 @@ def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[
         "device's memory without the margin (--memory_margin)."
     )
     heads = ("s a step", "GB", f"days for {steps:,} steps", "layout")
-    best_ones = table(heads, ("number", "number", "number", "text"), lines)
-    title = "<h2>Memory and time of all layouts</h2>"
-    return [title, f'<p class="note">{words(note)}</p>', scatter.svg(layouts, best, plan, days), best_ones]
+    return [
+        ("heading", "Memory and time of all layouts"),
+        ("note", note),
+        ("svg", scatter.svg(layouts, best, plan, days)),
+        ("table", Grid(heads, ("number", "number", "number", "text"), lines)),
+    ]

@@ -9,40 +9,37 @@ vectors; with less alignment they are slower.
 import functools
 import itertools
 import math
+from typing import NamedTuple
 
 from tftrain.plan.cluster import Cluster
 
 # (rows, columns, rate relative to the largest tile): smaller tiles read operands more often for the same work.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.76), (64, 128, 0.76), (64, 64, 0.56))
-SPLITS = (1, 2, 4, 8)  # of the inner dimension, where tiles alone do not fill the device
+SPLITS = (1, 2, 4, 8)  # the inner dimension is split where tiles alone do not fill the device
 LEAST_INNER = 32  # a tile's main loop advances by so many elements
 
 
+class Reach(NamedTuple):
+    """What products reach on a cluster."""
+
+    cluster: Cluster
+    rate: float  # share of the peak that full waves of the largest tiles reach
+    misaligned: float  # factor on the rate for each halving of the rows' alignment, for a single product
+    misaligned_batch: float  # the same for many products in one launch
+    bandwidth: float  # bytes/s that kernels reach
+
+
 @functools.lru_cache(maxsize=1 << 16)
-def seconds(
-    cluster: Cluster,
-    rate: float,
-    misaligned: float,
-    misaligned_batch: float,
-    bandwidth: float,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    item: int,
-) -> float:
+def seconds(reach: Reach, m: int, n: int, k: int, batch: int, item: int) -> float:
     """Returns the seconds of `batch` products [m, k] x [k, n].
 
     Args:
-        cluster: the machine.
-        rate: share of the peak that full waves of the largest tiles reach.
-        misaligned, misaligned_batch: factor on the rate for each halving of the rows' alignment, for a single product
-            and for many in one launch.
-        bandwidth: bytes/s that kernels reach.
+        reach: what products reach.
         m, n, k: sizes.
         batch: products of these sizes.
         item: bytes of a number.
     """
+    cluster, rate, misaligned, misaligned_batch, bandwidth = reach
     traffic = batch * item * (m * k + k * n + m * n) / bandwidth
     lost = (misaligned if batch == 1 else misaligned_batch) ** missing_alignment(cluster.aligned, item, n, k)
     peak = cluster.peak(item) * rate * lost

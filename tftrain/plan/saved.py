@@ -15,8 +15,8 @@ from tftrain.plan.blocks import SavedTensor, block_sizes
 from tftrain.plan.kernels import RECOMPUTING
 from tftrain.plan.workload import Workload
 
-MASK_BYTES = 1  # of a boolean
-PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
+MASK_BYTES = 1  # a boolean
+PLAIN_BYTES = 4  # a number of norms, softmax and GeLU, and of sums over chunks of logits
 
 
 def saved_by_block(work: Workload) -> tuple[SavedTensor, ...]:

@@ -45,12 +45,22 @@ class Constraints(NamedTuple):
 FREE = Constraints()
 
 
+class SearchSpace(NamedTuple):
+    """The divisions that a search looks at."""
+
+    work: Workload  # model, global batch, and the number format of accumulation; its own division is ignored
+    cluster: Cluster
+    max_nodes: int
+    ramp: tuple[int, ...] = ()  # smaller global batches that must divide too, see `batch_rampup`
+    constraints: Constraints = FREE  # sizes that every division has
+
+
 class SearchResult(NamedTuple):
     """The result of a search."""
 
     candidates: int  # number of divisions that meet the constraints
     fitting: int  # number of those that fit
-    fastest: list[Forecast]  # of those that fit, the fastest first
+    fastest: list[Forecast]  # those that fit, the fastest first
 
 
 class Layout(NamedTuple):
@@ -61,40 +71,33 @@ class Layout(NamedTuple):
     seconds: float
 
 
-def layouts(
-    work: Workload, cluster: Cluster, constants: Constants, max_nodes: int, constraints: Constraints = FREE
-) -> list[Layout]:
-    """Returns all divisions of a workload, whether they fit or not; for the arguments, see `search`."""
+def layouts(space: SearchSpace, constants: Constants) -> list[Layout]:
+    """Returns all divisions of a workload, whether they fit or not."""
     layouts = []
-    for candidate in candidates(work, cluster, max_nodes, constraints=constraints):
-        needed = memory.estimate(candidate, constants).on(cluster)
-        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, cluster, constants).total))
+    for candidate in candidates(space):
+        needed = memory.estimate(candidate, constants).on(space.cluster)
+        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, space.cluster, constants).total))
     return layouts
 
 
 def search(
-    work: Workload,
-    cluster: Cluster,
+    space: SearchSpace,
     constants: Constants,
-    max_nodes: int,
     top: int,
-    ramp: tuple[int, ...] = (),
-    constraints: Constraints = FREE,
     margin: float = 0.0,
     accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
     """Ranks the divisions of a workload by seconds per iteration, equal ones by memory.
 
     Args:
-        work: the model and its global batch, with the number format of accumulation; its own division is ignored.
+        space: the divisions.
+        constants: constants of the software.
         top: number of plans to return.
-        ramp: smaller global batches that must divide too, see `batch_rampup`.
-        constraints: sizes that every division has.
         margin: share of a device's memory that must stay free.
         accepts: whether the trainer takes a division; asked of the fastest ones.
     """
-    count, fitting = 0, []
-    for candidate in candidates(work, cluster, max_nodes, ramp, constraints):
+    cluster, count, fitting = space.cluster, 0, []
+    for candidate in candidates(space):
         count += 1
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster, margin):
@@ -114,32 +117,22 @@ def search(
 
 
 def least_memory(
-    work: Workload,
-    cluster: Cluster,
-    constants: Constants,
-    max_nodes: int,
-    ramp: tuple[int, ...],
-    constraints: Constraints,
-    accepts: Callable[[Workload], bool],
+    space: SearchSpace, constants: Constants, accepts: Callable[[Workload], bool]
 ) -> tuple[float, Workload] | None:
     """Returns the bytes and the division with the least memory; None if no division is accepted. See `search`."""
-    every = [
-        (memory.estimate(candidate, constants).minimum, candidate)
-        for candidate in candidates(work, cluster, max_nodes, ramp, constraints)
-    ]
+    every = [(memory.estimate(candidate, constants).minimum, candidate) for candidate in candidates(space)]
     return next((pair for pair in sorted(every, key=lambda pair: pair[0]) if accepts(pair[1])), None)
 
 
-def candidates(
-    work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), constraints: Constraints = FREE
-) -> Iterator[Workload]:
+def candidates(space: SearchSpace) -> Iterator[Workload]:
     """Yields the layouts that fill their nodes.
 
     Tensor parallel ranks share a node and partition attention heads, feed-forward layer and vocabulary.
     Pipeline stages have equal numbers of layers, and of model chunks. Every batch divides into micro-batches on
     all data parallel ranks, which the pipeline's schedule can run. A decoder's fused softmax needs a multiple of four
-    heads. greedy:K needs at least K data parallel ranks. For the arguments, see `search`.
+    heads. greedy:K needs at least K data parallel ranks.
     """
+    work, cluster, max_nodes, ramp, constraints = space
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
     for tp in _divisors(cluster.per_node):

@@ -32,7 +32,7 @@ class Constants:
     gradient_ns: float = 0.0
     transfer: float = 0.5  # share of the transfers between pipeline stages that is not hidden
     reserve_gb: float = 4.0  # memory of context, libraries and communication buffers
-    transport_gb: float = 0.0  # of more than one rank: connections, and the buffer for sums if the state is whole
+    transport_gb: float = 0.0  # with more than one rank: connections, and the buffer for sums if the state is whole
     fragmentation: float = 0.1  # share of the activations lost between blocks of the allocator
     lost_pieces: float = 0.0  # bytes that are lost around each one of a recomputed block's input
     state_slack: float = 0.1  # temporary bytes a weight around the optimizer

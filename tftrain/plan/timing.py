@@ -23,7 +23,7 @@ from tftrain.schedules import cost, simulation
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
-MOMENT_BYTES = 8  # of these, for each moment
+MOMENT_BYTES = 8  # bytes of these for each moment
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
 FLASH_PASSES = (1.0, 1.25, 1.25)
 
@@ -87,9 +87,13 @@ def product_seconds(
     if product.core and "flash" in work.fused and constants.attention_rate:
         shown = (0.5 if work.model.causal else 1.0) * product.flops * sum(FLASH_PASSES[chosen])
         return shown / (cluster.peak(work.item) * constants.attention_rate)
-    bandwidth = rates(cluster, constants).memory
-    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, bandwidth)
-    return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
+    reach = _reach(cluster, constants)
+    return sum(products.seconds(reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
+
+
+def _reach(cluster: Cluster, constants: Constants) -> products.Reach:
+    memory = rates(cluster, constants).memory
+    return products.Reach(cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, memory)
 
 
 def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constants: Constants) -> Span:
@@ -105,7 +109,7 @@ def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constan
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
 
 
-# Of all passes over a part: products, kernels and sums, and the time that the device waits for the host.
+# Seconds of products, kernels and sums in all passes over a part, and those that the device waits for the host.
 _Seconds = tuple[float, ...]
 
 
@@ -139,7 +143,7 @@ def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tu
     return tuple(durations)
 
 
-def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.StepTime:
+def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.PipelineTime:
     """Returns the seconds of the passes of all micro-batches, by the schedule's table."""
     block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
     kinds = []
@@ -163,7 +167,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     return _step(work, cluster, constants, _pipeline_time(work, cluster, constants) if work.pp > 1 else None)
 
 
-def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
+def _step(work: Workload, cluster: Cluster, constants: Constants, passed: cost.PipelineTime | None) -> StepTime:
     """Returns the seconds of an update whose pipeline takes `passed`, or is never idle."""
     block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work)
@@ -187,7 +191,7 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
     )
 
 
-def _slowest(work, block, embedding, head) -> tuple[float, _Seconds]:
+def _slowest(work: Workload, block: _Seconds, embedding: _Seconds, head: _Seconds) -> tuple[float, _Seconds]:
     """Returns the layers of the slowest pipeline stage, and the seconds of what it has beside them."""
     if work.pp == 1:
         return work.model.layers, tuple(map(sum, zip(embedding, head, strict=True)))
@@ -214,12 +218,12 @@ def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     if not work.orthogonal:
         return 0.0
     speed = rates(cluster, constants)
-    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, speed.memory)
+    reach = _reach(cluster, constants)
     item, one_block = 2 if cluster.multiprocessors else 4, 0.0
     for shape in kernels_of_block(work.model):
         short, long = sorted(shape)
         sizes = (short, short, long), (short, short, short), (short, long, short)
-        one_block += ORTHOGONAL_ITERATIONS * sum(products.seconds(*reach, *each, 1, item) for each in sizes)
+        one_block += ORTHOGONAL_ITERATIONS * sum(products.seconds(reach, *each, 1, item) for each in sizes)
         one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed.link, speed.network) / 2
     return one_block * work.layers_of(0) / work.owners
 

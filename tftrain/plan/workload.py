@@ -10,6 +10,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.config.optimizer import UPDATE_RULES
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import example_length, synthetic
 from tftrain.host.units import ITEM_BYTES
@@ -25,18 +26,18 @@ class Workload(NamedTuple):
     predictions: int  # positions of a sequence that have logits
     micro_batch: int  # samples of a forward pass on one model replica
     global_batch: int  # samples of an update
-    sequences: int = 1  # of a sample, which the model reads each by itself
+    sequences: int = 1  # sequences of a sample, each of which the model reads by itself
     precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
     dp: int = 1  # data parallel ranks
     tp: int = 1  # tensor parallel ranks
     pp: int = 1  # pipeline parallel ranks
     schedule: str = "1f1b"  # order of a pipeline's passes: the value of pipeline_schedule
-    chunks: int = 1  # of layers on each stage: the value of virtual_pipeline_size
+    chunks: int = 1  # runs of layers on each stage: the value of virtual_pipeline_size
     # Whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
     sequence_parallel: bool = False
     division: tuple[int, ...] = ()  # layers of each part of the pipeline; empty: equal parts
     zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
-    split_devices: int = 0  # of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
+    split_devices: int = 0  # devices of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
     prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
@@ -48,10 +49,10 @@ class Workload(NamedTuple):
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
-    segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
+    segments: int = 1  # parts of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: float = 2  # fp32 moments that the update rule has for each weight, on average
     orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
-    checkpoint_copies: int = 0  # of the state that a rank saves, in device memory
+    checkpoint_copies: int = 0  # copies of the state that a rank saves, in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
 
     # Whether tftrain.run can start it, so that its layouts have commands; and whether the last pipeline stage has the
@@ -185,9 +186,8 @@ def reference_levers() -> dict[str, str]:
     return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer("lamb")}
 
 
-def fused_ops(config: TrainConfig) -> frozenset[str]:
+def fused_ops(model: ModelConfig, optimizer: str) -> frozenset[str]:
     """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
-    model, optimizer = config.model, config.optimizer.optimizer
     able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
     fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
     if model.attn_impl != "softmax":
@@ -197,22 +197,21 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 
-def from_config(config: TrainConfig, dp: int, pp: int | None = None, gpu: bool = True, per_node: int = 0) -> Workload:
+def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 0) -> Workload:
     """Returns the workload of a run's configuration.
 
     Args:
         config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
         dp: data parallel ranks.
-        pp: pipeline stages; None: as pipeline_parallel_size says.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = _sizes(config.model, config.data)
+    vocab, seq, predictions = _sizes(model, config.data)
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
-    pp = parallel.pipeline_parallel_size if pp is None else pp
+    head = head_in_layers(pretrained(architecture.config), seq, predictions)
     group = per_node if parallel.split_group == "host" else 0
     owners = _partition(dp, parallel.tensor_parallel_size, group)
     return Workload(
@@ -225,17 +224,17 @@ def from_config(config: TrainConfig, dp: int, pp: int | None = None, gpu: bool =
         precision=compute.precision,
         dp=dp,
         tp=parallel.tensor_parallel_size,
-        pp=pp,
+        pp=parallel.pipeline_parallel_size,
         schedule=parallel.pipeline_schedule,
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
-        division=_division(config, pp, head_in_layers(pretrained(architecture.config), seq, predictions)),
+        division=_division(parallel, model.num_hidden_layers, head),
         zero_stage=parallel.zero_stage if owners > 1 else 0,  # One rank partitions nothing.
         split_devices=group,
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
-        fused=fused_ops(config),
+        fused=fused_ops(model, config.optimizer.optimizer),
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
@@ -271,10 +270,13 @@ def _moments(rule: str, model: Architecture) -> float:
     return slots - (slots - of_kernels) * kernels / model.parameters
 
 
-def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:
-    """Returns the layers of each part of a pipeline; none if all have as many, so that a search may divide again."""
-    layers, parallel = config.model.num_hidden_layers, config.parallel
-    if stages * parallel.virtual_pipeline_size > layers:
+def _division(parallel: ParallelConfig, layers: int, head: float) -> tuple[int, ...]:
+    """Returns the layers of each part of a pipeline; none if all have as many, so that a search may divide again.
+
+    `head` is the work of the output heads in layers.
+    """
+    stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+    if stages * chunks > layers:
         return ()
-    layers_of_parts = split_layers(layers, stages, parallel.virtual_pipeline_size, parallel.pipeline_split, head)
+    layers_of_parts = split_layers(layers, stages, chunks, parallel.pipeline_split, head)
     return layers_of_parts if len(set(layers_of_parts)) > 1 else ()

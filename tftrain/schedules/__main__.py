@@ -12,8 +12,8 @@ from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.schedules import activations, orders, picture, simulation, trace
 from tftrain.schedules.config import ScheduleConfig
-from tftrain.schedules.simulation import Event
-from tftrain.schedules.table import Table
+from tftrain.schedules.simulation import TimedAction
+from tftrain.schedules.table import Schedule
 
 UNIT_US = 1000.0  # a unit of time in the trace
 
@@ -35,14 +35,14 @@ def show(config: ScheduleConfig) -> None:
         write(table, events, config.output)
 
 
-def title(table: Table) -> str:
+def title(table: Schedule) -> str:
     """Returns the schedule and its sizes."""
     chunks = f" of {table.chunks} chunks" if table.chunks > 1 else ""
     what = f"{table.schedule}, forward only" if table.forward_only else table.schedule
     return f"{what}: {len(table.stages)} stages{chunks}, {table.micro_batches} micro-batches"
 
 
-def text(table: Table, events: Sequence[Event]) -> str:
+def text(table: Schedule, events: Sequence[TimedAction]) -> str:
     """Returns time and bubble of the step, and idle time and activations of each stage."""
     held = f"activations held (micro-batches x {table.chunks} chunks)" if table.chunks > 1 else "micro-batches held"
     lines = [
@@ -60,7 +60,7 @@ def text(table: Table, events: Sequence[Event]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(table: Table, events: Sequence[Event], output: str) -> None:
+def write(table: Schedule, events: Sequence[TimedAction], output: str) -> None:
     """Writes the picture and the trace; raises a ConfigError if it can't."""
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)

@@ -7,34 +7,35 @@ same times as `simulation` unless a transfer takes longer than a computation.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tftrain.schedules import activations
 from tftrain.schedules.activations import Peak
 from tftrain.schedules.orders import order
 from tftrain.schedules.simulation import Durations
-from tftrain.schedules.table import Kind
+from tftrain.schedules.table import ActionKind
 
-KINDS = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
+KINDS = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS, ActionKind.BACKWARD_WEIGHTS)
 
 
 # A computation: its stage, the place of its duration, and the number of the one that makes its input, or -1.
 Computation = tuple[int, int, int]
 
 
-class StepTime(NamedTuple):
+class PipelineTime(NamedTuple):
     """The time of an update, and the part of it that is for transfers in the longest chain of actions."""
 
     total: float
     transfers: float
 
 
-def step_time(schedule: str, stages: int, micro_batches: int, chunks: int, durations: Durations) -> StepTime:
+def step_time(schedule: str, stages: int, micro_batches: int, chunks: int, durations: Durations) -> PipelineTime:
     """Returns the time of an update by a schedule that can run these sizes; for these, see `orders.table`."""
     flat = [seconds for kind in KINDS for stage in durations.of(kind) for seconds in stage]
     small = _small(stages, micro_batches)
     times = [_time(_computations(schedule, stages, count, chunks), stages, flat, durations.transfer) for count in small]
-    return StepTime(*(_extended(values, small, micro_batches) for values in zip(*times, strict=True)))
+    return PipelineTime(*(_extended(values, small, micro_batches) for values in zip(*times, strict=True)))
 
 
 def peak(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> Peak:
@@ -51,7 +52,7 @@ def _small(stages: int, micro_batches: int) -> list[int]:
     return [micro_batches] if micro_batches <= least + stages else [least, least + stages]
 
 
-def _extended(values, counts, micro_batches):
+def _extended(values: Sequence[float], counts: Sequence[int], micro_batches: int) -> float:
     """Returns the value for `micro_batches` on the line through the values for the last two counts."""
     if len(counts) == 1:
         return values[0]
@@ -105,7 +106,7 @@ def _computations(schedule: str, stages: int, micro_batches: int, chunks: int) -
     return computations
 
 
-def _time(computations: list[Computation], stages: int, durations: list[float], transfer: float) -> StepTime:
+def _time(computations: list[Computation], stages: int, durations: list[float], transfer: float) -> PipelineTime:
     """Returns when the last computation ends."""
     free, ends = [0.0] * stages, []
     # Transfers in the chain of actions that ends last on a stage, or with a computation.
@@ -119,4 +120,4 @@ def _time(computations: list[Computation], stages: int, durations: list[float], 
         ends.append(end)
         hops.append(count)
     total = max(free)
-    return StepTime(total, last_hops[free.index(total)] * transfer)
+    return PipelineTime(total, last_hops[free.index(total)] * transfer)

@@ -2,23 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tftrain.schedules.simulation import Event, computations, step_time
-from tftrain.schedules.table import Kind
+from tftrain.schedules.simulation import TimedAction, computations, step_time
+from tftrain.schedules.table import ActionKind
 
 # Colour and name in the legend.
 BOXES = {
-    Kind.FORWARD: ("#6f9fd8", "forward"),
-    Kind.BACKWARD: ("#7dbb7d", "backward"),
-    Kind.BACKWARD_INPUTS: ("#9fd08f", "backward for inputs"),
-    Kind.BACKWARD_WEIGHTS: ("#e3a857", "backward for weights"),
+    ActionKind.FORWARD: ("#6f9fd8", "forward"),
+    ActionKind.BACKWARD: ("#7dbb7d", "backward"),
+    ActionKind.BACKWARD_INPUTS: ("#9fd08f", "backward for inputs"),
+    ActionKind.BACKWARD_WEIGHTS: ("#e3a857", "backward for weights"),
 }
 IDLE, EDGE, TEXT = "#f1f1f1", "#ffffff", "#1a1a1a"
 WIDTH, INCHES_A_STAGE, MARGINS, BOX = 11.0, 0.36, 1.0, 0.9
 POINTS_AN_INCH, LARGEST_FONT, SMALLEST_FONT = 72, 9.0, 4.0
 
 
-def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> None:
+def draw(panels: Mapping[str, Sequence[TimedAction]], path: Path, unit: str = "") -> None:
     """Draws when each stage computes what; the number in a box is the micro-batch.
 
     Boxes of later chunks of a stage have lighter colours. A box that is too narrow has no number.
@@ -55,7 +56,7 @@ def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> N
     figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
-def _draw_panel(axes, computed: Sequence[Event], stages: int, chunks: int, total: float) -> None:
+def _draw_panel(axes: Any, computed: Sequence[TimedAction], stages: int, chunks: int, total: float) -> None:
     """Draws computations on an axis that ends after `total` units of time."""
     from matplotlib.colors import to_rgb
 

@@ -7,7 +7,7 @@ receive is posted and the previous transfer between the two stages in the same d
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of
+from tftrain.schedules.table import TRANSFERS, Action, ActionKind, Schedule, input_of
 
 PerChunk = tuple[tuple[float, ...], ...]  # [stage][chunk]
 
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     after: tuple[int, int, int]
 
 
-def steps(table: Table) -> list[Step]:
+def steps(table: Schedule) -> list[Step]:
     """Returns all computations and transfers of a table, each after those that it waits for, numbered from 1.
 
     Raises:
@@ -50,7 +50,7 @@ def steps(table: Table) -> list[Step]:
         while ticks[stage] < len(actions):
             action = actions[ticks[stage]]
             if action.kind in TRANSFERS:
-                sends = action.kind is Kind.SEND
+                sends = action.kind is ActionKind.SEND
                 sender, receiver = (stage, action.peer) if sends else (action.peer, stage)
                 if action.name not in halves:
                     halves[action.name] = action, computed[stage]
@@ -83,11 +83,11 @@ class Durations(NamedTuple):
     forward: PerChunk
     backward_inputs: PerChunk
     backward_weights: PerChunk
-    transfer: float = 0.0  # of an activation, or of its gradient, between two stages
+    transfer: float = 0.0  # an activation, or its gradient, between two stages
 
-    def of(self, kind: Kind) -> PerChunk:
+    def of(self, kind: ActionKind) -> PerChunk:
         """Returns the durations of computations of a kind; backward for inputs and weights together takes the sum."""
-        if kind is Kind.BACKWARD:
+        if kind is ActionKind.BACKWARD:
             both = zip(self.backward_inputs, self.backward_weights, strict=True)
             return tuple(tuple(map(sum, zip(*stage, strict=True))) for stage in both)
         return getattr(self, kind.name.lower())
@@ -103,7 +103,7 @@ def even_durations(stages: Sequence[tuple[float, float, float]], chunks: int = 1
     return Durations(*map(tuple, zip(*divided, strict=True)), transfer)
 
 
-class Event(NamedTuple):
+class TimedAction(NamedTuple):
     """An action as planned or as measured: the stage, the action, and when it begins and ends."""
 
     stage: int
@@ -112,34 +112,34 @@ class Event(NamedTuple):
     end: float
 
 
-def simulate(table: Table, durations: Durations) -> list[Event]:
+def simulate(table: Schedule, durations: Durations) -> list[TimedAction]:
     """Returns when every computation and every transfer of a table begins and ends; a transfer is its receive.
 
     Raises:
         ScheduleError: the stages wait for each other.
     """
-    of_kind = {kind: durations.of(kind) for kind in Kind if kind not in TRANSFERS}
+    of_kind = {kind: durations.of(kind) for kind in ActionKind if kind not in TRANSFERS}
     ends, events = [0.0], []
     for stage, action, after in steps(table):
         start = max(ends[number] for number in after)
-        is_transfer = action.kind is Kind.RECEIVE
+        is_transfer = action.kind is ActionKind.RECEIVE
         ends.append(start + (durations.transfer if is_transfer else of_kind[action.kind][stage][action.chunk]))
-        events.append(Event(stage, action, start, ends[-1]))
+        events.append(TimedAction(stage, action, start, ends[-1]))
     return events
 
 
-def computations(events: Sequence[Event]) -> list[Event]:
+def computations(events: Sequence[TimedAction]) -> list[TimedAction]:
     """Returns the events that are no transfers."""
     return [event for event in events if event.action.kind not in TRANSFERS]
 
 
-def step_time(events: Sequence[Event]) -> float:
+def step_time(events: Sequence[TimedAction]) -> float:
     """Returns the time from the first begin to the last end of the computations."""
     computed = computations(events)
     return max(event.end for event in computed) - min(event.start for event in computed)
 
 
-def idle_times(events: Sequence[Event]) -> list[float]:
+def idle_times(events: Sequence[TimedAction]) -> list[float]:
     """Returns for each stage the time of the step in which it computes nothing."""
     total = step_time(events)
     busy = [0.0] * (1 + max(event.stage for event in events))
@@ -148,7 +148,7 @@ def idle_times(events: Sequence[Event]) -> list[float]:
     return [total - seconds for seconds in busy]
 
 
-def bubble_share(events: Sequence[Event]) -> float:
+def bubble_share(events: Sequence[TimedAction]) -> float:
     """Returns the share of all stages' time in which they compute nothing, from 0 to 1."""
     idle = idle_times(events)
     return sum(idle) / (len(idle) * step_time(events))

@@ -13,11 +13,11 @@ import enum
 from typing import NamedTuple
 
 
-class Kind(enum.Enum):
+class ActionKind(enum.Enum):
     """What an action does; the values are the labels of pictures."""
 
     FORWARD = "F"
-    BACKWARD = "B"  # of inputs and weights together
+    BACKWARD = "B"  # for inputs and weights together
     BACKWARD_INPUTS = "BI"
     BACKWARD_WEIGHTS = "BW"
     SEND = "send"
@@ -25,18 +25,18 @@ class Kind(enum.Enum):
 
 
 ACTIVATION, GRADIENT = "activation", "gradient"
-TRANSFERS = (Kind.SEND, Kind.RECEIVE)
+TRANSFERS = (ActionKind.SEND, ActionKind.RECEIVE)
 
 
 class Action(NamedTuple):
     """One action of one stage."""
 
-    kind: Kind
+    kind: ActionKind
     micro_batch: int  # from 0
-    chunk: int = 0  # of the stage, from 0; of a transfer, the chunk that made the tensor or needs it
-    what: str = ""  # of a transfer: `ACTIVATION`, or `GRADIENT` of an activation
-    peer: int = -1  # of a transfer: the stage at the other end
-    boundary: int = -1  # of a transfer: the boundary that the tensor crosses
+    chunk: int = 0  # the stage's, from 0; for a transfer, the chunk that made the tensor or needs it
+    what: str = ""  # what a transfer sends: `ACTIVATION`, or `GRADIENT` of an activation
+    peer: int = -1  # the stage at the other end of a transfer
+    boundary: int = -1  # the boundary that a transferred tensor crosses
 
     @property
     def name(self) -> str:
@@ -45,41 +45,41 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         if self.kind in TRANSFERS:
-            to = "to" if self.kind is Kind.SEND else "from"
+            to = "to" if self.kind is ActionKind.SEND else "from"
             of = f"{self.what} at boundary {self.boundary} of micro-batch {self.micro_batch}"
             return f"{self.kind.value} {of} {to} stage {self.peer}"
         return f"{self.kind.value} of micro-batch {self.micro_batch}, chunk {self.chunk}"
 
 
-class Table(NamedTuple):
+class Schedule(NamedTuple):
     """A schedule."""
 
     schedule: str  # the value of --pipeline_schedule; the bound on memory depends on it
-    micro_batches: int  # of an update
-    chunks: int  # of a stage
+    micro_batches: int  # an update's
+    chunks: int  # a stage's
     stages: tuple[tuple[Action, ...], ...]  # for each stage its actions in order; an action's place is its tick
     forward_only: bool = False  # whether it is for an evaluation, which has no backward
 
 
 def input_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
     """Returns the receive of a computation's input; the peer may be the stage itself. None if there is none."""
-    return _transfer(Kind.RECEIVE, action, stage, stages, chunks)
+    return _transfer(ActionKind.RECEIVE, action, stage, stages, chunks)
 
 
 def output_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
     """Returns the send of a computation's output; the peer may be the stage itself. None if there is none."""
-    return _transfer(Kind.SEND, action, stage, stages, chunks)
+    return _transfer(ActionKind.SEND, action, stage, stages, chunks)
 
 
-def _transfer(kind: Kind, action: Action, stage: int, stages: int, chunks: int) -> Action | None:
-    if action.kind is Kind.FORWARD:
+def _transfer(kind: ActionKind, action: Action, stage: int, stages: int, chunks: int) -> Action | None:
+    if action.kind is ActionKind.FORWARD:
         what, step = ACTIVATION, 1
-    elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
+    elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS):
         what, step = GRADIENT, -1
     else:
         return None
     part = action.chunk * stages + stage
-    other = part + (step if kind is Kind.SEND else -step)
+    other = part + (step if kind is ActionKind.SEND else -step)
     if not 0 <= other < stages * chunks:
         return None
     return Action(kind, action.micro_batch, action.chunk, what, other % stages, min(part, other))

@@ -4,14 +4,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain.schedules.simulation import Event
+from tftrain.schedules.simulation import TimedAction
 from tftrain.schedules.table import TRANSFERS
 
 # Rows of computations and of transfers are two groups, 0 and 1: a transfer runs while its stage computes.
 GROUPS = ("computations", "transfers")
 
 
-def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
+def write(events: Sequence[TimedAction], path: Path, unit_us: float) -> None:
     """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
 
     `unit_us` are the microseconds of a unit of the events' time; 1e6 if they are in seconds.
@@ -22,7 +22,7 @@ def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
     path.write_text(json.dumps({"traceEvents": trace_events(events, unit_us), "displayTimeUnit": "ms"}) + "\n")
 
 
-def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
+def trace_events(events: Sequence[TimedAction], unit_us: float) -> list[dict]:
     """Returns the events of a trace; for the arguments, see `write`."""
     trace = []
     for group, stage in sorted({(int(event.action.kind in TRANSFERS), event.stage) for event in events}):

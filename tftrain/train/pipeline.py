@@ -16,7 +16,7 @@ from tftrain.host.units import DTYPES
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules import orders
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
@@ -68,7 +68,7 @@ class PipelineGradients:
         return gradients._replace(dense=dense)
 
 
-def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
+def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
     """Returns the table of the schedule that a run's flags ask for."""
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
     return make(parallel.pipeline_schedule, *sizes)
@@ -88,7 +88,7 @@ class StageGraph:
         self,
         stage: CompiledStage,
         mesh: Mesh,
-        table: Table,
+        table: Schedule,
         batch: Batch,
         position: Position | None,
         dtype: tf.DType | None = tf.float32,
@@ -112,7 +112,7 @@ class StageGraph:
         samples = stage.task.batch_size(batch)
         end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
-        self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
+        self._halves = any(action.kind is ActionKind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
         self._backwards: dict[tuple[int, int], Backward] = {}
         self._tensors: dict[str, tf.Tensor] = {}  # by the name of their transfer
@@ -126,12 +126,12 @@ class StageGraph:
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
         add = {
-            Kind.FORWARD: self._forward,
-            Kind.BACKWARD: self._backward,
-            Kind.BACKWARD_INPUTS: self._backward,
-            Kind.BACKWARD_WEIGHTS: self._backward_weights,
-            Kind.SEND: self._send,
-            Kind.RECEIVE: self._receive,
+            ActionKind.FORWARD: self._forward,
+            ActionKind.BACKWARD: self._backward,
+            ActionKind.BACKWARD_INPUTS: self._backward,
+            ActionKind.BACKWARD_WEIGHTS: self._backward_weights,
+            ActionKind.SEND: self._send,
+            ActionKind.RECEIVE: self._receive,
         }
         if self._clock:
             self._clock.start()
@@ -173,7 +173,7 @@ class StageGraph:
             self._output(action, done.of_inputs)
         self._add(done.of_variables)
         self._order = [*self._order_of(done.of_variables), *([] if done.of_inputs is None else [done.of_inputs])]
-        if action.kind is Kind.BACKWARD_INPUTS:
+        if action.kind is ActionKind.BACKWARD_INPUTS:
             self._order += done.upstream
             self._backwards[action.chunk, action.micro_batch] = done
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.schedules import picture, simulation, trace
-from tftrain.schedules.simulation import Durations, Event
-from tftrain.schedules.table import Kind, Table
+from tftrain.schedules.simulation import Durations, TimedAction
+from tftrain.schedules.table import ActionKind, Schedule
 from tftrain.state.run_state import Run
 from tftrain.train.observers import Decision, Observer, TakenStep
 from tftrain.train.phases import Phases
@@ -62,17 +62,17 @@ def write(run: Run, clock: StageClock) -> None:
     logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
 
 
-def durations(events: list[Event], table: Table) -> Durations:
+def durations(events: list[TimedAction], table: Schedule) -> Durations:
     """Returns the median durations, in seconds, of the computations of a step as measured; transfers take none."""
     durations = defaultdict(list)
     for stage, action, begin, end in events:
-        kind = Kind.BACKWARD_INPUTS if action.kind is Kind.BACKWARD else action.kind
+        kind = ActionKind.BACKWARD_INPUTS if action.kind is ActionKind.BACKWARD else action.kind
         durations[kind, stage, action.chunk].append(end - begin)
 
-    def of(kind: Kind) -> tuple[tuple[float, ...], ...]:
+    def of(kind: ActionKind) -> tuple[tuple[float, ...], ...]:
         return tuple(
             tuple(statistics.median(durations.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
             for stage in range(len(table.stages))
         )
 
-    return Durations(of(Kind.FORWARD), of(Kind.BACKWARD_INPUTS), of(Kind.BACKWARD_WEIGHTS))
+    return Durations(of(ActionKind.FORWARD), of(ActionKind.BACKWARD_INPUTS), of(ActionKind.BACKWARD_WEIGHTS))

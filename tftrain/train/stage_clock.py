@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.schedules.simulation import Event
-from tftrain.schedules.table import Action, Kind
+from tftrain.schedules.simulation import TimedAction
+from tftrain.schedules.table import Action, ActionKind
 
 
 class StageClock:
@@ -45,7 +45,7 @@ class StageClock:
         self.times.assign(tf.stack(self._new_times), read_value=False)
         self._new_times = []
 
-    def events(self, group: Group) -> list[Event]:
+    def events(self, group: Group) -> list[TimedAction]:
         """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
 
         `group` is the pipeline group of this rank.
@@ -54,7 +54,7 @@ class StageClock:
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
         texts = collectives.gather_texts(group, json.dumps(own), "stage_times")
         return [
-            Event(stage, Action(Kind[kind], micro_batch, chunk), begin, end)
+            TimedAction(stage, Action(ActionKind[kind], micro_batch, chunk), begin, end)
             for stage, text in enumerate(texts)
             for kind, micro_batch, chunk, begin, end in json.loads(text)
         ]

@@ -12,7 +12,7 @@ from tftrain.bench import host
 from tftrain.bench.published import chart, scale, table, tables
 from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.report import render
-from tftrain.bench.table import Outcome, Row
+from tftrain.bench.table import RowOutcome, TableRow
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import Compared
@@ -54,7 +54,7 @@ def test_what_is_held_out_is_missing_and_what_did_not_fit_says_so():
 def test_every_table_can_be_reported_as_it_is_planned(form):
     for name, published in PUBLISHED.items():
         found = table.reference(published)
-        shown = render(TABLES[name], [Outcome(row, [record]) for row, record in found.items()], form)
+        shown = render(TABLES[name], [RowOutcome(row, [record]) for row, record in found.items()], form)
         assert all(row in shown for row in found)
         assert ("OOM" in shown) == any("OOM" in record.values() for record in found.values()), name
 
@@ -150,7 +150,7 @@ def test_the_spread_of_the_base_is_the_range_of_its_runs_in_percent(peaks, speed
         Figures([0.1, 0.1], speed, peak, 0, 1.0, 0, {}, 0)
         for peak, speed in zip((3.0, *peaks), (20.0, *speeds), strict=True)
     )
-    found = table.run_record(Compared(Row("other", "group"), (own,), tuple(base)), is_base=False)
+    found = table.run_record(Compared(TableRow("other", "group"), (own,), tuple(base)), is_base=False)
     assert (found.get("base_peak_spread_pct"), found.get("base_spread_pct")) == pytest.approx(expected)
     assert found["samples_per_sec_change_pct"] > 0
     assert (found["base_spread"] is None) == (expected[1] is None)  # table levers has these columns

@@ -55,7 +55,7 @@ class Op(NamedTuple):
     by_name: dict[str, Callable[..., tf.Tensor]]
 
 
-def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
+def normal(seed: int, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
     """Returns normal random numbers, drawn in the dtype itself."""
     return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
 
@@ -71,21 +71,21 @@ def _op(arguments: str, fused: Callable, reference: Callable, tf_nn: Callable, *
     return Op(arguments, {**ours, "tf_nn": tf_nn})
 
 
-def _layer_norm(x, gamma, beta):
+def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     """What Keras' LayerNormalization computes with an epsilon as small as BERT's."""
     mean, variance = tf.nn.moments(x, -1, keepdims=True)
     return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
 
 
-def _rms_norm(x, gamma):
+def _rms_norm(x: tf.Tensor, gamma: tf.Tensor) -> tf.Tensor:
     return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + EPSILON) * gamma
 
 
-def _bias_gelu(x, bias, form):
+def _bias_gelu(x: tf.Tensor, bias: tf.Tensor, form: str) -> tf.Tensor:
     return tf.nn.gelu(tf.nn.bias_add(x, bias), approximate=form == "tanh")
 
 
-def _geglu(gate, up, gate_bias, up_bias):
+def _geglu(gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor, up_bias: tf.Tensor) -> tf.Tensor:
     return _bias_gelu(gate, gate_bias, "tanh") * tf.nn.bias_add(up, up_bias)
 
 
@@ -114,15 +114,15 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
     heads = sizes["heads"]
     scale = 1 / math.sqrt(sizes["hidden"] // heads)
 
-    def fused(causal):
+    def fused(causal: bool) -> Callable[..., tf.Tensor]:
         @tf.custom_gradient
-        def forward(scores, key_mask, step):
+        def forward(scores: tf.Tensor, key_mask: tf.Tensor, step: tf.Tensor) -> tuple:
             drop = dropout_of(step)
             attributes = {"scale": scale, "causal": causal, "first_head": 0, "total_heads": heads, "dropouts": 1}
             arguments = {"position": drop.position(), **attributes, **drop.attributes()}
             outputs = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, **arguments)
 
-            def gradient(ddropped):
+            def gradient(ddropped: tf.Tensor) -> tuple:
                 again = library().tftrain_attention_softmax_grad(
                     ddropped=ddropped, probabilities=outputs.probabilities, **arguments
                 )
@@ -132,12 +132,12 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
 
         return forward
 
-    def reference(scores, key_mask, step):
+    def reference(scores: tf.Tensor, key_mask: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         mask = AttentionMask(key_mask, causal)
         probabilities = attention_softmax.reference_attention_softmax(scores, mask, scale)
         return dropout.reference_dropout(probabilities, dropout_of(step))
 
-    def tf_nn(scores, key_mask, _step):
+    def tf_nn(scores: tf.Tensor, key_mask: tf.Tensor, _step: tf.Tensor) -> tf.Tensor:
         attended = tf.cast(key_mask > 0, scores.dtype)[:, None, None, :]
         if causal:
             attended *= tf.linalg.band_part(tf.ones(scores.shape[2:], scores.dtype), -1, 0)
@@ -175,7 +175,7 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
     return Case("x".join(map(str, [batch, *shape])), passes)
 
 
-def _sample_shape(op, sizes):
+def _sample_shape(op: str, sizes: dict[str, int]) -> list[int]:
     if op.startswith("attention_softmax"):
         return [sizes["heads"], sizes["seq"], sizes["seq"]]
     wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu", "swiglu")) else sizes["hidden"]
@@ -199,7 +199,7 @@ class _Backward:
     feeds zeros for them.
     """
 
-    def __init__(self, compiled, inputs):
+    def __init__(self, compiled: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor]):
         self._compiled, self._inputs, self._dy = compiled, inputs, None
         self._floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
 

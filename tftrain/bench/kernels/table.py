@@ -5,7 +5,7 @@ import os
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
-from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row
 from tftrain.bench.worker import Worker
 from tftrain.host.huge_pages import with_kept_memory
 from tftrain.page.bars import MEANING, speed_panel
@@ -18,7 +18,7 @@ SIZES = {
     "base": {"hidden": 768, "heads": 12, "layers": 12, "seq": 128, "vocab": 30522},
     "large": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 512, "vocab": 30522},
 }
-# Of the causal softmax also the sizes of longer sequences: GPT-2 medium, and GPT with 1.3 billion parameters.
+# The causal softmax also has the sizes of longer sequences: GPT-2 medium, and GPT with 1.3 billion parameters.
 CAUSAL_SIZES = {
     "gpt2_medium": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 1024, "vocab": 50257},
     "gpt_1p3b": {"hidden": 2048, "heads": 16, "layers": 24, "seq": 2048, "vocab": 50257},
@@ -27,19 +27,19 @@ CAUSAL_SIZES = {
 COLUMNS = columns("op pass dtype shape device implementation time_us:1 gb_per_s:2 share_of_copy:3 speedup_over_tf:2")
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[TableRow, ...]:
     """Returns every op in every dtype and size; an optimizer's dtype is that of gradients and weights."""
     names = [(op, dtype, size) for op in TRAFFIC for dtype in ("fp32", "bf16") for size in SIZES]
     names += [("attention_softmax_causal", dtype, size) for dtype in ("fp32", "bf16") for size in CAUSAL_SIZES]
     names += [(op, dtype, size) for op, dtypes in UPDATE_BYTES.items() for dtype in dtypes for size in SIZES]
     sizes = SIZES | CAUSAL_SIZES
     return tuple(
-        Row(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": sizes[size]})
+        TableRow(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": sizes[size]})
         for op, dtype, size in names
     )
 
 
-def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
+def records(row: TableRow, config: BenchConfig, say: Say) -> list[Record]:
     """Measures a row in a process of its own."""
     working_set = config.working_set_mb * 1e6 if config.working_set_mb else CACHE_MULTIPLE * host.last_level_cache()
     settings = {
@@ -64,7 +64,7 @@ def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
 measure = each_row(records)
 
 
-KERNELS = Table(
+KERNELS = BenchTable(
     "kernels",
     "each fused op beside TensorFlow's composition in graph mode, on the CPU",
     COLUMNS,

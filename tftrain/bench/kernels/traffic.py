@@ -28,11 +28,11 @@ class Extent(NamedTuple):
 class Moved(NamedTuple):
     """How often one pass of an op reads or writes each kind of memory."""
 
-    tensors: int  # of the whole batch
+    tensors: int  # tensors of the whole batch
     vectors: int = 0  # biases and norm parameters
     statistics: int = 0  # fp32 numbers, one for each row
     masks: int = 0  # int32 numbers, one for each column of each sample
-    triangles: int = 0  # of a tensor only the keys up to each query
+    triangles: int = 0  # tensors of which only the keys up to each query count
 
     def bytes(self, at: Extent) -> int:
         """Returns the bytes that a pass with these sizes moves."""

@@ -35,7 +35,7 @@ class Copy:
         list(self._pool.map(self._copy, self._parts))
         return self.bytes / (time.perf_counter() - start)
 
-    def _copy(self, part):
+    def _copy(self, part: slice):
         np.copyto(self._target[part], self._source[part])
 
 
@@ -57,7 +57,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
     copy = Copy(settings["working_set"], threads)
     device = f"{device_name()} ({threads} threads)"
 
-    def measure(_request):
+    def measure(_request: str):
         records = []
         for name, part in case.passes.items():
             timed = alternate(part.run, copy, settings["steps"])

@@ -15,14 +15,14 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
-from tftrain.bench.table import Outcome, Row, Say, Table, columns, in_turns
+from tftrain.bench.table import BenchTable, RowOutcome, Say, TableRow, columns, in_turns
 from tftrain.bench.worker import ROOT, MeasureError, Worker
 from tftrain.page.bars import MEANING, speed_panel
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # of one implementation
+MEMORY_GB = dict.fromkeys(task.TASKS, 6.5) | {task.TEXT: 10.0}  # a process of one implementation
 # By family; ModernBERT has no biases to add with dropout.
 OUR_FLAGS = {
     task.BERT: f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash",
@@ -37,11 +37,8 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
     LONGEST: {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True, "longest": True},
 }
-# Large batches are measured alone, and profiled: they are no task of the peers.
 OF_TASK = {
     task.SYNTHETIC: [name for name in IMPLEMENTATIONS if name != LONGEST],
-    task.LARGE: [OURS],
-    task.LARGE_LONG: [OURS],
     task.TEXT: list(IMPLEMENTATIONS),
     task.MODERN: [OURS, "hugging_face_eager", "hugging_face_compiled"],
     task.MODERN_LONG: [OURS, "hugging_face_eager", "hugging_face_compiled"],
@@ -50,10 +47,10 @@ OF_TASK = {
 }
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[TableRow, ...]:
     """Returns every implementation of every task in bf16 and in fp32."""
     return tuple(
-        Row(
+        TableRow(
             f"{work}/{name}/{dtype}",
             f"{work}/{dtype}",
             {
@@ -75,7 +72,7 @@ def flags_of(work: str) -> str:
     return OUR_FLAGS[task.TASKS[work].family]
 
 
-def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures the implementations of one task and number format in turns, one concurrent set after the other."""
     work = group[0].settings["task"]
     if not task.TASKS[work].of_text:
@@ -86,7 +83,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
         yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
-def of_text(row: Row, numbers: dict[str, Any]) -> Row:
+def of_text(row: TableRow, numbers: dict[str, Any]) -> TableRow:
     """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
     ours = row.settings["implementation"] == OURS
     batches = numbers[text.PACKED if ours else text.PADDED]
@@ -94,14 +91,14 @@ def of_text(row: Row, numbers: dict[str, Any]) -> Row:
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
 
-def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def take_turns(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
     """Measures rows in turns, see `measure`; the process of ours stays, those of peers end with their set."""
     workers: dict[str, Worker] = {}
     errors: dict[str, str] = {}
     seconds: dict[str, list[float]] = {row.name: [] for row in group}
     rounds = -(-(config.steps or STEPS) // (task.TURN_STEPS - 1))
 
-    def take(rows: list[Row], steps: int) -> dict[str, list[float]]:
+    def take(rows: list[TableRow], steps: int) -> dict[str, list[float]]:
         """Returns the seconds of each step by row; ends the processes that fail."""
         answers = in_turns(rows, 1, lambda row: workers[row.name].ask(steps), errors)
         for name in errors.keys() & workers.keys():
@@ -134,7 +131,7 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
     yield from outcomes(group, seconds, advised)
 
 
-def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
+def concurrent_rows(group: list[TableRow], free_gb: float) -> list[list[TableRow]]:
     """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each."""
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
@@ -142,7 +139,7 @@ def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
     return [[*ours, peer] for peer in peers] if ours and peers and free_gb < needed else [group]
 
 
-def start(row: Row, config: BenchConfig) -> Worker:
+def start(row: TableRow, config: BenchConfig) -> Worker:
     """Starts the process of a row; raises MeasureError if that fails, or memory is short."""
     free, needed = host.available_memory_gb(), MEMORY_GB[row.settings["task"]]
     if free < needed:
@@ -152,7 +149,7 @@ def start(row: Row, config: BenchConfig) -> Worker:
     return Worker(row.settings["module"], settings, python or sys.executable)
 
 
-def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[Outcome]:
+def outcomes(group: list[TableRow], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[RowOutcome]:
     """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
 
     The batches of real text take different times: their mean counts, else the median.
@@ -169,7 +166,7 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
         base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
         if row.name in errors:
-            yield Outcome(row.name, [], errors[row.name])
+            yield RowOutcome(row.name, [], errors[row.name])
             continue
         time, mean, speed = times[row.name], means[row.name], speeds[row.name]
         samples = row.settings.get("rows", size.rows)
@@ -187,23 +184,23 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
             "samples_per_sec_high": samples / time["low"],
             "steps": len(seconds[row.name]),
         }
-        yield Outcome(row.name, [record])
+        yield RowOutcome(row.name, [record])
 
 
-def _tokens(settings: dict[str, Any], size: task.Task, steps: int) -> float:
+def _tokens(settings: dict[str, Any], size: task.PeerTask, steps: int) -> float:
     """Returns the mean tokens of the measured steps without padding; `task.turns` says which batches they take."""
     tokens, first = settings.get("tokens", [size.rows * size.length]), WARM_UP - 1
     return statistics.fmean(tokens[step % len(tokens)] for step in range(first, first + steps))
 
 
-def _advice(row: Row, error: str, config: BenchConfig) -> str:
+def _advice(row: TableRow, error: str, config: BenchConfig) -> str:
     if row.settings.get("torch") and "ModuleNotFoundError" in error:
         python = config.torch_python or sys.executable
         return f"{error}; {python} has no torch or transformers: name one that has both with --torch_python"
     return error
 
 
-PEERS = Table(
+PEERS = BenchTable(
     "peers",
     "a whole update of BERT base or a ModernBERT, on random full rows and on real text, here and elsewhere, in turns",
     columns(

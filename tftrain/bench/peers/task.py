@@ -25,7 +25,7 @@ TURN_STEPS = 3
 Batch = dict[str, np.ndarray]
 
 
-class Task(NamedTuple):
+class PeerTask(NamedTuple):
     """The size of a batch: its rows, which are samples, the tokens of a row, and the masked tokens of an example."""
 
     rows: int
@@ -38,17 +38,17 @@ class Task(NamedTuple):
 SYNTHETIC, TEXT = "synthetic_128", "text_512"
 MODERN, MODERN_LONG = "modernbert_1024", "modernbert_8192"
 MODERN_TEXT, MODERN_LONG_TEXT = "modernbert_text_1024", "modernbert_text_8192"
-# Micro-batches of 4096 tokens, as memory usually allows: the update is a smaller share of their step.
+# Micro-batches of 4096 tokens, as memory usually allows, for table `profile`: the update is a smaller share of a step.
 LARGE, LARGE_LONG = "large_128", "large_512"
 TASKS = {
-    SYNTHETIC: Task(8, 128, 20),
-    LARGE: Task(32, 128, 20),
-    LARGE_LONG: Task(8, 512, 77),
-    TEXT: Task(4, 512, 77, of_text=True),
-    MODERN: Task(4, 1024, 308, MODERNBERT),
-    MODERN_LONG: Task(1, 8192, 2458, MODERNBERT),
-    MODERN_TEXT: Task(4, 1024, 308, MODERNBERT, of_text=True),
-    MODERN_LONG_TEXT: Task(1, 8192, 2458, MODERNBERT, of_text=True),
+    SYNTHETIC: PeerTask(8, 128, 20),
+    LARGE: PeerTask(32, 128, 20),
+    LARGE_LONG: PeerTask(8, 512, 77),
+    TEXT: PeerTask(4, 512, 77, of_text=True),
+    MODERN: PeerTask(4, 1024, 308, MODERNBERT),
+    MODERN_LONG: PeerTask(1, 8192, 2458, MODERNBERT),
+    MODERN_TEXT: PeerTask(4, 1024, 308, MODERNBERT, of_text=True),
+    MODERN_LONG_TEXT: PeerTask(1, 8192, 2458, MODERNBERT, of_text=True),
 }
 
 
@@ -65,7 +65,7 @@ def batches(settings: dict[str, Any], vocab: int = VOCAB) -> list[Batch]:
     return [{name: array[number] for name, array in arrays.items()} for number in range(count)]
 
 
-def size(settings: dict[str, Any]) -> Task:
+def size(settings: dict[str, Any]) -> PeerTask:
     """Returns the size of the batches that `batches` returns; packed rows have more masked tokens than others."""
     if "batches" not in settings:
         return TASKS[settings["task"]]
@@ -78,7 +78,7 @@ def write(path: str, batches: Sequence[Batch]) -> None:
     np.savez(path, **{name: np.stack([batch[name] for batch in batches]) for name in batches[0]})
 
 
-def synthetic(task: Task, vocab: int = VOCAB) -> Batch:
+def synthetic(task: PeerTask, vocab: int = VOCAB) -> Batch:
     """Returns a full batch in the standard format: int32 features and fp32 weights, without padding."""
     random = np.random.default_rng(1)
     rows, length, slots = task[:3]

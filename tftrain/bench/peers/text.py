@@ -47,8 +47,9 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     """
     from tftrain.config.data import DataConfig
     from tftrain.config.model import ModelConfig
-    from tftrain.data.pipeline import open_source, train_batches
+    from tftrain.data.pipeline import train_batches
     from tftrain.data.prepared import open_data
+    from tftrain.data.source import open_source
 
     size = TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])

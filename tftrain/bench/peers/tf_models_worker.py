@@ -32,7 +32,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     cross_entropy = tf_keras.losses.sparse_categorical_crossentropy
 
     @tf.function(jit_compile=settings["jit"])
-    def step(inputs):
+    def step(inputs: dict[str, Any]):
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             logits = tf.cast(outputs["mlm_logits"], tf.float32)
@@ -53,7 +53,7 @@ def make_model():
     import tensorflow as tf
     from official.nlp.modeling import layers, models, networks
 
-    def activation(x):
+    def activation(x: Any):
         return tf.nn.gelu(x, approximate=True)
 
     layers_, width, heads, inner = task.SIZES[task.BERT].values()
@@ -73,7 +73,7 @@ def make_model():
     return models.BertPretrainerV2(encoder, mlm_activation=activation, classification_heads=[head])
 
 
-def _inputs(batch):
+def _inputs(batch: task.Batch):
     """Returns a batch in the standard format as the model's arguments."""
     import tensorflow as tf
 

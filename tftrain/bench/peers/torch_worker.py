@@ -34,7 +34,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     arrays = [model_inputs(batch, settings.get("longest", False), family) for batch in task.batches(settings)]
     inputs = [{name: torch.from_numpy(value) for name, value in batch.items()} for batch in arrays]
 
-    def step(batch) -> float:
+    def step(batch: Any) -> float:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16"):
             loss = forward(**batch).loss

@@ -24,7 +24,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     return task.turns(make_step(config), batches)
 
 
-def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
+def configuration(precision: str, threads: int, extra_flags: str, size: task.PeerTask) -> TrainConfig:
     """Returns the configuration of a task's model; all other flags have the program's defaults, or `extra_flags`.
 
     Raises:

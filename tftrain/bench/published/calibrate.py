@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.bench.published.row import Row
+from tftrain.bench.published.row import PublishedRow
 from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import CARDS, CLUSTERS
@@ -79,6 +79,7 @@ FOLDS = 5
 SEED = 1
 
 Key = tuple[str, str]  # the owner of a constant (a device or a system), and the name of the constant
+Compare = Callable[[PublishedRow, Constants], float]  # compares a figure: `log_seconds` or `log_memory`
 
 
 class Fit(NamedTuple):
@@ -121,22 +122,22 @@ def constants(system: str, values: dict[Key, float]) -> Constants:
     return Constants(**fields)
 
 
-def comparable(rows: Sequence[Row]) -> list[Row]:
+def comparable(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     """Returns the rows that the calibration may use."""
     return [row for row in rows if row.table not in NOT_COMPARABLE and row.reference.ran]
 
 
-def log_seconds(row: Row, chosen: Constants) -> float:
+def log_seconds(row: PublishedRow, chosen: Constants) -> float:
     """Returns log(planned seconds / published seconds)."""
     return math.log(timing.step(row.workload, CLUSTERS[row.cluster], chosen).total / row.reference_seconds)
 
 
-def log_memory(row: Row, chosen: Constants) -> float:
+def log_memory(row: PublishedRow, chosen: Constants) -> float:
     """Returns log(planned memory / published memory)."""
     return math.log(memory.estimate(row.workload, chosen).total / GB / row.reference.gb)
 
 
-def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Sequence[str]) -> Fit:
+def fit(rows: Sequence[PublishedRow], error: Compare, names: Sequence[str]) -> Fit:
     """Fits the constants with the given names, those that influence a figure, to rows that have this figure.
 
     `error` compares the figure: it is `log_seconds` or `log_memory`.
@@ -165,7 +166,10 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
 
 
 def held_out_errors(
-    rows: Sequence[Row], error: Callable[[Row, Constants], float], fitted: Fit, groups: Sequence[Hashable]
+    rows: Sequence[PublishedRow],
+    error: Compare,
+    fitted: Fit,
+    groups: Sequence[Hashable],
 ) -> np.ndarray:
     """Returns each row's error under constants fitted to the rows of other groups, with the slopes of the whole fit.
 
@@ -184,32 +188,34 @@ def held_out_errors(
     return held_out
 
 
-def row_weights(rows: Sequence[Row]) -> np.ndarray:
+def row_weights(rows: Sequence[PublishedRow]) -> np.ndarray:
     """Returns for each row 1 / sqrt(number of rows of its system)."""
     counts = Counter(row.system for row in rows)
     return np.array([counts[row.system] ** -0.5 for row in rows])
 
 
-def _start(keys):
+def _start(keys: Sequence[Key]) -> np.ndarray:
     return np.array([math.log(_start_of(key)) for key in keys])
 
 
-def _ceiling(keys):
+def _ceiling(keys: Sequence[Key]) -> np.ndarray:
     """Returns the largest logarithm of each value."""
     return np.array([0.0 if key[1] in AT_MOST_ONE and key[0] not in CARDS else math.inf for key in keys])
 
 
-def _start_of(key):
+def _start_of(key: Key) -> float:
     return STARTS.get(key, 1.0 if key[0] in CARDS else getattr(Constants(), key[1]))
 
 
-def _errors(rows, error, keys, values):
+def _errors(rows: Sequence[PublishedRow], error: Compare, keys: Sequence[Key], values: np.ndarray) -> np.ndarray:
     by_key = dict(zip(keys, values, strict=True))
     chosen = {system: constants(system, by_key) for system in {row.system for row in rows}}
     return np.array([error(row, chosen[row.system]) for row in rows])
 
 
-def _slopes(rows, error, keys, values, errors):
+def _slopes(
+    rows: Sequence[PublishedRow], error: Compare, keys: Sequence[Key], values: np.ndarray, errors: np.ndarray
+) -> np.ndarray:
     """Returns d error / d value, [rows, keys]; 0 where the row's system does not have the constant."""
     slopes = np.zeros((len(rows), len(keys)))
     for column, key in enumerate(keys):
@@ -221,13 +227,13 @@ def _slopes(rows, error, keys, values, errors):
     return slopes
 
 
-def _loss(errors, weights, moved):
+def _loss(errors: np.ndarray, weights: np.ndarray, moved: np.ndarray) -> float:
     size = np.abs(errors)
     huber = np.where(size < LINEAR_ABOVE, size**2 / (2 * LINEAR_ABOVE), size - LINEAR_ABOVE / 2)
     return float((weights * huber).sum() + PRIOR_WEIGHT * (moved**2).sum())
 
 
-def _newton(errors, slopes, weights, moved):
+def _newton(errors: np.ndarray, slopes: np.ndarray, weights: np.ndarray, moved: np.ndarray) -> np.ndarray:
     scale = weights / np.maximum(np.abs(errors), LINEAR_ABOVE)
     curve = (slopes * scale[:, None]).T @ slopes + 2 * PRIOR_WEIGHT * np.eye(slopes.shape[1])
     return np.clip(-np.linalg.solve(curve, (slopes * scale[:, None]).T @ errors + 2 * PRIOR_WEIGHT * moved), -0.7, 0.7)
@@ -244,7 +250,7 @@ class Errors(NamedTuple):
     row_left_out: float  # with constants fitted to four fifths of all rows, chosen at random, without the row
 
 
-def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
+def calibrate(rows: Sequence[PublishedRow]) -> tuple[dict[str, Constants], list[Errors]]:
     """Returns all constants fitted to published rows, by system, and the errors by figure and table."""
     values: dict[Key, float] = {}
     errors = []

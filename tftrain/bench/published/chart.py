@@ -7,6 +7,7 @@ before and after. A table with too many rows for bars has points: planned over p
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from tftrain.bench.picture import PAPER, legend
 from tftrain.bench.table import Record
@@ -24,6 +25,7 @@ MEASURED_PANELS = (
     ("Measured here: GB", ".2f", "peak_gb"),
     ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"),
 )
+BarColumn = tuple[str, str, str, float]  # a column, its colour, its name and its offset from the row's middle
 
 
 def draw(records: Sequence[Record]):
@@ -48,7 +50,14 @@ def draw(records: Sequence[Record]):
     return figure
 
 
-def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
+def _bars(
+    axes: Any,
+    title: str,
+    form: str,
+    series: Sequence[tuple[str, str, str, float]],
+    height: float,
+    records: Sequence[Record],
+) -> None:
     """Draws one panel; `series` holds a column, its colour, its name and its offset from the row's middle."""
     ends = {
         column: [(number(record, column) or 0.0, base_of(record, column) or 0.0) for record in records]
@@ -79,7 +88,7 @@ def points(records: Sequence[Record]) -> list[tuple[float, float]]:
     return [pair for pair in pairs if min(pair) > 0]
 
 
-def _points(figure, records: Sequence[Record]):
+def _points(figure: Any, records: Sequence[Record]):
     """Draws planned over published samples/s, both of a GPU, between lines 10% off."""
     pairs = points(records)
     axes = figure.subplots()

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from tftrain.bench.published.row import Row
+from tftrain.bench.published.row import PublishedRow
 from tftrain.host.units import GB
 from tftrain.plan import memory, reported_flops, timing
 from tftrain.plan.cluster import CLUSTERS
@@ -23,10 +23,10 @@ COLUMNS = (
 class Planned(NamedTuple):
     """A published row with its plan."""
 
-    row: Row
+    row: PublishedRow
     gb: float  # planned peak memory of the fullest device in GB
     fits: bool  # whether the plan fits a device
-    seconds: float  # of an iteration
+    seconds: float  # an iteration
     samples_per_sec_per_gpu: float  # as the next one, by the formulas of the source
     tflops_per_gpu: float
 
@@ -49,7 +49,7 @@ def _error(planned: float, published: float | None) -> float | None:
     return None if published is None else 100 * (planned / published - 1)
 
 
-def plan_all(rows: Sequence[Row]) -> list[Planned]:
+def plan_all(rows: Sequence[PublishedRow]) -> list[Planned]:
     """Plans rows.
 
     If a table does not state model and device, its plans are scaled so that the first row has no error.
@@ -77,7 +77,7 @@ def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Plan
     )
 
 
-def plan(row: Row) -> Planned:
+def plan(row: PublishedRow) -> Planned:
     """Plans one row.
 
     If a source does not state checkpointing, memory is planned without it, and with full checkpointing if that does not

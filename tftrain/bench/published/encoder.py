@@ -20,7 +20,7 @@ def block(work: Workload) -> Inventory:
     """Returns the inventory of one block on one tensor parallel rank."""
     sizes, weights = block_sizes(work), work.model.block_weights.of_rank(work.tp)
     if not work.model.block.attention.key.bias:
-        weights += work.model.width / work.tp  # of the keys: counted in every row, as when constants were fitted
+        weights += work.model.width / work.tp  # the keys' biases: counted in every row, as when constants were fitted
     sums, saved = sums_of_block(work, sizes.stream), tuple(_saved(work))
     products = products_of_block(work, joined=False)
     return Inventory(products, kernels_of_block(work), saved, sizes.stream_of_rank, sums, weights)

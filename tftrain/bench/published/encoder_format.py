@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 from tftrain.bench.published.csv_row import CsvRow
-from tftrain.bench.published.row import Reference, Row
-from tftrain.bench.published.software import Encoder
+from tftrain.bench.published.row import PublishedRow, Reference
+from tftrain.bench.published.software import EncoderJob
 from tftrain.config.fields import changed, field_problems, sections
 from tftrain.config.train import TrainConfig
 from tftrain.plan.workload import from_config, reference_levers, reference_optimizer
@@ -35,7 +35,7 @@ WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grap
 PER_NODE = 8
 
 
-def read(cells: CsvRow) -> Row:
+def read(cells: CsvRow) -> PublishedRow:
     """Returns an encoder's row; all ran with data parallel ranks, some with tensor parallel ranks too.
 
     Raises:
@@ -60,7 +60,7 @@ def read(cells: CsvRow) -> Row:
     accumulates = "grad_accum_dtype" in levers
     steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
     batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
-    workload = Encoder(*from_config(changed(config, batch), dp))._replace(
+    workload = EncoderJob(*from_config(changed(config, batch), dp))._replace(
         segments=1,  # These runs summed gradients after backward.
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
@@ -71,7 +71,7 @@ def read(cells: CsvRow) -> Row:
     # others would run at half the rate of Large on the same device.
     counted = 1 / steps if cells.text("table") == "deeper" else 1.0
     speed = "samples_per_sec_per_gpu"
-    return Row(
+    return PublishedRow(
         name=cells.text("row"),
         table=cells.text("table"),
         workload=workload,

@@ -9,7 +9,7 @@ from typing import Any
 from tftrain.architecture.describe import describe
 from tftrain.bench.published import encoder_format
 from tftrain.bench.published.csv_row import CsvRow
-from tftrain.bench.published.row import Reference, Row
+from tftrain.bench.published.row import PublishedRow, Reference
 from tftrain.bench.published.software import Fsdp, Megatron
 from tftrain.config.model import ModelConfig
 from tftrain.host.units import ITEM_BYTES, MIB
@@ -17,7 +17,7 @@ from tftrain.plan.workload import Workload
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs
-LONGEST_SECONDS = 20_000  # of an iteration on A64FX; larger figures are milliseconds
+LONGEST_SECONDS = 20_000  # the longest iteration on A64FX; larger figures are milliseconds
 MEGATRON_FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
 TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
 FOUNDRY_FUSED = frozenset({"ln", "flash", "gelu", "cross_entropy", "optimizer"})
@@ -78,12 +78,14 @@ def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]
     return work._replace(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
 
 
-def _row(cells: CsvRow, workload: Workload, cluster: str, system: str, reference: Reference, **more: Any) -> Row:
+def _row(
+    cells: CsvRow, workload: Workload, cluster: str, system: str, reference: Reference, **more: Any
+) -> PublishedRow:
     """Returns a row with the name and the table that its cells state."""
-    return Row(cells.text("row"), cells.text("table"), workload, cluster, system, reference, **more)
+    return PublishedRow(cells.text("row"), cells.text("table"), workload, cluster, system, reference, **more)
 
 
-def _topology(cells: CsvRow) -> Row:
+def _topology(cells: CsvRow) -> PublishedRow:
     """Megatron-DeepSpeed on A100, with full activation checkpointing in every row, as its TFLOPs formulas count."""
     precision, nodes = cells.choice("precision", tuple(ITEM_BYTES)), cells.whole("nodes")
     workload = _decoder(cells, cells.whole("vocab"), precision, "full", cells.whole("zero_stage", minimum=0, maximum=3))
@@ -100,7 +102,7 @@ def _topology(cells: CsvRow) -> Row:
     return _row(cells, workload, "a100_80gb", system, reference, formula=formula, remark=remark)
 
 
-def _sweep(cells: CsvRow) -> Row:
+def _sweep(cells: CsvRow) -> PublishedRow:
     """Megatron on A100. The rows fit no checkpointing on one node, and selective on many: see docs/planner.md."""
     nodes, gpus = cells.whole("nodes"), cells.whole("gpus")
     checkpointing = "selective" if nodes > 1 else "none"
@@ -117,7 +119,7 @@ def _sweep(cells: CsvRow) -> Row:
     return _row(cells, workload, "a100_80gb_8_links", "megatron", reference, checkpointing_unstated=True)
 
 
-def _cpu_nodes(cells: CsvRow) -> Row:
+def _cpu_nodes(cells: CsvRow) -> PublishedRow:
     """Megatron on A64FX. One of its tables has milliseconds under seconds, as its notes say."""
     checkpointing = {"yes": "full", "no": "none"}[cells.choice("activation_checkpointing", ("yes", "no"))]
     seconds = cells.figure("sec_per_iteration")
@@ -132,7 +134,7 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     return _row(cells, workload, "a64fx", "megatron_cpu", reference, formula="corrected", remark=remark)
 
 
-def _selene(cells: CsvRow) -> Row:
+def _selene(cells: CsvRow) -> PublishedRow:
     """Megatron-LM on a tuned machine (arXiv 2205.05198, tables 3 and 5)."""
     switch = {"true": True, "false": False}[cells.choice("sequence_parallel", ("true", "false"))]
     checkpointing = cells.choice("activation_checkpointing", ("none", "selective", "full"))
@@ -147,7 +149,7 @@ def _selene(cells: CsvRow) -> Row:
     return _row(cells, workload, "a100_80gb_8_links", "megatron_selene", reference)
 
 
-def _foundry(cells: CsvRow) -> Row:
+def _foundry(cells: CsvRow) -> PublishedRow:
     """llm-foundry on PyTorch: weights sharded by FSDP, flash attention, no dropout, gradients sent in 16 bits."""
     card = cells.choice("card", tuple(FOUNDRY_CLUSTERS))
     workload = _decoder(
@@ -171,7 +173,7 @@ def _foundry(cells: CsvRow) -> Row:
     return _row(cells, workload, *FOUNDRY_CLUSTERS[card], reference, remark=remark)
 
 
-FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (
+FORMATS: tuple[tuple[set[str], Callable[[CsvRow], PublishedRow]], ...] = (
     ({"row", "table", "levers", "samples_per_sec_per_gpu"}, encoder_format.read),
     ({"row", "table", "zero_stage", "flops_formula", "dp", "tp", "pp"}, _topology),
     ({"row", "table", "max_mib", "activation_checkpointing", "dp", "tp", "pp"}, _cpu_nodes),

@@ -22,7 +22,7 @@ class Reference(NamedTuple):
         return not self.out_of_memory and any(figure is not None for figure in figures)
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """One row."""
 
     name: str  # `table/NN`

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tftrain.bench.published.csv_row import CsvRow
 from tftrain.bench.published.formats import FORMATS
-from tftrain.bench.published.row import Row
+from tftrain.bench.published.row import PublishedRow
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.text import reason
 
@@ -20,14 +20,14 @@ TABLES = (
 REFERENCE = [f"{name}.csv" for name in TABLES]
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """The rows of a file that can be planned, and the problems of the others."""
 
-    rows: list[Row]
+    rows: list[PublishedRow]
     problems: list[Problem]
 
 
-def read_reference() -> list[Row]:
+def read_reference() -> list[PublishedRow]:
     """Returns every row of the reference tables that come with the planner."""
     return [row for name in REFERENCE for row in read_text(reference_text(name), name).rows]
 
@@ -37,7 +37,7 @@ def reference_text(name: str) -> str:
     return (resources.files("tftrain.bench.published") / "reference" / name).read_text(encoding="utf-8")
 
 
-def read_file(path: str) -> Rows:
+def read_file(path: str) -> FileRows:
     """Returns the rows of a file in one of the reference formats.
 
     Raises:
@@ -50,7 +50,7 @@ def read_file(path: str) -> Rows:
     return read_text(text, path)
 
 
-def read_text(text: str, name: str) -> Rows:
+def read_text(text: str, name: str) -> FileRows:
     """Returns the rows of the text of the file `name`; see `read_file`."""
     try:
         lines = list(_lines(text))
@@ -63,7 +63,7 @@ def read_text(text: str, name: str) -> Rows:
         raise ConfigError([Problem("rows_file", name, f"expected columns of a reference table, among them {formats}")])
     if len(lines) == 1:
         raise ConfigError([Problem("rows_file", name, "expected rows below the columns")])
-    rows = Rows([], [])
+    rows = FileRows([], [])
     for number, cells in lines[1:]:
         try:
             rows.rows.append(_row(columns, cells, read))
@@ -80,7 +80,7 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, stripped
 
 
-def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) -> Row:
+def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], PublishedRow]) -> PublishedRow:
     """Returns the row of a line; a short line has empty cells at its end.
 
     Raises:

@@ -21,11 +21,11 @@ from tftrain.plan.workload import Workload
 
 RANKS = 4  # without GPUs, as in table levers
 RANKS_OF_STAGES = 16  # the same for tables with pipelines
-RESERVED_SHARE = 0.1  # of a host's memory, for other programs
+RESERVED_SHARE = 0.1  # share of a host's memory for other programs
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 SMALLEST = 1 / 64
-MAX_SECONDS = 4.0  # of a step that --scale=auto plans
+MAX_SECONDS = 4.0  # the longest step that --scale=auto plans
 MICRO_BATCHES = 2  # accumulated at most, unless --scale=full: more of them repeat the same work
 MICRO_BATCHES_OF_STAGES = 4  # the same for each stage of a pipeline, whose bubble depends on their number
 SHORTEST, FEWEST_WORDS = 64, 256

@@ -59,7 +59,7 @@ class Fsdp(Megatron):
     gathers_blocks = sharded_masters
 
 
-class Encoder(OtherWorkload):
+class EncoderJob(OtherWorkload):
     """The encoder of the published tables: every micro-batch sums gradients, on one GPU too."""
 
     @property
@@ -74,7 +74,7 @@ def _(work: Megatron) -> Parts:
 
 
 @inventory.make_parts.register
-def _(work: Encoder) -> Parts:
+def _(work: EncoderJob) -> Parts:
     return Parts(encoder.block(work), encoder.embedding(work), encoder.head(work))
 
 

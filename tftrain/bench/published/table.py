@@ -18,7 +18,7 @@ from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
 from tftrain.bench.published.tables import Published
 from tftrain.bench.report import spread
-from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns
 from tftrain.bench.training import alternation, run
 from tftrain.bench.worker import MeasureError
 
@@ -33,7 +33,9 @@ COLUMNS = columns(
 )
 
 
-def measure(published: Sequence[Published], group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+def measure(
+    published: Sequence[Published], group: list[TableRow], config: BenchConfig, say: Say
+) -> Iterator[RowOutcome]:
     """Measures rows of a table together with its base row, even if that was not chosen.
 
     `published` has all rows of the table, the base first; the others are the arguments of every table's `measure`.
@@ -42,11 +44,11 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
     if _planned_only(group[0].group, config):
         say("planned only; name rows with --rows to run them")
         for row in group:
-            yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
+            yield RowOutcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
     machine, size = _machine_and_scale(published, config)
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
-    base = Row(published[0].row.name, group[0].group)
+    base = TableRow(published[0].row.name, group[0].group)
     others = [row for row in group if row.name != base.name]
     chosen = {row.name for row in group}
     named = {each.row.name: each for each in published}
@@ -54,7 +56,7 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
     shared = same_runs(others, cases)
     unfit = {name: why for name, case in cases.items() if (why := refusal(case, machine))}
 
-    def one(row: Row) -> run.Figures:
+    def one(row: TableRow) -> run.Figures:
         if row.name in unfit:
             raise MeasureError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
@@ -69,12 +71,12 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
                 record["note"] += f"; the same run as {measured}"
             # The row may fit later, when more memory is free.
             error = None if compared.figures or name in unfit else compared.error
-            yield Outcome(name, [record], error, final=name not in unfit)
+            yield RowOutcome(name, [record], error, final=name not in unfit)
 
 
-def same_runs(others: Sequence[Row], cases: Mapping[str, Case]) -> dict[str, list[Row]]:
+def same_runs(others: Sequence[TableRow], cases: Mapping[str, Case]) -> dict[str, list[TableRow]]:
     """Returns the rows that are one run on this machine, by the name of the first of them; `cases` are by name too."""
-    groups: dict[tuple, list[Row]] = {}
+    groups: dict[tuple, list[TableRow]] = {}
     for row in others:
         groups.setdefault((cases[row.name].work.ranks, *cases[row.name].flags), []).append(row)
     return {same[0].name: same for same in groups.values()}
@@ -159,14 +161,14 @@ def _change(value: float | str | None, base: float | str | None) -> float | None
     return 100 * (value / base - 1)
 
 
-def _table(name: str, published: Sequence[Published]) -> Table:
+def _table(name: str, published: Sequence[Published]) -> BenchTable:
     kind = "a decoder" if published[-1].row.workload.model.causal else "an encoder"
     own = next(each.row for each in published if each.row.table == name)
-    return Table(
+    return BenchTable(
         name,
         f"published rows of {kind} on {own.cluster}, each against {published[0].row.name}",
         COLUMNS,
-        tuple(Row(each.row.name, name) for each in published),
+        tuple(TableRow(each.row.name, name) for each in published),
         functools.partial(measure, published),
         draw=draw,
         remarks=order.lines,

@@ -7,7 +7,7 @@ import csv
 import io
 from typing import NamedTuple
 
-from tftrain.bench.published.row import Row
+from tftrain.bench.published.row import PublishedRow
 from tftrain.bench.published.rows import REFERENCE, read_text, reference_text
 
 # By its note 'the row "base" of every other Large table'. All other tables begin with their own base.
@@ -24,7 +24,7 @@ class Published(NamedTuple):
         assumed: sizes and levers that the source does not state and the planner assumes.
     """
 
-    row: Row
+    row: PublishedRow
     levers: dict[str, str]
     note: str
     assumed: tuple[str, ...]
@@ -67,7 +67,7 @@ def read() -> dict[str, tuple[Published, ...]]:
     return {table: tuple(rows) for table, rows in rows_of.items()}
 
 
-def _published(row: Row, cells: dict[str, str]) -> Published:
+def _published(row: PublishedRow, cells: dict[str, str]) -> Published:
     levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
     unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
     if row.relative:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.bench import host
-from tftrain.bench.table import Record, Row, Say
+from tftrain.bench.table import Record, Say, TableRow
 from tftrain.bench.training.run import Figures
 from tftrain.bench.worker import MeasureError
 
@@ -24,7 +24,7 @@ class Compared:
     `base` are the successful runs of the base row before and after them; for the base row itself, all of its runs.
     """
 
-    row: Row
+    row: TableRow
     runs: tuple[Figures, ...]
     base: tuple[Figures, ...]
     error: str | None = None
@@ -39,7 +39,12 @@ class Compared:
 
 
 def in_alternation(
-    base: Row, rows: Sequence[Row], measure: Callable[[Row], Figures], say: Say, every: int = EVERY, rounds: int = 1
+    base: TableRow,
+    rows: Sequence[TableRow],
+    measure: Callable[[TableRow], Figures],
+    say: Say,
+    every: int = EVERY,
+    rounds: int = 1,
 ) -> Iterator[Compared]:
     """Measures rows, and the base row before each `every` of them and at the end.
 
@@ -49,7 +54,7 @@ def in_alternation(
     """
     errors: dict[str, str] = {}
 
-    def take(row: Row) -> list[Figures]:
+    def take(row: TableRow) -> list[Figures]:
         try:
             figures = measure(row)
         except MeasureError as error:
