@@ -182,7 +182,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     if "attn_impl" not in {problem.flag for problem in problems}:
-        problems += cudnn.of_host(config.model, hardware.has_driver())
+        problems += cudnn.check_host(config.model, hardware.has_driver())
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)

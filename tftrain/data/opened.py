@@ -10,7 +10,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, field_problems, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.example import decode
-from tftrain.data.objectives import OBJECTIVES, Objective
+from tftrain.data.objectives import OBJECTIVES, ObjectiveChecks
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.records import RecordSet, match_files
 from tftrain.data.sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
@@ -32,7 +32,7 @@ class OpenedData(PhaseData):
     model: ModelConfig
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> ObjectiveChecks:
         """What depends on the objective of the model."""
         return OBJECTIVES[self.model.objective]
 
