@@ -21,7 +21,7 @@ STANDARD_FEATURES = (
 _SLOTS = "max_predictions_per_seq"
 
 
-class Objective(abc.ABC):
+class ObjectiveChecks(abc.ABC):
     """What a model is pre-trained on."""
 
     records_have: str  # the sizes of a record, for messages
@@ -51,7 +51,7 @@ class Objective(abc.ABC):
         """Returns the problems of flags of masks with records of these sizes."""
 
 
-class _Masked(Objective):
+class _Masked(ObjectiveChecks):
     """Masked words of pairs; other records are in the standard BERT format."""
 
     records_have = "max_seq_length {} and max_predictions_per_seq {}"
@@ -107,7 +107,7 @@ class _Masked(Objective):
         return faults
 
 
-class _Causal(Objective):
+class _Causal(ObjectiveChecks):
     """Every next token; other records have max_seq_length + 1 input_ids."""
 
     records_have = "max_seq_length {}"
@@ -144,4 +144,4 @@ class _Causal(Objective):
         return refused(data, flag, f"remove this flag, or use --model_family={family}: a decoder predicts {what}")
 
 
-OBJECTIVES: Mapping[str, Objective] = {"masked": _Masked(), "causal": _Causal()}
+OBJECTIVES: Mapping[str, ObjectiveChecks] = {"masked": _Masked(), "causal": _Causal()}
