@@ -11,132 +11,99 @@ from tftrain.schedules.simulation import ScheduleError, steps
 from tftrain.schedules.table import TRANSFERS, Action, Schedule, input_of, output_of
 from tftrain.schedules.table import ActionKind as Kind
 
-BACKWARDS, HALVES = (
-    (Kind.BACKWARD, Kind.BACKWARD_INPUTS),
-    (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS),
-)
+BACKWARDS, HALVES = (Kind.BACKWARD, Kind.BACKWARD_INPUTS), (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
 # What a stage computes before an action, of the same micro-batch and chunk.
-BEFORE = {
-    Kind.BACKWARD: Kind.FORWARD,
-    Kind.BACKWARD_INPUTS: Kind.FORWARD,
-    Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS,
-}
+BEFORE = {Kind.BACKWARD: Kind.FORWARD, Kind.BACKWARD_INPUTS: Kind.FORWARD, Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS}
+
+Ticks = dict[tuple[Kind, int, int], int]  # of computations
 
 
 def check(table: Schedule) -> None:
     """Raises a ScheduleError for the first rule that a table breaks, with stage, tick and action."""
-    places = [_check_computations(table, stage) for stage in range(len(table.stages))]
     for stage in range(len(table.stages)):
-        _check_transfers(table, stage, places[stage])
+        _check_transfers(table, stage, _check_computations(table, stage))
     _check_pairs(table)
     steps(table)
-    if not table.forward_only:
-        for stage in range(len(table.stages)):
-            _check_memory(table, stage)
+    for stage in () if table.forward_only else range(len(table.stages)):
+        _check_memory(table, stage)
 
 
-Places = dict[tuple[Kind, int, int], int]
-
-
-def _check_computations(table: Schedule, stage: int) -> Places:
+def _check_computations(table: Schedule, stage: int) -> Ticks:
     """Checks that the stage computes everything once and in order; returns the tick of each computation."""
-    places: Places = {}
-    actions = table.stages[stage]
-    for tick, action in enumerate(actions):
-        if not (0 <= action.micro_batch < table.micro_batches and 0 <= action.chunk < table.chunks):
-            sizes = f"{table.micro_batches} micro-batches and {table.chunks} chunks"
-            raise ScheduleError(stage, tick, action, f"the table has {sizes}")
-        if action.kind in TRANSFERS:
-            continue
+    ticks: Ticks = {}
+    for tick, action in enumerate(table.stages[stage]):
         kind, micro_batch, chunk = key = action[:3]
-        if key in places:
-            raise ScheduleError(stage, tick, action, f"also at tick {places[key]}; expected once")
-        if table.forward_only and kind is not Kind.FORWARD:
-            raise ScheduleError(stage, tick, action, "expected only forward passes in an evaluation")
-        if kind in BEFORE and (BEFORE[kind], micro_batch, chunk) not in places:
-            raise ScheduleError(stage, tick, action, f"expected after its {BEFORE[kind].value}")
-        other = BACKWARDS[kind is Kind.BACKWARD]
-        if kind in BACKWARDS and (other, micro_batch, chunk) in places:
-            raise ScheduleError(stage, tick, action, f"its {other.value} has been computed; expected one backward")
-        _check_local_input(table, stage, tick, places)
-        places[key] = tick
+        rules = [(0 <= micro_batch < table.micro_batches and 0 <= chunk < table.chunks, "it is out of range")]
+        if kind not in TRANSFERS:
+            other = BACKWARDS[kind is Kind.BACKWARD]
+            rules += [
+                (key not in ticks, "expected once"),
+                (kind is Kind.FORWARD or not table.forward_only, "expected only forward passes in an evaluation"),
+                (kind not in BEFORE or (BEFORE[kind], micro_batch, chunk) in ticks, "expected after another one"),
+                (kind not in BACKWARDS or (other, micro_batch, chunk) not in ticks, "expected one backward"),
+                (_has_local_input(table, stage, action, ticks), "expected after another chunk"),
+            ]
+            ticks[key] = tick
+        for holds, reason in rules:
+            if not holds:
+                raise ScheduleError(stage, tick, action, reason)
     for micro_batch, chunk in itertools.product(range(table.micro_batches), range(table.chunks)):
-        kinds = {kind for kind in Kind if (kind, micro_batch, chunk) in places}
-        wanted = [Kind.FORWARD]
-        if not table.forward_only:
-            is_split = not kinds.isdisjoint(HALVES)
-            wanted += HALVES if is_split else [Kind.BACKWARD]
-        for kind in wanted:
-            if kind not in kinds:
-                raise ScheduleError(stage, len(actions), Action(kind, micro_batch, chunk), "missing; expected once")
-    return places
+        is_split = any((kind, micro_batch, chunk) in ticks for kind in HALVES)
+        backward = () if table.forward_only else HALVES if is_split else (Kind.BACKWARD,)
+        for kind in (Kind.FORWARD, *backward):
+            if (kind, micro_batch, chunk) not in ticks:
+                raise ScheduleError(stage, len(table.stages[stage]), Action(kind, micro_batch, chunk), "missing")
+    return ticks
 
 
-def _check_local_input(table: Schedule, stage: int, tick: int, places: Places) -> None:
-    """Checks that the input of a computation is there if another chunk of the same stage makes it."""
-    action = table.stages[stage][tick]
+def _has_local_input(table: Schedule, stage: int, action: Action, ticks: Ticks) -> bool:
+    """Whether the input of a computation is there if another chunk of the same stage makes it."""
     needed = input_of(action, stage, len(table.stages), table.chunks)
-    if needed and needed.peer == stage:
-        is_forward = action.kind is Kind.FORWARD
-        kinds, chunk = ((Kind.FORWARD,), action.chunk - 1) if is_forward else (BACKWARDS, action.chunk + 1)
-        if not any((kind, action.micro_batch, chunk) in places for kind in kinds):
-            raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {chunk}")
+    if not needed or needed.peer != stage:
+        return True
+    is_forward = action.kind is Kind.FORWARD
+    kinds, chunk = ((Kind.FORWARD,), action.chunk - 1) if is_forward else (BACKWARDS, action.chunk + 1)
+    return any((kind, action.micro_batch, chunk) in ticks for kind in kinds)
 
 
-def _check_transfers(table: Schedule, stage: int, places: Places) -> None:
+def _check_transfers(table: Schedule, stage: int, ticks: Ticks) -> None:
     """Checks that the stage sends each output after its computation and receives each input before it, once."""
-    count, actions = len(table.stages), table.stages[stage]
     wanted: dict[Action, int] = {}
-    for (kind, micro_batch, chunk), tick in places.items():
+    for (kind, micro_batch, chunk), tick in ticks.items():
         for transfer_of in (input_of, output_of):
-            transfer = transfer_of(Action(kind, micro_batch, chunk), stage, count, table.chunks)
+            transfer = transfer_of(Action(kind, micro_batch, chunk), stage, len(table.stages), table.chunks)
             if transfer and transfer.peer != stage:
                 wanted[transfer] = tick
-    seen: dict[Action, int] = {}
-    for tick, action in enumerate(actions):
-        if action.kind not in TRANSFERS:
-            continue
-        if action not in wanted:
-            raise ScheduleError(stage, tick, action, "no computation makes or needs it")
-        if action in seen:
-            raise ScheduleError(stage, tick, action, f"also at tick {seen[action]}; expected once")
-        computed = wanted[action]
-        if (action.kind is Kind.SEND) != (tick > computed):
-            where = "after" if action.kind is Kind.SEND else "before"
-            raise ScheduleError(stage, tick, action, f"expected {where} {actions[computed]} at tick {computed}")
-        seen[action] = tick
+    for tick, action in enumerate(table.stages[stage]):
+        if action.kind in TRANSFERS:
+            computed = wanted.pop(action, None)
+            if computed is None or (action.kind is Kind.SEND) != (tick > computed):
+                raise ScheduleError(stage, tick, action, "expected once, before or after its computation")
     for action, computed in wanted.items():
-        if action not in seen:
-            raise ScheduleError(stage, computed, actions[computed], f"needs {action}, which is missing")
+        raise ScheduleError(stage, computed, action, "missing")
 
 
 def _check_pairs(table: Schedule) -> None:
     """Checks that from one stage to another, both have the same transfers in the same order."""
-    lists: dict[tuple[int, int, bool], list[tuple[int, Action]]] = defaultdict(list)
+    names: dict[tuple[int, int], dict[bool, list[str]]] = defaultdict(lambda: {True: [], False: []})
     for stage, actions in enumerate(table.stages):
-        for tick, action in enumerate(actions):
-            if action.kind is Kind.SEND:
-                lists[stage, action.peer, True].append((tick, action))
-            elif action.kind is Kind.RECEIVE:
-                lists[action.peer, stage, False].append((tick, action))
-    for sender, receiver, _ in list(lists):
-        sent, received = lists[sender, receiver, True], lists[sender, receiver, False]
-        # Both have the same transfers, because each end has exactly those that its computations need.
-        for (_, send), (tick, receive) in zip(sent, received, strict=True):
-            if send.name != receive.name:
-                raise ScheduleError(receiver, tick, receive, f"expected {send.name} there, in the order of the sends")
+        for action in actions:
+            if action.kind in TRANSFERS:
+                sends = action.kind is Kind.SEND
+                names[(stage, action.peer) if sends else (action.peer, stage)][sends].append(action.name)
+    for (_, receiver), both in names.items():
+        if both[True] != both[False]:
+            raise ScheduleError(receiver, 0, table.stages[receiver][0], "expected the order of the sends")
 
 
 def _check_memory(table: Schedule, stage: int) -> None:
     """Checks that the stage never holds more activations than its schedule may."""
-    actions = table.stages[stage]
     most = bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)
     held = 0
-    for tick, action in enumerate(actions):
+    for tick, action in enumerate(table.stages[stage]):
         held += (action.kind is Kind.FORWARD) - (action.kind in RELEASING)
         if held > most:
-            reason = f"holds the activations of {held} micro-batches and chunks; expected at most {most}"
-            raise ScheduleError(stage, tick, action, reason)
+            raise ScheduleError(stage, tick, action, f"holds {held} activations; expected at most {most}")
 
 
 def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
