@@ -22,11 +22,11 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.kit.data_sets import corpus, prepare_config, prepared, prepared_packed, prepared_static
+from tests.kit.data_sets import corpus, prepare_config, prepared, prepared_causal, prepared_packed, prepared_static
 from tests.kit.servers import proxy, quick, s3, s3_server
 from tftrain.host import log
 
-__all__ = ["corpus", "prepare_config", "prepared", "prepared_packed", "prepared_static"]
+__all__ = ["corpus", "prepare_config", "prepared", "prepared_causal", "prepared_packed", "prepared_static"]
 __all__ += ["proxy", "quick", "s3", "s3_server"]
 
 # Properties hold however busy the machine is.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
+from tests.kit import runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import checked, losses
 from tftrain import convert, launch, predict
@@ -17,8 +18,6 @@ from tftrain.data.mirror import local_folder
 from tftrain.files import addresses
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching import job
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import evaluate, loop
 
 pytestmark = pytest.mark.slow
 RUN, DATA = "s3://bucket/runs/x", "s3://bucket/data"
@@ -47,7 +46,7 @@ def configured(*flags):
 
 
 def train(*flags):
-    return loop.train(configured(*flags), Mesh())
+    return runs.train(configured(*flags))
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +72,10 @@ def test_a_run_goes_on_on_another_host_and_serves_all_programs(server, local, tm
     assert [path.name for path in there] == [f"step_0000000{step}" for step in (2, 4, 6)]
     assert {"config.json", "metrics.jsonl", "log.txt"} < addresses.listing(RUN).keys()
     capsys.readouterr()
-    evaluate.evaluate(configured("--mode=evaluate", f"--output_dir={RUN}", f"--local_dir={third}"), Mesh())
+    runs.evaluate(configured("--mode=evaluate", f"--output_dir={RUN}", f"--local_dir={third}"))
     assert "(step 6)" in capsys.readouterr().out
     one = configured("--mode=evaluate", f"--output_dir={third}", f"--resume={RUN}/checkpoints/step_00000004")
-    evaluate.evaluate(one, Mesh())
+    runs.evaluate(one)
     assert "(step 4)" in capsys.readouterr().out
     assert predict.main(["predict", f"--output_dir={RUN}", "a [MASK] b"]) == 0
     step = f"tftrain:{RUN}/checkpoints/step_00000002"
@@ -92,7 +91,7 @@ def test_a_run_that_can_not_upload_trains_to_its_end_and_says_so(server, tmp_pat
     config = configured(*SIZES, f"--data_dir={DATA}", f"--output_dir={RUN}", "--max_steps=4", "--eval_every=-1")
     handler.faulty, handler.faults[:] = ("PUT",), [503] * 100000
     with pytest.raises(RunError, match=f"^--output_dir={RUN}: the last upload has failed: {RUN}/") as raised:
-        loop.train(config, Mesh())
+        runs.train(config)
     assert raised.value.exit_code == ExitCode.SAVES_FAILED
     assert config.run.folder.startswith(str(tmp_path / "cache"))
     assert [folder.order(path)[0] for path in folder.find(config.run.folder)] == [2, 4]

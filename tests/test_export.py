@@ -13,7 +13,7 @@ from tests.formats.models import DATA
 from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
 from tftrain.inference import candidates, trained_model
-from tftrain.inference.serving import report, saved_model, signatures
+from tftrain.inference.serving import exported_folder, report, saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel, Signature
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.tokenizer.tokenizer_files import Tokenizer
@@ -178,7 +178,7 @@ def test_a_decoder_is_exported_without_text_where_its_tokenizer_has_no_ops(capsy
 
 def write(tmp_path, model):
     source = ServedModel(model, TextGraph(model), 4)
-    export.write_saved_models(tmp_path, source, signatures.signatures(source))
+    exported_folder.write_saved_models(tmp_path, source, signatures.signatures(source))
 
 
 def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, sentencepiece):

@@ -29,14 +29,14 @@ from tftrain.prepare.preparation import prepare
 FAMILIES = {
     "llama": SimpleNamespace(
         sizes=f"--flagfile={ROOT}/configs/llama_tiny.flags --num_hidden_layers=2 --document_mask",
-        data={"objective": "causal", "tokenizer_type": "bpe", "vocab_file": str(DATA / "hf_llama/tokenizer.json")},
+        prepares={"objective": "causal", "tokenizer_type": "bpe", "vocab_file": str(DATA / "hf_llama/tokenizer.json")},
         model={"activation": "swiglu", "bias": "none", "tie_output": False, "num_key_value_heads": 2},
         tensors={"lm_head.weight", "model.layers.1.mlp.gate_proj.weight"},
         predicts="--max_new_tokens=3 words",
     ),
     "modernbert": SimpleNamespace(
         sizes=f"--flagfile={ROOT}/configs/modernbert_tiny.flags --num_hidden_layers=3 --local_attention=8",
-        data={"next_sentence": False, "packing": "greedy", "tokenizer_type": "bpe", "vocab_file": None}
+        prepares={"next_sentence": False, "packing": "greedy", "tokenizer_type": "bpe", "vocab_file": None}
         | {"vocab_size": 400},
         model={"next_sentence": False, "local_attention": 8},
         tensors={"head.dense.weight", "model.layers.2.attn.Wqkv.weight"},
@@ -60,7 +60,7 @@ def made(prepare_config, tmp_path_factory):
     def make(name):
         family, folder = FAMILIES[name], tmp_path_factory.mktemp(name)
         run, data = folder / "run", folder / "data"
-        prepare(prepare_config(data, **family.data))
+        prepare(prepare_config(data, **family.prepares))
         sizes = f"{family.sizes} --hidden_size=32 --intermediate_size=48"
         done("started", f"{sizes} --data_dir={data} --output_dir={run} --micro_batch_size=2 --max_steps=2")
         done("started", f"--output_dir={run} --max_steps=4")

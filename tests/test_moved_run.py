@@ -5,14 +5,12 @@ import shutil
 import pytest
 
 from tests.finetune import files
+from tests.kit import runs
 from tests.kit.programs import done
-from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.formats.run_folder import of_data
-from tftrain.parallel.mesh import Mesh
 from tftrain.tokenizer import tokenizer_files
-from tftrain.train import loop
 
 SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
 
@@ -25,7 +23,7 @@ def trained(prepared, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         argv = ["tftrain.run", *SMALL, "--micro_batch_size=2", "--data_dir=data", "--output_dir=run"]
-        loop.train(run.with_sizes(flags.parse(TrainConfig, argv).resolve(1)), Mesh())
+        runs.train(runs.with_sizes(flags.parse(TrainConfig, argv).resolve(1)))
     return folder
 
 

@@ -24,7 +24,7 @@ from tftrain.config.model_source import ModelSource
 from tftrain.formats import registry
 from tftrain.formats.weights import Weights
 from tftrain.host.text import printable
-from tftrain.inference import candidates, trained_model
+from tftrain.inference import candidates, predictions, trained_model
 from tftrain.inference.trained_model import Sample
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
@@ -170,7 +170,7 @@ def test_a_text_that_is_cut_and_one_with_unknown_words_are_named(capsys, tmp_pat
 def test_warnings_are_counted_where_they_are_many(capsys):
     code, _, err = run(capsys, f"--init_checkpoint={BERT}", *["5"] * 23)
     assert code == 0
-    assert len(err.splitlines()) == predict.MAX_WARNINGS + 1
+    assert len(err.splitlines()) == predictions.MAX_WARNINGS + 1
     assert err.splitlines()[-1] == "predict: and 3 more such warnings"
 
 
@@ -331,8 +331,3 @@ def test_a_continuation_appears_on_a_terminal_token_by_token():
     # A model may write what a terminal obeys.
     assert first == "hello there" + printable(json.loads(plain[2].removeprefix("  continued: ")))
     assert following == plain[1]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_text(tmp_path):
-    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfhello\nhello\r\n")
-    assert [text for _, text in predict.read_lines(str(tmp_path / "texts"))] == ["hello", "hello"]

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.kit import corpora, pictures
+from tests.kit import corpora, pictures, runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL, configured, losses, rows, train_alone
 from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
@@ -19,8 +19,7 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.host.exit_codes import ExitCode
 from tftrain.inputs.inputs import Inputs
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import evaluate, process
+from tftrain.train import process
 
 pytestmark = pytest.mark.slow
 EIGHT = ("--global_batch_size=8", "--max_steps=8")
@@ -82,7 +81,7 @@ def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(
 
 
 def test_evaluate_prints_what_the_run_recorded(whole, capsys):
-    evaluate.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"), Mesh())
+    runs.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"))
     output = capsys.readouterr().out
     assert re.search(r"^held-out examples +128 of 1024$", output, re.MULTILINE)
     _, held_out = rows(whole)
@@ -132,7 +131,7 @@ def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
 
 def test_evaluate_without_a_checkpoint_says_so(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
-        evaluate.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"), Mesh())
+        runs.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"))
 
 
 def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):

@@ -3,17 +3,12 @@
 Nothing is rounded, and nothing is invented unless `--init_missing` says so. docs/formats.md lists the formats.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tftrain.cli.program import Program
-from tftrain.config.convert import ConvertConfig, Place, parse_place
-from tftrain.files.complete_folder import complete_folder
-
-logger = logging.getLogger("tftrain.convert")
+from tftrain.config.convert import ConvertConfig
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,59 +20,9 @@ def main(argv: Sequence[str]) -> int:
 def convert(config: ConvertConfig) -> None:
     """Writes the model into a folder that appears when it is complete; an error names the file or the flag."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from tqdm import tqdm
+    from tftrain.formats import conversion
 
-    from tftrain.formats import registry
-    from tftrain.formats.run_folder import AveragedWeights, take_tokenizer
-    from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
-
-    target = parse_place(config.to)
-    source = registry.local(parse_place(config.from_), f"--from={config.from_}", config.average_last)
-    weights: Weights
-    if config.average_last > 1:
-        weights = AveragedWeights(Path(source.path), config.average_last, config.weights == "averaged")
-    else:
-        weights = registry.open_weights(source, config.allow_pickle, config.weights)
-    take_tokenizer(weights, config.tokenizer_dir, f"--from={config.from_}")
-    logger.info(f"{config.from_}: {described(weights)}")
-    for note in weights.notes:
-        logger.info(note)
-    if missing := weights.missing:
-        logger.info(f"{config.from_} has no {' and no '.join(missing)}")
-    if config.init_missing:
-        weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
-        if weights.added:
-            logger.info(f"initial values were drawn for {listed(weights.added)}")
-    with (
-        complete_folder(Path(target.path)) as folder,
-        tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
-    ):
-        written = Place(target.format, str(folder))
-        watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
-        left_out = registry.write_weights(written, watched, config.architecture, most)
-    if left_out:
-        logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")
-    if weights.tokenizer is None:
-        logger.info("no tokenizer is beside the weights, so none was written; name one with --tokenizer_dir")
-    elif weights.tokenizer.normalization == "nfkc" and target.format != "tftrain":
-        logger.info(
-            f"{target.format} has no tokenizer with this normalization (nfkc): only tftrain reads it as written"
-        )
-    logger.info(f"{config.to}: {len(weights.shapes) - len(left_out)} tensors written")
-
-
-def described(weights) -> str:
-    """Returns a model in words."""
-    model, tokenizer = weights.model, weights.tokenizer
-    words = "no tokenizer"
-    if tokenizer:
-        case = "lower-cased" if tokenizer.lower_case else "cased"
-        words = f"{case} {tokenizer.vocabulary.tokenizer_type} of {len(tokenizer.vocabulary)} tokens"
-    act = "SwiGLU" if model.activation == "swiglu" else f"{model.gelu_form} GeLU"
-    return (
-        f"{model.model_family}, {model.num_hidden_layers} layers x {model.hidden_size}, {model.num_attention_heads} "
-        f"heads, {act}, {len(weights.shapes)} tensors, vocabulary of {model.vocab_size}, {words}"
-    )
+    conversion.convert(config)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def train(**flags: Any) -> list[dict[str, Any]]:
 
         watchdog = Watchdog(mesh.rank, config.limits, config.run.folder)
         watchdog.ledger.restart(time.monotonic() - began)  # What the kernel did before is no part of the run.
-        if seeds.train(config, mesh, watchdog, inputs) == ExitCode.STOPPED:
+        if seeds.train(config, inputs, mesh, watchdog) == ExitCode.STOPPED:
             raise KeyboardInterrupt
         path = Path(config.run.folder) / "metrics.jsonl"
         return read_rows(path) if path.exists() else []  # Several seeds have a file each.
@@ -76,7 +76,7 @@ def evaluate(**flags: Any) -> dict[str, float]:
         from tftrain.observe import rows
         from tftrain.train import evaluate as evaluation
 
-        return rows.fields(evaluation.evaluate(config, mesh, inputs=inputs))
+        return rows.fields(evaluation.evaluate(config, inputs, mesh))
 
 
 def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
@@ -87,7 +87,9 @@ def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
     config = predict_program.program(texts).checked(argv[1:])
 
     with _one_rank():
-        return [json.loads(line) for line in predict_program.predictions(config, texts)]
+        from tftrain.inference.predictions import predictions
+
+        return [json.loads(line) for line in predictions(config, texts)]
 
 
 def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:

@@ -19,7 +19,7 @@ from tftrain.launching import forking
 from tftrain.state import checkpoint_flags
 
 # They import all others that a run needs.
-MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tftrain.train.loop")
+MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.process")
 
 
 def main(argv: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.cli.program import guarded
-from tftrain.config import param_groups
+from tftrain.config import cudnn, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import ConfigError, Problem, flag_values
 from tftrain.config.train import TrainConfig
@@ -103,7 +103,9 @@ def checked(
     inputs = Inputs.open(completed.config, completed.initial)
     if problems := all_problems(completed.config, problems, inputs, launch):
         raise ConfigError(completed.explain(problems))
-    config = inputs.with_sizes(completed.config.resolve(launch.size))
+    config = completed.config.resolve(launch.size)
+    inputs = inputs.resolved(config)
+    config = inputs.with_sizes(config)
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
         with log.native_log_on_failure():
@@ -179,9 +181,8 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     problems += resume_compatibility.flag_problems(config.model, config.checkpoint.change_on_resume)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
-    refused = "attn_impl" in {problem.flag for problem in problems}
-    if config.model.attn_impl == "cudnn" and not refused and not hardware.has_driver():
-        problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
+    if "attn_impl" not in {problem.flag for problem in problems}:
+        problems += cudnn.of_host(config.model, hardware.has_driver())
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)
@@ -189,11 +190,6 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
             problems = [problem for problem in problems if problem.value is not None]
         problems += unwritable + unresumable
     return problems
-
-
-def with_sizes(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration with the sizes and the classes that the data gives."""
-    return Inputs.open(config).with_sizes(config)
 
 
 if __name__ == "__main__":

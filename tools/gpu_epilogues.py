@@ -23,7 +23,8 @@ from tftrain.inputs.inputs import Inputs
 from tftrain.ops.library import library
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
+from tftrain.tasks import sources
 from tftrain.train.gradients import Position
 from tftrain.train.step import TrainStep
 
@@ -69,11 +70,11 @@ def unoptimized(function: Callable, *arguments: tf.Tensor) -> str:
 def training_step(flags: str) -> str:
     """Returns the program of forward and backward with flags of tftrain.run; weights are parameters of it."""
     config = run_config(flags.split())
-    step = TrainStep(Run(config, start(Launch(), config.compute.cpu_threads)))
+    step = TrainStep(new_run(config, start(Launch(), config.compute.cpu_threads)))
     run = step._run
     for variable in run.task.model.named_variables().values():  # XLA would drop the addition of zeros
         variable.assign(tf.cast(tf.random.normal(variable.shape), variable.dtype))
-    size, source = config.batch.micro_batch_size, run.task.open_source(Inputs.open(config).data[0], "train", 0)
+    size, source = config.batch.micro_batch_size, sources.open_source(run.task, Inputs.open(config).data[0], "train", 0)
     batch = next(iter(pipeline.train_batches(source, config.data, 0, 0, size, 0, size)))
     position = Position(tf.zeros([], tf.int64), tf.ones_like(run.task.loss_weights(batch)), tf.ones([]))
     traced = step._compute._compiled.get_concrete_function(batch, position, False)

@@ -28,7 +28,7 @@ def main() -> None:
     for schedule in flag.metadata["choices"]:
         args = ["tftrain.run", *RUN.split(), f"--schedule={schedule}", *given]
         config = flags.parse(TrainConfig, args).resolve(1)
-        steps, length = np.arange(config.run.max_steps), run_length(config)
+        steps, length = np.arange(config.run.max_steps), run_length(config.run.max_steps, config.timeline)
         rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
         axes.plot(steps, rates, linewidth=2, label=schedule)
     axes.set_xlim(left=0)

@@ -10,14 +10,11 @@ import numpy as np
 import safetensors.numpy
 
 from tests.finetune import files
-from tests.kit import corpora
-from tftrain import run
+from tests.kit import corpora, runs
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.data import records
 from tftrain.data.example import encode
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
 
 MODELS = Path(__file__).parents[1] / "formats/data"
 TINY = (
@@ -57,7 +54,7 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
     _labelled(folder / "labels")
     finished = folder / "finished"
     config = flags.parse(TrainConfig, ["run", *TINY, f"--output_dir={finished}"]).resolve(1)
-    loop.train(run.with_sizes(config), Mesh())
+    runs.train(runs.with_sizes(config))
     no_weights = shutil.copytree(finished, folder / "no_weights")
     next(no_weights.glob("checkpoints/step_*/*.safetensors")).unlink()
     places = {

@@ -5,13 +5,10 @@ import shutil
 
 import pytest
 
-from tests.kit import programs
-from tftrain import run
+from tests.kit import programs, runs
 from tftrain.checkpoint import manifest, shard
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
-from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
 
 TENSOR = "master/embeddings/word"
 SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
@@ -36,7 +33,7 @@ def trained(prepared, tmp_path_factory):
     argv = ["tftrain.run", *SMALL, "--micro_batch_size=2", f"--data_dir={prepared}", f"--output_dir={folder}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard, "SHARD_BYTES", 4096)
-        loop.train(run.with_sizes(flags.parse(TrainConfig, argv).resolve(1)), Mesh())
+        runs.train(runs.with_sizes(flags.parse(TrainConfig, argv).resolve(1)))
     return folder
 
 

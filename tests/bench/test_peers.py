@@ -188,10 +188,6 @@ def test_padded_rows_are_the_examples_of_packed_rows():
     assert [row["next_sentence_labels"] for row in (first, second, third)] == [1, 0, 1]
 
 
-def test_the_share_of_attending_pairs_is_that_of_the_examples():
-    assert text.attending_pairs([packed_batch()]) == (6**2 + 9**2 + 16**2) / (2 * 16**2)
-
-
 def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
     found = {
         name: {"batches": str(tmp_path / f"{name}.npz"), "rows": 4, "tokens": tokens}

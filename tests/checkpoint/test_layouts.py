@@ -15,12 +15,13 @@ from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader, share
 from tftrain.checkpoint.save import Attempt
 from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.optim import state_split
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def ranks_of(ranks, precision, parallel, **optimizer):
         optimizer=dataclasses.replace(BASE.optimizer, **optimizer),
     ).resolve(ranks)
     size, split = config.parallel.tensor_parallel_size, 2 if config.parallel.split_group == "host" else None
-    return [Run(config, Mesh(rank, ranks, rank, ranks, size, split_size=split)) for rank in range(ranks)]
+    return [new_run(config, Mesh(rank, ranks, rank, ranks, size, split_size=split)) for rank in range(ranks)]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,9 @@ def saved_by(source, folder):
     attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
     for run, attempt in zip(source, attempts, strict=True):
         save.write(attempt, list(run.tensors_to_save()))
-    return save.complete(attempts[0], Checkpoints(source[0]).manifest_metadata(), 1, 0, 1, lambda: False)
+    return save.complete(
+        attempts[0], Checkpoints(source[0], Inputs.open(source[0].whole)).manifest_metadata(), 1, 0, 1, lambda: False
+    )
 
 
 def pairs():
@@ -185,13 +188,13 @@ def test_an_average_begins_with_the_weights_of_a_checkpoint_without_one_and_may_
     (plain,), (averaging,) = (ranks_of(1, "fp32", {}, ema_decay=decay) for decay in (0.0, 0.9))
     state = random_state(plain)
     reader = states.saved(tmp_path, state)
-    Checkpoints(averaging)._check_tensors(reader)
+    Checkpoints(averaging, Inputs.open(averaging.whole))._check_tensors(reader)
     averaging.load(reader)
     for name in averaging.task.model.named_variables():
         state[f"ema/{name}"] = state[f"master/{name}"]
     check(averaging, state)
     reader = states.saved(tmp_path, random_state(averaging), step=2)
-    Checkpoints(plain)._check_tensors(reader)
+    Checkpoints(plain, Inputs.open(plain.whole))._check_tensors(reader)
     plain.load(reader)
 
 

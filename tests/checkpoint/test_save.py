@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import sys
@@ -252,17 +251,6 @@ def test_pieces_that_are_not_a_whole_are_never_a_checkpoint(tmp_path):
     assert folder.find(tmp_path) == []
 
 
-def test_large_states_are_several_files_which_threads_can_check(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard, "SHARD_BYTES", 100)
-    tensors = {f"master/{index}": np.full(index, index, np.float32) for index in range(1, 30)} | {"i": np.arange(9)}
-    reader = states.saved(tmp_path, tensors)
-    assert len(reader.manifest.files) > 10
-    for rank in range(3):
-        reader.verify(rank, 3)
-    for name, value in states.stored(reader.path).items():
-        np.testing.assert_array_equal(value, tensors[name])
-
-
 def test_each_file_is_checked_by_one_of_the_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(shard, "SHARD_BYTES", 100)
     reader = states.saved(tmp_path, {f"master/{index}": np.ones(40, np.float32) for index in range(5)})
@@ -307,11 +295,3 @@ def test_later_checkpoints_are_set_aside_with_damaged_ones(tmp_path):
     assert sorted(path.name for path in aside.iterdir()) == ["metrics.jsonl", "step_00000002", "step_00000003"]
     assert steps(tmp_path) == [1]
     assert folder.set_aside(tmp_path, 1) is None
-
-
-def test_the_manifest_is_written_last(tmp_path):
-    """Nothing in the folder is newer than it but the folder's name."""
-    path = states.saved(tmp_path, state(1), 1).path
-    times = {entry.name: os.stat(entry).st_mtime_ns for entry in path.iterdir()}
-    assert max(times, key=times.get) == "manifest.json"
-    assert json.loads((path / "manifest.json").read_text())["format_version"] == 4

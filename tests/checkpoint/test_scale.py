@@ -16,9 +16,9 @@ from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.tensor_slice import overlap
 from tftrain.cli import flags
-from tftrain.config import data_sizes
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
+from tftrain.data.sizes import synthetic
 from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads, layout, slice_of
 from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
@@ -46,7 +46,7 @@ class Division:
         model, parallel, precision = config.model, config.parallel, config.compute.precision
         self.ranks, self.tensor_ranks = ranks, parallel.tensor_parallel_size
         self.data_ranks = ranks // self.tensor_ranks
-        vocab_size = data_sizes.synthetic(config.data, model.vocab_size).vocab_size
+        vocab_size = synthetic(config.data, model.vocab_size).vocab_size
         weights = describe(dataclasses.replace(model, vocab_size=vocab_size)).variables()
         wide = "fp32" if model.ln_dtype == "fp32" else precision
         dtypes = [wide if weight.is_norm else precision for weight in weights]

@@ -11,28 +11,24 @@ from tftrain.config.layer_split import split_layers
 
 
 @pytest.mark.parametrize(
-    ("layers", "stages", "expected"),
+    ("layers", "stages", "more", "expected"),
     [
-        (12, 4, (3, 3, 3, 3)),
-        (13, 4, (3, 3, 4, 3)),
-        (14, 4, (3, 4, 4, 3)),
-        (15, 4, (4, 4, 4, 3)),
-        (3, 2, (2, 1)),
-        (5, 1, (5,)),
+        # The first and the last stage get a remainder last.
+        (12, 4, {}, (3, 3, 3, 3)),
+        (13, 4, {}, (3, 3, 4, 3)),
+        (14, 4, {}, (3, 4, 4, 3)),
+        (15, 4, {}, (4, 4, 4, 3)),
+        (3, 2, {}, (2, 1)),
+        (5, 1, {}, (5,)),
+        # A list is taken as it is.
+        (12, 4, {"how": "3,4,4,1"}, (3, 4, 4, 1)),
+        (12, 2, {"chunks": 2, "how": "3,4,4,1"}, (3, 4, 4, 1)),
+        # A costly head takes layers from the last stage: at most a cost of 4 each, and as even as that allows.
+        (12, 4, {"how": "flops", "head": 3.0}, (3, 4, 4, 1)),
     ],
 )
-def test_the_first_and_the_last_stage_get_a_remainder_last(layers, stages, expected):
-    assert split_layers(layers, stages) == expected
-
-
-def test_a_list_is_taken_as_it_is():
-    assert split_layers(12, 4, how="3,4,4,1") == (3, 4, 4, 1)
-    assert split_layers(12, 2, 2, how="3,4,4,1") == (3, 4, 4, 1)
-
-
-def test_a_costly_head_takes_layers_from_the_last_stage():
-    # 4 stages, 12 layers of 1, a head of 3: at most 4 each, and as even as that allows.
-    assert split_layers(12, 4, how="flops", head=3.0) == (3, 4, 4, 1)
+def test_divisions_in_numbers(layers, stages, more, expected):
+    assert split_layers(layers, stages, **more) == expected
 
 
 @given(some.integers(1, 9), some.integers(1, 9), some.floats(0, 12))
@@ -65,13 +61,6 @@ def test_without_a_head_the_division_is_even(layers, parts):
         (12, 4, 1, "4,4,4,0", "expected at least one layer for each model chunk"),
         (12, 4, 1, "even", "--pipeline_split=even: expected layers, flops, or a list such as 3,4,4,1"),
         (12, 4, 1, "3,,4", "expected layers, flops, or a list"),
-        (
-            12,
-            8,
-            2,
-            "layers",
-            "--pipeline_parallel_size=8 x --virtual_pipeline_size=2 are 16 model chunks: expected at most",
-        ),
     ],
 )
 def test_wrong_divisions_are_refused(layers, stages, chunks, how, expected):

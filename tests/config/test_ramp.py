@@ -1,16 +1,14 @@
-"""The batch ramp against a simulation update by update, and what is refused."""
+"""The batch ramp against a simulation update by update, lengths of batches, and what is refused."""
 
-import dataclasses
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tftrain.config import ramp
+from tftrain.config import length_choice, ramp
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import BatchConfig
-from tftrain.config.phases import timeline
 from tftrain.config.ramp import Ramp
 from tftrain.config.train import TrainConfig
 
@@ -47,7 +45,7 @@ def test_stages_are_those_of_the_simulation_from_any_sample_on(ramp, consumed):
 @given(ramps(), st.integers(0, STEPS), st.integers(0, 250))
 def test_samples_after_are_those_of_the_simulation(ramp, steps, consumed):
     batch = BatchConfig(global_batch_size=ramp.full, batch_rampup=f"{ramp.start}:{ramp.increment}:{ramp.samples}")
-    found = timeline(dataclasses.replace(TrainConfig(), batch=batch)).samples_after(steps, consumed)
+    found = TrainConfig(batch=batch).timeline.samples_after(steps, consumed)
     assert found == simulated(ramp, consumed, steps)[1]
 
 
@@ -62,10 +60,7 @@ def test_a_ramp_in_numbers():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("16", ["none, or start:increment:samples"]),
-        ("16:0:100", ["none, or start:increment:samples"]),
         ("16:16:1e6", ["none, or start:increment:samples"]),
-        ("80:16:100", ["a start of at most --global_batch_size=64"]),
         ("16:20:100", ["an increment that divides --global_batch_size=64 minus the start, 48", "which 36 is not"]),
         ("20:4:100", ["multiples of --micro_batch_size=4 x data_parallel_size=2, which 20 is not"]),
         ("16:16:100", []),
@@ -90,3 +85,26 @@ def test_a_wrong_ramp_and_sizes_that_contradict_are_named_together():
     with pytest.raises(ConfigError) as caught:
         BatchConfig(micro_batch_size=5, global_batch_size=64, batch_rampup="16:16").resolve(2)
     assert [problem.flag for problem in caught.value.problems] == ["global_batch_size", "batch_rampup"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"), [("none", (512,)), ("128,256", (128, 256, 512)), ("128,512", (128, 512)), ("64", (64, 512))]
+)
+def test_the_longest_length_is_always_one_of_them(text, lengths):
+    assert length_choice.problems(text, 512, 1) == []
+    assert length_choice.read(text, 512) == lengths
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected none, or lengths"),
+        ("128,", "expected none, or lengths"),
+        ("0,128", "expected none, or lengths"),
+        ("128,128", "ascending order"),
+        ("128,250", "multiples of --tensor_parallel_size=4"),
+    ],
+)
+def test_other_lengths_are_refused(text, words):
+    (problem,) = length_choice.problems(text, 512, 4)
+    assert words in problem.expected

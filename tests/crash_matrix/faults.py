@@ -11,6 +11,7 @@ A fault is a dict: {"kind": ..., "all": whether it kills all ranks or only this 
 """
 
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -42,31 +43,24 @@ def _kill(fault: dict, number: int = signal.SIGKILL) -> None:
     os.kill(0 if fault["all"] else os.getpid(), number)
 
 
-def _before(owner, name: str, act: Callable) -> None:
-    """Calls act(count, arguments) before a function, which it counts the calls of."""
-    function, calls = getattr(owner, name), [0]
+def _wrap(owner, name: str, act: Callable, after: bool) -> None:
+    """Calls act(count, arguments) before or after a function, which it counts the calls of."""
+    function, calls = getattr(owner, name), itertools.count(1)
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
-        calls[0] += 1
-        act(calls[0], args)
-        return function(*args, **kwargs)
-
-    setattr(owner, name, wrapped)
-
-
-def _after(owner, name: str, act: Callable) -> None:
-    """Calls act(count, arguments) after a function."""
-    function, calls = getattr(owner, name), [0]
-
-    @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+        if not after:
+            act(next(calls), args)
         result = function(*args, **kwargs)
-        calls[0] += 1
-        act(calls[0], args)
+        if after:
+            act(next(calls), args)
         return result
 
     setattr(owner, name, wrapped)
+
+
+_before = functools.partial(_wrap, after=False)
+_after = functools.partial(_wrap, after=True)
 
 
 def _phase(fault: dict) -> None:
@@ -97,7 +91,7 @@ def _phase(fault: dict) -> None:
         "folder": lambda: _before(save.shard, "pack", die),
         "shard begun": lambda: _before(save, "write_shard", die),
         "in shard": lambda: _die_in_shard(shard, die),
-        "shard flushed": lambda: _after(shard.os, "fsync", die),
+        "shard flushed": lambda: _after(os, "fsync", die),
         "shard written": lambda: _after(save, "write_shard", die),
         "announced": lambda: _after(save, "announce", die),
         "gathered": lambda: _after(save, "gather", die),

@@ -1,5 +1,7 @@
 """The order of the examples is a keyed permutation of each epoch."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,11 +32,11 @@ def test_a_sample_does_not_depend_on_the_others(size, seed, samples):
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
+    # Among independent places a difference of 1 occurs twice in 10,000 steps on average.
+    assert (np.abs(np.diff(epoch(10_000, 1, 0))) == 1).sum() < 15
     orders = [epoch(1000, seed, number) for seed in (1, 2) for number in (0, 1)]
-    for place, one in enumerate(orders):
-        for other in orders[:place]:
-            # Two independent permutations agree in one place on average.
-            assert (one == other).sum() < 10
+    # Two independent permutations agree in one place on average.
+    assert all((one == other).sum() < 10 for one, other in itertools.combinations(orders, 2))
 
 
 @pytest.mark.parametrize("size", [5, 64, 1000])
@@ -49,28 +51,12 @@ def test_every_example_is_equally_likely_in_every_place(size):
         assert abs(chi_square - (size - 1)) < 5 * np.sqrt(2 * (size - 1))
 
 
-def test_neighbours_do_not_stay_neighbours():
-    found = epoch(10_000, 1, 0)
-    # Among independent places a difference of 1 occurs twice in 10,000 steps on average.
-    assert (np.abs(np.diff(found)) == 1).sum() < 15
-
-
-def test_all_orders_of_four_examples_occur():
+def test_all_orders_of_four_examples_occur_and_large_numbers_stay_in_range():
     assert len({tuple(epoch(4, 1, number)) for number in range(1000)}) == 24
-
-
-def test_large_numbers_stay_in_range():
     size = 2**40 + 3
     found = example_ids(np.array([0, 1, size - 1, size, 2**62]), size, 1)
     assert ((found >= 0) & (found < size)).all()
     assert len(set(found[:3].tolist())) == 3
-
-
-def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="num_examples=0"):
-        example_ids(np.array([0]), 0, 1)
-    with pytest.raises(ValueError, match="sample -1"):
-        example_ids(np.array([-1]), 5, 1)
 
 
 def test_key_depends_on_every_part_and_their_order():

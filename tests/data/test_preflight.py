@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,14 +13,14 @@ import pytest
 import tensorflow as tf
 
 from tests.kit import corpora
-from tests.kit.data_sets import open_source
-from tftrain.config.data_sizes import predictions
+from tests.kit.data_sets import open_source, opened_data
+from tftrain.config.data import DataConfig
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.data.manifest import read_manifest, write_manifest
+from tftrain.data.sizes import predictions
 from tftrain.files.errors import DataError
 from tftrain.inputs.inputs import Inputs
-from tftrain.prepare.preparation import prepare
 
 
 def problems(config):
@@ -35,14 +36,6 @@ def config(model=None, run=None, **data):
 
 
 GPT = {"model_family": "gpt", "vocab_size": 300}
-
-
-@pytest.fixture(scope="module")
-def causal(prepare_config, tmp_path_factory):
-    changes = {"objective": "causal", "tokenizer_type": "bpe", "vocab_file": None, "vocab_size": 300}
-    folder = tmp_path_factory.mktemp("causal") / "bpe"
-    prepare(prepare_config(folder, **changes))
-    return str(folder)
 
 
 def flags_of(found):
@@ -62,12 +55,6 @@ def test_sizes_follow_from_prepared_data(prepared, prepared_static):
     assert sizes(config({"vocab_size": 128}, data_dir=prepared, max_predictions_per_seq=7)) == (128, 32, 7)
     assert sizes(config(data_dir=prepared_static)) == (vocab_size, 32, 5)
     assert problems(config(data_dir=prepared)) == problems(config(data_dir=prepared_static)) == []
-
-
-def test_sizes_follow_from_standard_records(standard):
-    made = config({"vocab_size": 100}, train_files=standard)
-    assert sizes(made) == (100, 16, 3)
-    assert problems(made) == []
 
 
 def test_records_with_the_names_of_tf_models_give_the_same_batches(tmp_path, standard):
@@ -103,34 +90,12 @@ def test_sizes_of_synthetic_data():
     assert sizes(config(synthetic_data=True)) == (30522, 128, 20)
     assert sizes(config({"vocab_size": 99}, synthetic_data=True, max_seq_length=64)) == (99, 64, 10)
     assert problems(config(synthetic_data=True)) == []
-
-
-def test_predictions_round_up():
     assert [predictions(length, 0.15) for length in (128, 512, 20, 8)] == [20, 77, 3, 2]
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "flag", "words"),
-    [
-        ({"vocab_size": 6}, {}, "vocab_size", "at least the"),
-        ({}, {"max_seq_length": 64}, "max_seq_length", "the 32 of"),
-        ({"max_position_embeddings": 31}, {}, "max_position_embeddings", "at least the max_seq_length=32"),
-        ({}, {"max_predictions_per_seq": 30}, "max_predictions_per_seq", "at most 29"),
-    ],
-)
-def test_what_does_not_fit_dynamic_data(prepared, model, data, flag, words):
-    (found,) = problems(config(model, data_dir=prepared, **data))
-    assert found.flag == flag
-    assert words in found.expected
-
-
-@pytest.mark.parametrize(
     ("name", "lengths", "words"),
-    [
-        ("prepared_packed", "16", "are packed, so they are full"),
-        ("prepared", "16,64", "at most --max_seq_length=32"),
-        ("standard", "8,32", "at most --max_seq_length=16"),
-    ],
+    [("prepared_packed", "16", "are packed, so they are full"), ("standard", "8,32", "at most --max_seq_length=16")],
 )
 def test_lengths_of_batches_must_fit_the_data(request, name, lengths, words):
     data = request.getfixturevalue(name)
@@ -150,26 +115,13 @@ def test_cudnn_takes_no_packed_rows(prepared, prepared_packed):
 @pytest.mark.parametrize(
     "data", [{"whole_word_masking": True}, {"masked_lm_prob": 0.2}, {"max_predictions_per_seq": 9}]
 )
-def test_masks_in_the_records_cannot_be_changed(prepared_static, standard, data):
-    for made in (config(data_dir=prepared_static, **data), config({"vocab_size": 100}, train_files=standard, **data)):
-        assert flags_of(problems(made)) == list(data)
+def test_masks_in_the_records_cannot_be_changed(standard, data):
+    assert flags_of(problems(config({"vocab_size": 100}, train_files=standard, **data))) == list(data)
 
 
 def test_all_problems_are_found_at_once(prepared):
     made = config({"vocab_size": 6, "max_position_embeddings": 16}, data_dir=prepared, max_seq_length=64)
     assert flags_of(problems(made)) == ["vocab_size", "max_seq_length", "max_position_embeddings"]
-
-
-def test_standard_records_need_a_stated_vocabulary(standard):
-    assert flags_of(problems(config(train_files=standard))) == ["vocab_size"]
-    with pytest.raises(DataError, match="--vocab_size is not given"):
-        sizes(config(train_files=standard))
-
-
-def test_globs_that_match_nothing_are_named(standard, tmp_path):
-    nothing = str(tmp_path / "no*")
-    (found,) = problems(config({"vocab_size": 100}, train_files=standard, eval_files=nothing))
-    assert str(found).startswith(f"--eval_files={nothing}: no file matches")
 
 
 def test_eval_files_of_other_sizes_are_named(standard, tmp_path):
@@ -178,18 +130,6 @@ def test_eval_files_of_other_sizes_are_named(standard, tmp_path):
     (found,) = problems(config({"vocab_size": 100}, train_files=standard, eval_files=other))
     assert found.flag == "eval_files"
     assert "max_seq_length 16 and max_predictions_per_seq 3" in found.expected
-
-
-def test_missing_data_dir_is_one_problem(tmp_path):
-    (found,) = problems(config(data_dir=str(tmp_path / "none")))
-    assert found.flag == "data_dir"
-    assert "no such file" in found.expected
-
-
-def test_synthetic_data_longer_than_the_positions():
-    assert flags_of(problems(config({"max_position_embeddings": 64}, synthetic_data=True))) == [
-        "max_position_embeddings"
-    ]
 
 
 def without(manifest, split, folder):
@@ -209,11 +149,8 @@ def test_train_split_may_be_empty_only_for_evaluation(prepared, tmp_path):
 
 def test_evaluation_needs_a_held_out_split(prepared, standard, tmp_path):
     folder = without(read_manifest(prepared), "eval", tmp_path)
-    for run, flags in (
-        ({"mode": "evaluate"}, (["data_dir"], ["eval_files"])),
-        ({"eval_every": 5}, (["eval_every"], ["eval_every"])),
-        ({}, ([], [])),
-    ):
+    expected = (["data_dir"], ["eval_files"]), (["eval_every"], ["eval_every"]), ([], [])
+    for run, flags in zip(({"mode": "evaluate"}, {"eval_every": 5}, {}), expected, strict=True):
         assert flags_of(problems(config(run=run, data_dir=folder))) == flags[0]
         assert flags_of(problems(config({"vocab_size": 100}, run=run, train_files=standard))) == flags[1]
         assert problems(config(run=run, data_dir=prepared)) == []
@@ -222,11 +159,7 @@ def test_evaluation_needs_a_held_out_split(prepared, standard, tmp_path):
 
 
 def test_both_segments_need_a_token_type(prepared, standard, tmp_path):
-    for data in (
-        {"synthetic_data": True},
-        {"data_dir": prepared},
-        {"train_files": standard},
-    ):
+    for data in ({"data_dir": prepared}, {"train_files": standard}):
         (found,) = problems(config({"vocab_size": 100, "type_vocab_size": 1}, **data))
         assert str(found) == "--type_vocab_size=1: expected at least 2, the token types of an example"
     made = config({"type_vocab_size": 1}, data_dir=str(tmp_path / "none"))
@@ -238,9 +171,8 @@ def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, va
     wrong = {"masked_lm_prob": value, "max_seq_length": -5, "max_predictions_per_seq": -1}
     model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
     for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}):
-        assert "type_vocab_size" in flags_of(
-            problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
-        )
+        found = problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
+        assert "type_vocab_size" in flags_of(found)
     assert problems(config(synthetic_data=True, masked_lm_prob=value)) == []
 
 
@@ -256,22 +188,22 @@ def test_vocabulary_that_cannot_be_read_is_a_problem(prepared, tmp_path, monkeyp
     assert "vocab.txt: Permission denied" in found.expected
 
 
-def test_sizes_of_a_decoder_follow_from_its_data(causal):
-    records = {"train_files": f"{causal}/train-*", "eval_files": f"{causal}/eval-*"}
-    for data in ({"data_dir": causal}, records):
+def test_sizes_of_a_decoder_follow_from_its_data(prepared_causal):
+    records = {"train_files": f"{prepared_causal}/train-*", "eval_files": f"{prepared_causal}/eval-*"}
+    for data in ({"data_dir": prepared_causal}, records):
         made = config(GPT, **data)
         assert problems(made) == []
         assert sizes(made) == (300, 32, 32)
         # As a resumed run has it, from its checkpoint.
         assert problems(config(GPT, max_seq_length=32, max_predictions_per_seq=32, **data)) == []
-    assert sizes(config({"model_family": "gpt"}, data_dir=causal)) == (300, 32, 32)
+    assert sizes(config({"model_family": "gpt"}, data_dir=prepared_causal)) == (300, 32, 32)
     assert sizes(config(GPT, synthetic_data=True)) == (300, 128, 128)
     assert problems(config(GPT, synthetic_data=True)) == []
 
 
 @pytest.mark.parametrize("source", ["prepared", "files", "synthetic"])
-def test_a_decoder_has_no_flags_of_masks(causal, source):
-    data = {"prepared": {"data_dir": causal}, "files": {"train_files": f"{causal}/train-*"}}
+def test_a_decoder_has_no_flags_of_masks(prepared_causal, source):
+    data = {"prepared": {"data_dir": prepared_causal}, "files": {"train_files": f"{prepared_causal}/train-*"}}
     data = data.get(source, {"synthetic_data": True})
     for name, value in (("masked_lm_prob", 0.2), ("whole_word_masking", True), ("max_predictions_per_seq", 5)):
         (found,) = problems(config(GPT, **data, **{name: value}))
@@ -280,28 +212,46 @@ def test_a_decoder_has_no_flags_of_masks(causal, source):
     assert flags_of(problems(config(GPT | {"type_vocab_size": 1}, **data))) == []
 
 
-def test_lengths_bind_only_learned_positions(causal):
+def test_lengths_bind_only_learned_positions(prepared_causal):
     model = GPT | {"max_position_embeddings": 31}
-    assert flags_of(problems(config(model, data_dir=causal))) == ["max_position_embeddings"]
+    assert flags_of(problems(config(model, data_dir=prepared_causal))) == ["max_position_embeddings"]
     assert flags_of(problems(config(model, synthetic_data=True))) == ["max_position_embeddings"]
     model["position_embedding"] = "rotary"
-    assert problems(config(model, data_dir=causal)) == problems(config(model, synthetic_data=True)) == []
-    assert flags_of(problems(config(GPT, data_dir=causal, max_seq_length=64))) == ["max_seq_length"]
+    assert problems(config(model, data_dir=prepared_causal)) == problems(config(model, synthetic_data=True)) == []
+    assert flags_of(problems(config(GPT, data_dir=prepared_causal, max_seq_length=64))) == ["max_seq_length"]
 
 
-def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, standard):
-    (found,) = problems(config(data_dir=causal))
-    assert str(found) == (
-        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert or modernbert "
-        "trains on --objective=masked; prepare the text with that, or use --model_family=gpt or llama"
-    )
-    (found,) = problems(config({"model_family": "gpt"}, data_dir=prepared))
-    assert "--objective=masked, but --model_family=gpt or llama trains on --objective=causal; " in found.expected
+def test_data_of_the_other_family_is_one_line_that_names_both(prepared_causal, prepared):
+    (found,) = problems(config(data_dir=prepared_causal))
+    assert str(found).startswith(f"--data_dir={prepared_causal}: the data was prepared with --objective=causal, but")
+    assert found.expected.endswith("or use --model_family=gpt or llama")
     with pytest.raises(DataError, match="--objective=masked, but --model_family=gpt"):
         sizes(config({"model_family": "gpt"}, data_dir=prepared))
-    (found,) = problems(config({"vocab_size": 300}, train_files=f"{causal}/train-*"))
+    (found,) = problems(config({"vocab_size": 300}, train_files=f"{prepared_causal}/train-*"))
     assert found.flag == "train_files"
     assert "lacks input_mask, segment_ids" in found.expected
     assert found.expected.endswith("for --model_family=bert or modernbert")
-    (found,) = problems(config(GPT, train_files=standard))
-    assert "the record has masked_lm_positions, as for --model_family=bert" in found.expected
+
+
+def test_a_copy_is_the_same_data_and_another_preparation_is_not(prepared, tmp_path):
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    original = opened_data(DataConfig(data_dir=prepared)).identity
+    assert original
+    assert opened_data(DataConfig(data_dir=str(tmp_path))).identity == original
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 99}))
+    changed = opened_data(DataConfig(data_dir=str(tmp_path))).identity
+    assert [name for name in original if changed[name] != original[name]] == ["manifest.json of the data"]
+
+
+def test_records_are_told_apart_by_names_and_sizes(tmp_path):
+    rng = np.random.default_rng(0)
+    payloads = [corpora.standard_example(rng)[0] for _ in range(3)]
+    for folder, name, count in (("a", "x", 2), ("b", "x", 2), ("c", "y", 2), ("d", "x", 3)):
+        (tmp_path / folder).mkdir()
+        corpora.write_tfrecords(tmp_path / folder / name, payloads[:count])
+    a, b, c, d = (opened_data(DataConfig(train_files=f"{tmp_path}/{folder}/*")).identity for folder in "abcd")
+    assert a == b
+    assert a != c
+    assert a != d
+    assert opened_data(DataConfig(synthetic_data=True)).identity == {}

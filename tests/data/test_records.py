@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.kit.corpora import write_tfrecords
+from tests.kit.corpora import standard_example, write_tfrecords
 from tftrain.data import record_index, records
+from tftrain.data.example import canonical, decode, encode
 from tftrain.data.records import RecordSet, load_offsets, match_files, write_records
 from tftrain.files.errors import DataError
 
@@ -36,21 +37,16 @@ def test_tensorflow_reads_what_we_write(tmp_path):
     path = str(tmp_path / "ours")
     assert write_records(path, PAYLOADS) == len(PAYLOADS)
     assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == PAYLOADS
+    np.testing.assert_array_equal(np.load(path + ".index"), records.scan(path))
 
 
 def test_we_read_what_tensorflow_writes_in_any_order(tmp_path, shard):
     other = write_tfrecords(tmp_path / "b.tfrecord", [b"of another file"])
     found = RecordSet([shard, other])
-    assert len(found) == 6
+    assert found.place(2) == f"{shard}: byte {begin_of(2)}"
     assert found.counts == [5, 1]
-    assert [found.read(number) for number in (5, 2, 0, 4, 1, 3)] == [
-        b"of another file",
-        *(PAYLOADS[i] for i in (2, 0, 4, 1, 3)),
-    ]
-
-
-def test_place_names_file_and_offset(shard):
-    assert RecordSet([shard]).place(2) == f"{shard}: byte {begin_of(2)}"
+    numbers = (5, 2, 0, 4, 1, 3)
+    assert [found.read(number) for number in numbers] == [[*PAYLOADS, b"of another file"][n] for n in numbers]
 
 
 def test_index_is_written_beside_a_scanned_file_and_equals_the_scan(shard):
@@ -59,59 +55,39 @@ def test_index_is_written_beside_a_scanned_file_and_equals_the_scan(shard):
     np.testing.assert_array_equal(np.load(shard + ".index"), scanned)
 
 
-def test_index_of_our_writer_equals_a_scan(tmp_path):
-    path = str(tmp_path / "ours")
-    write_records(path, PAYLOADS)
-    np.testing.assert_array_equal(np.load(path + ".index"), records.scan(path))
-
-
-@pytest.mark.parametrize(
-    "stale",
-    [
-        np.array([0, 30], np.uint64),
-        np.array([0, 500, 21, begin_of(5)], np.uint64),
-        np.array([21, begin_of(5)], np.uint64),
-        np.array([0, begin_of(5)], np.int32),
-        np.array([[0, begin_of(5)]], np.uint64),
-        np.array([], np.uint64),
-    ],
-    ids=["other file size", "not increasing", "not from 0", "other dtype", "other rank", "empty"],
-)
-def test_index_that_does_not_fit_is_made_anew(shard, stale):
-    np.save(shard + ".index", stale)
-    os.rename(shard + ".index.npy", shard + ".index")
-    assert RecordSet([shard]).read(4) == b"last"
-
-
-def test_index_that_is_no_array_is_made_anew(shard):
-    with open(shard + ".index", "wb") as file:
-        file.write(b"\x80\x04not an array")
-    assert len(RecordSet([shard])) == 5
-
-
 def npy(shape, data=b"", descr="'<u8'"):
     """Returns a .npy file whose header says what it is told to."""
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        npy("(1099511627776,)"),
-        npy("(-1,)", bytes(48)),
-        npy("(" * 40),
-        npy("(__import__('os').abort(),)"),
-        npy("(6,)", bytes(48), descr="'|V2147483647'"),
-        npy("(6,)", bytes(48), descr="'|O'"),
-        b"PK\x03\x04" + bytes(100),
-        bytes(1 << 21),
-        # Differences of signed numbers that wrap around are all positive.
-        npy("(6,)", np.array([0, 2**63 - 1, 2**63 + 20, 2**64 - 100, 40, begin_of(5)], np.uint64).tobytes()),
-    ],
-    ids=["huge", "negative", "no tuple", "code", "huge type", "objects", "zip", "zeros", "wrapping"],
-)
-def test_hostile_index_is_made_anew(shard, content):
+def offsets(*values, dtype="<u8"):
+    return npy(f"({len(values)},)", np.array(values, dtype).tobytes(), f"'{dtype}'")
+
+
+INDICES = {
+    "other file size": offsets(0, 30),
+    "not increasing": offsets(0, 500, 21, begin_of(5)),
+    "not from 0": offsets(21, begin_of(5)),
+    "other dtype": offsets(0, begin_of(5), dtype="<i4"),
+    "other rank": npy("(1, 2)", np.array([[0, begin_of(5)]], np.uint64).tobytes()),
+    "empty": offsets(),
+    # Differences of signed numbers that wrap around are all positive.
+    "wrapping": offsets(0, 2**63 - 1, 2**63 + 20, 2**64 - 100, 40, begin_of(5)),
+    "no array": b"\x80\x04not an array",
+    "huge": npy("(1099511627776,)"),
+    "negative": npy("(-1,)", bytes(48)),
+    "no tuple": npy("(" * 40),
+    "code": npy("(__import__('os').abort(),)"),
+    "huge type": npy("(6,)", bytes(48), descr="'|V2147483647'"),
+    "objects": npy("(6,)", bytes(48), descr="'|O'"),
+    "zip": b"PK\x03\x04" + bytes(100),
+    "zeros": bytes(1 << 21),
+}
+
+
+@pytest.mark.parametrize("content", INDICES.values(), ids=INDICES)
+def test_an_index_that_does_not_fit_or_is_hostile_is_made_anew(shard, content):
     expected = load_offsets(shard)
     with open(shard + ".index", "wb") as file:
         file.write(content)
@@ -180,28 +156,26 @@ def test_index_of_other_records_of_the_same_size_is_found_out(shard):
         RecordSet([shard]).read(0)
 
 
-def test_damaged_payload_names_file_and_offset(shard):
-    found = RecordSet([shard])
-    damage(shard, begin_of(2) + 12 + 7, b"X")
-    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(2)}: .*checksum"):
-        found.read(2)
-    assert found.read(3) == PAYLOADS[3]
+LENGTH = struct.pack("<Q", 1 << 60)  # With a right checksum; nothing of that size is allocated.
 
 
-def test_damaged_length_names_file_and_offset_when_scanned_and_when_read(shard):
+@pytest.mark.parametrize(
+    ("number", "offset", "data", "read", "scanned"),
+    [
+        (2, 12 + 7, b"X", "checksum", None),
+        (3, 0, b"\xff", "length", "length"),
+        (4, 0, LENGTH + struct.pack("<I", records.masked_crc(LENGTH)), None, "cut short"),
+    ],
+)
+def test_damage_names_file_and_offset_when_scanned_and_when_read(shard, number, offset, data, read, scanned):
     found = RecordSet([shard])
     os.remove(shard + ".index")
-    damage(shard, begin_of(3), b"\xff")
-    for action in (lambda: found.read(3), lambda: load_offsets(shard)):
-        with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(3)}: .*length"):
-            action()
-
-
-def test_hostile_length_with_a_right_checksum_allocates_nothing(shard):
-    length = struct.pack("<Q", 1 << 60)
-    damage(shard, begin_of(4), length + struct.pack("<I", records.masked_crc(length)))
-    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
-        load_offsets(shard)
+    damage(shard, begin_of(number) + offset, data)
+    for fault, action in ((read, lambda: found.read(number)), (scanned, lambda: load_offsets(shard))):
+        if fault:
+            with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(number)}: .*{fault}"):
+                action()
+    assert found.read(1) == PAYLOADS[1]
 
 
 def test_record_longer_than_any_example_is_not_read(tmp_path):
@@ -214,13 +188,6 @@ def test_record_longer_than_any_example_is_not_read(tmp_path):
         load_offsets(path)
 
 
-def test_what_is_no_regular_file_is_named(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(DataError, match=f"{path}: (not a regular file|byte 0: the file is empty)"):
-            load_offsets(str(path))
-
-
 @pytest.mark.parametrize("kept", [begin_of(4) + 1, begin_of(4) + 14, begin_of(5) - 1])
 def test_file_cut_short_names_the_offset_of_the_last_record(shard, kept):
     os.truncate(shard, kept)
@@ -228,29 +195,17 @@ def test_file_cut_short_names_the_offset_of_the_last_record(shard, kept):
         load_offsets(shard)
 
 
-def test_file_cut_short_after_it_was_opened_is_found_when_read(shard):
-    found = RecordSet([shard])
-    found.read(0)
-    os.truncate(shard, begin_of(5) - 3)
-    with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
-        found.read(4)
-
-
-def test_missing_empty_and_compressed_files_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone: No such file"):
-        RecordSet([str(tmp_path / "gone")])
+def test_what_is_no_file_of_records_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(DataError, match=r"empty: byte 0: the file is empty"):
-        RecordSet([str(tmp_path / "empty")])
     with tf.io.TFRecordWriter(str(tmp_path / "packed"), tf.io.TFRecordOptions(compression_type="GZIP")) as writer:
         writer.write(b"x" * 100)
-    with pytest.raises(DataError, match=r"packed: byte 0: this is gzip"):
-        RecordSet([str(tmp_path / "packed")])
-
-
-def test_glob_without_a_match_names_the_flag(tmp_path):
-    with pytest.raises(DataError, match=r"--train_files=.*nothing.*no file matches"):
-        match_files(str(tmp_path / "nothing*"), "train_files")
+    faults = {"gone": "No such file", "empty": "byte 0: the file is empty", "packed": "byte 0: this is gzip"}
+    for name in (tmp_path, tmp_path / "pipe", "/dev/zero", *faults):
+        path = tmp_path / name
+        fault = faults.get(name, "(not a regular file|byte 0: the file is empty)")
+        with pytest.raises(DataError, match=f"{path}: {fault}"):
+            RecordSet([str(path)])
 
 
 def test_glob_leaves_indices_out(shard):
@@ -265,3 +220,31 @@ def test_more_files_than_are_held_open_are_read_by_several_threads(tmp_path, mon
     numbers = list(range(9)) * 40
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(found.read, numbers)) == [str(number).encode() for number in numbers]
+
+
+def test_decodes_what_tensorflow_writes():
+    payload, features = standard_example(np.random.default_rng(0))
+    assert decode(payload, "here") == features
+
+
+def test_tensorflow_decodes_what_we_write():
+    _, features = standard_example(np.random.default_rng(1))
+    example = tf.train.Example.FromString(encode(features))
+    found = example.features.feature.items()
+    assert {name: list(kind.int64_list.value) or list(kind.float_list.value) for name, kind in found} == features
+
+
+def test_large_integers_survive_and_the_order_of_the_features_changes_nothing():
+    values = {"x": [-1, 0, 2**62, -(2**63)], "b": [2]}
+    assert decode(encode(values), "here") == values
+    assert encode(values) == encode(dict(reversed(values.items())))
+
+
+def test_canonical_bytes_are_the_same_example_without_unknown_fields():
+    payload, features = standard_example(np.random.default_rng(2))
+    unknown = b"\x92\x01\x03abc"
+    assert decode(canonical(payload + unknown, "here"), "here") == features
+    assert len(canonical(payload + unknown, "here")) == len(canonical(payload, "here"))
+    for read in (decode, canonical):
+        with pytest.raises(DataError, match=r"shard: byte 7: the record is not a tf.train.Example"):
+            read(payload[:-1], "shard: byte 7")

@@ -36,10 +36,19 @@ def read(tmp_path, text, *columns, name="x.conll", **more):
         ("EU\tB-ORG\t\nx\tO\t\n", "EU x", "B-ORG O"),
         ("3 B-N\n4 I-N\n2 O\n", "3 4 2", "B-N I-N O"),
         ("-DOCSTART-\tO\n\nEU\tCafe\u0301\nx\tO\n", "EU x", "Café O"),
+        ("10\u00a0000 X B-A\r\n\u3000 O\r\n", "10\u00a0000|\u3000", "B-A O"),
+        ("New York \tX\tB-A\n", "New York|", "B-A"),
     ],
 )
 def test_only_words_become_words(tmp_path, text, words, tags):
-    assert read(tmp_path, text) == [(tuple(words.split()), tuple(tags.split()))]
+    words = tuple(filter(None, words.split("|" if "|" in words else " ")))
+    assert read(tmp_path, text) == [(words, tuple(tags.split()))]
+
+
+def test_sentences_end_at_empty_lines_and_know_their_line(tmp_path):
+    text = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\t\n\nPeter\tB-PER\n"
+    assert read(tmp_path, text) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]
+    assert conll.read_sentences(str(tmp_path / "x.conll"))[1].place == f"{tmp_path}/x.conll, line 7"
 
 
 def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
@@ -59,7 +68,6 @@ def test_columns_are_chosen_by_number_or_by_the_header(tmp_path):
         ("1 EU B-A\n2 x O\n\n3 y O\n", (), "the first column numbers the words"),
         ("a X B-A\nb X O\n", ("0", "3"), "--label_column=3: .*expected a number from 0 to 2"),
         ("x 0 The *\nx 1 dog (ORG)\nx 2 sits (A*\nx 3 on *)\n", (), "line 4: the classes are brackets; expected tags"),
-        ("# a\n# b\n", (), "no examples in it"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n", (), "git lfs pull"),
     ],
 )

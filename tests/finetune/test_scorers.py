@@ -34,12 +34,8 @@ def test_two_classes():
 def test_predictions_have_probabilities():
     scorer = scorers.ClassScorer(texts(["b"]), ("a", "b"))
     (found,) = scorer.predictions(np.array([[math.log(3), 0]], np.float32))
-    assert found == {
-        "texts": ("text 0",),
-        "label": "b",
-        "prediction": "a",
-        "probabilities": {"a": pytest.approx(0.75, abs=1e-5), "b": pytest.approx(0.25, abs=1e-5)},
-    }
+    assert found.pop("probabilities") == pytest.approx({"a": 0.75, "b": 0.25}, abs=1e-5)
+    assert found == {"texts": ("text 0",), "label": "b", "prediction": "a"}
 
 
 def test_more_classes_have_the_mean_of_their_f1():
@@ -51,9 +47,8 @@ def test_several_classes_of_an_example():
     scorer = scorers.MultiLabelScorer(texts([("a",), ("a", "b"), ()]), ("a", "b"))
     outputs = np.array([[1, 1], [1, 1], [-1, -1]], np.float32)
     # Of a: 2 right; of b: 1 right, 1 too many.
-    assert scorer.scores(outputs) == pytest.approx(
-        {"f1_micro": 2 * 3 / (2 * 3 + 1), "f1_macro": (1 + 2 / 3) / 2, "exact_match": 2 / 3}
-    )
+    expected = {"f1_micro": 2 * 3 / (2 * 3 + 1), "f1_macro": (1 + 2 / 3) / 2, "exact_match": 2 / 3}
+    assert scorer.scores(outputs) == pytest.approx(expected)
     assert [each["prediction"] for each in scorer.predictions(outputs)] == [["a", "b"], ["a", "b"], []]
 
 

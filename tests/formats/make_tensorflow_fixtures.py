@@ -1,8 +1,8 @@
 """Writes small random models of TensorFlow libraries with their outputs: fixtures of `test_outputs`.
 
-    python tests/formats/make_tensorflow_fixtures.py tf_models
-    python tests/formats/make_tensorflow_fixtures.py tf1 --source=FOLDER
-    python tests/formats/make_tensorflow_fixtures.py nvidia --source=FOLDER
+    python -m tests.formats.make_tensorflow_fixtures tf_models
+    python -m tests.formats.make_tensorflow_fixtures tf1 --source=FOLDER
+    python -m tests.formats.make_tensorflow_fixtures nvidia --source=FOLDER
 
 For tf1, FOLDER is the unpacked wheel bert-tensorflow 1.0.4, which is google-research/bert. For nvidia, it is
 TensorFlow2/LanguageModeling/BERT of a checkout of https://github.com/NVIDIA/DeepLearningExamples, whose package
@@ -10,6 +10,7 @@ TensorFlow2/LanguageModeling/BERT of a checkout of https://github.com/NVIDIA/Dee
 """
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
+from tests.kit.tf_models import bert_pretrainer, features
 
 os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 FOLDER = Path(__file__).parent / "data"
@@ -80,31 +83,13 @@ def save(name: str, checkpoint, **arrays) -> None:
 
 def tf_models(_: str) -> None:
     import tensorflow as tf
-    from official.modeling import activations
-    from official.nlp.modeling import layers, models, networks
 
-    encoder = networks.BertEncoderV2(
-        vocab_size=CONFIG["vocab_size"],
-        hidden_size=CONFIG["hidden_size"],
-        num_layers=CONFIG["num_hidden_layers"],
-        num_attention_heads=CONFIG["num_attention_heads"],
-        max_sequence_length=CONFIG["max_position_embeddings"],
-        type_vocab_size=CONFIG["type_vocab_size"],
-        inner_dim=CONFIG["intermediate_size"],
-    )
-    head = layers.ClassificationHead(inner_dim=CONFIG["hidden_size"], num_classes=2, name="next_sentence")
-    model = models.BertPretrainerV2(encoder, mlm_activation=activations.gelu, classification_heads=[head])
-    given = inputs()
+    model = bert_pretrainer(CONFIG, library=importlib.import_module)
     positions = np.tile(np.arange(LENGTH, dtype=np.int32), (SAMPLES, 1))
-    features = {
-        "input_word_ids": given["input_ids"],
-        "input_mask": given["input_mask"],
-        "input_type_ids": given["segment_ids"],
-        "masked_lm_positions": positions,
-    }
-    model(features)
+    given = features({**inputs(), "masked_lm_positions": positions})
+    model(given)
     randomize(model)
-    found = model(features, training=False)
+    found = model(given, training=False)
     save(
         "tf_models",
         tf.train.Checkpoint(model=model),
@@ -114,7 +99,7 @@ def tf_models(_: str) -> None:
     )
     save(
         "tf_models_encoder",
-        tf.train.Checkpoint(encoder=encoder),
+        tf.train.Checkpoint(encoder=model.encoder_network),
         hidden=found["sequence_output"],
         pooled=found["pooled_output"],
     )

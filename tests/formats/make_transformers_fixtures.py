@@ -19,21 +19,8 @@ import transformers
 
 FOLDER = Path(__file__).parent / "data"
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-WORDS = [
-    "[PAD]",
-    "[unused0]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"abcdefghijklmnopqrstuvwxyz",
-    "##s",
-    "##ed",
-    "##ing",
-]
-
-
-NORMS = ("LayerNorm", "ln_", ".ln.")
+SPECIAL = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "##s", "##ed", "##ing"]
 
 
 def main(names: list[str]) -> None:

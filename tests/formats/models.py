@@ -1,10 +1,14 @@
 """Runs a model with weights from files, and the places of the fixtures."""
 
 import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from tests.model import samples
 from tests.model.samples import PLAIN
@@ -12,7 +16,24 @@ from tftrain.formats.weights import Weights
 from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.decoder import Decoder
 
-DATA = Path(__file__).parent / "data"
+DATA, TENSORS = Path(__file__).parent / "data", "model.safetensors"
+
+
+def edited(folder: Path, fixture: str, fields: Mapping | None = None, tensors=lambda same: same, file="config.json"):
+    """Returns a copy of a fixture with other fields of a file, and the tensors that a function makes of its own."""
+    shutil.copytree(DATA / fixture, folder)
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**content, **(fields or {})}))
+    save_file(tensors(load_file(folder / TENSORS)), folder / TENSORS, {"format": "pt"})
+    return folder
+
+
+def assert_same_tensors(found: Path, expected: Path) -> None:
+    """Compares the files of two models of transformers, names and bits."""
+    tensors, others = load_file(found / TENSORS), load_file(expected / TENSORS)
+    assert tensors.keys() == others.keys()
+    for name, value in others.items():
+        np.testing.assert_array_equal(tensors[name], value, err_msg=name)
 
 
 def build(weights: Weights, dtype: str = "float32"):

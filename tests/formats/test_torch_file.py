@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.formats.models import DATA
+from tests.formats.models import DATA, assert_same_tensors
 from tests.formats.test_convert import converted, run
 from tftrain.config.convert import Place
 from tftrain.files.errors import FormatError
@@ -20,6 +20,8 @@ from tftrain.formats.torch_file import Placeholder, Record, TorchFile
 
 MEGATRON = DATA / "megatron"
 FILE = "mp_rank_00/model_optim_rng.pt"
+ORIGINAL = TorchFile(MEGATRON / "iter_0000010" / FILE)
+TENSORS = {name: ORIGINAL.read(each) for name, each in ORIGINAL.content["model"].items() if each is not None}
 
 
 def test_tensors_come_back(tmp_path):
@@ -53,19 +55,29 @@ def test_code_in_a_pickle_does_not_run(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("how", ["empty", "no zip", "no pickle", "cut", "stack", "outside"])
+def zipped(name):
+    def write(path):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, b"R.")
+
+    return write
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no zip": lambda path: path.write_bytes(pickle.dumps([1])),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-700]),
+    "no pickle": zipped("archive/other"),
+    "stack": zipped("archive/data.pkl"),
+    "outside": lambda path: None,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_file_is_refused(tmp_path, how):
     path = tmp_path / "x.pt"
     shutil.copy(MEGATRON / "iter_0000010" / FILE, path)
-    if how == "empty":
-        path.write_bytes(b"")
-    if how == "no zip":
-        path.write_bytes(pickle.dumps([1]))
-    if how == "cut":
-        path.write_bytes(path.read_bytes()[:-700])
-    if how in ("no pickle", "stack"):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("archive/other" if how == "no pickle" else "archive/data.pkl", b"R.")
+    DAMAGES[how](path)
     with pytest.raises(FormatError, match=r"x\.pt"):
         opened(path, offset=how == "outside")
 
@@ -74,6 +86,14 @@ def opened(path, offset):
     file = TorchFile(path)
     tensor = file.content["model"]["lm_head.dense.weight"]
     return file.read(tensor._replace(offset=int(offset)))
+
+
+def write_megatron(folder, model, tensors, **args):
+    """Writes a checkpoint with the arguments of the fixture and others."""
+    args = torch_file.Namespace({**ORIGINAL.content["args"].attributes, "params_dtype": "fp32", **args})
+    (folder / "mp_rank_00").mkdir()
+    torch_file.write(folder / FILE, {"args": args, "checkpoint_version": 3.0, "model": model}, tensors.items())
+    return open_weights(Place("megatron", str(folder)))
 
 
 def test_a_pickle_of_transformers_is_read_when_allowed(capsys, tmp_path):
@@ -86,19 +106,16 @@ def test_a_pickle_of_transformers_is_read_when_allowed(capsys, tmp_path):
     assert code == 1
     assert f"-m tftrain.convert --from=hf:{tmp_path / 'model'} --to=hf:NEW_FOLDER --allow_pickle" in text
     converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'out'}", "--allow_pickle")
-    found = load_file(tmp_path / "out/model.safetensors")
-    assert found.keys() == tensors.keys()
-    assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
+    assert_same_tensors(tmp_path / "out", DATA / "hf_bert")
 
 
 def test_megatron_comes_back_with_the_same_bits_and_a_padded_vocabulary(capsys, tmp_path):
     converted(capsys, f"megatron:{MEGATRON}", f"tftrain:{tmp_path / 'own'}")
     converted(capsys, f"tftrain:{tmp_path / 'own'}", f"megatron:{tmp_path / 'back'}")
-    before, after = TorchFile(MEGATRON / "iter_0000010" / FILE), TorchFile(tmp_path / "back/release" / FILE)
-    expected = {name: each for name, each in before.content["model"].items() if each is not None}
-    assert after.content["model"].keys() == expected.keys()
+    after = TorchFile(tmp_path / "back/release" / FILE)
+    assert after.content["model"].keys() == TENSORS.keys()
     for name, tensor in after.content["model"].items():
-        value, old = after.read(tensor), before.read(expected[name])
+        value, old = after.read(tensor), TENSORS[name]
         np.testing.assert_array_equal(value[: len(old)], old, err_msg=name)
         assert not value[len(old) :].any()
         assert len(value) == (128 if name in ("embedding.word_embeddings.weight", "output_layer.bias") else len(old))
@@ -106,7 +123,7 @@ def test_megatron_comes_back_with_the_same_bits_and_a_padded_vocabulary(capsys, 
 
 
 def test_names_of_the_older_megatron_are_read(tmp_path):
-    weights, file = open_weights(Place("megatron", str(MEGATRON))), TorchFile(MEGATRON / "iter_0000010" / FILE)
+    weights = open_weights(Place("megatron", str(MEGATRON)))
     old_names = {
         "embedding.": "language_model.embedding.",
         "encoder.": "language_model.encoder.",
@@ -120,58 +137,45 @@ def test_names_of_the_older_megatron_are_read(tmp_path):
         "output_layer.bias": "lm_head.bias",
     }
     nested, values = {}, {}
-    for name, tensor in file.content["model"].items():
-        if tensor is not None:
-            for new, old in old_names.items():
-                name = name.replace(new, old)
-            values[name] = file.read(tensor)
-            *path, leaf = name.split(".", 3)
-            place = nested
-            for part in path:
-                place = place.setdefault(part, {})
-            place[leaf] = Placeholder(name, values[name].shape)
-    args = torch_file.Namespace({**file.content["args"].attributes, "params_dtype": "fp32"})
-    (tmp_path / "mp_rank_00").mkdir()
-    torch_file.write(tmp_path / FILE, {"args": args, "checkpoint_version": 3.0, "model": nested}, values.items())
-    found = open_weights(Place("megatron", str(tmp_path)))
+    for name, value in TENSORS.items():
+        for new, old in old_names.items():
+            name = name.replace(new, old)
+        values[name] = value
+        *path, leaf = name.split(".", 3)
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[leaf] = Placeholder(name, value.shape)
+    found = write_megatron(tmp_path, nested, values)
     assert found.shapes == weights.shapes
     assert all(np.array_equal(found.read(name), weights.read(name)) for name in weights.shapes)
 
 
-@pytest.mark.parametrize("how", ["divided", "an older version", "no args", "no file"])
-def test_a_checkpoint_of_megatron_that_can_not_be_read_says_why(tmp_path, how):
+def with_content(**content):
+    return lambda folder: torch_file.write(folder / FILE, {"model": {}, **content}, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "mp_rank_01").mkdir(), "sharded over 2 model parallel ranks"),
+        (
+            with_content(args=torch_file.Namespace({"hidden_size": 24}), checkpoint_version=2.0),
+            "checkpoint_version is 2.0; expected 3.0",
+        ),
+        (with_content(checkpoint_version=3.0), "it has no args of a run"),
+        (lambda folder: (folder / FILE).unlink(), "expected a folder of Megatron-LM"),
+    ],
+)
+def test_a_checkpoint_of_megatron_that_can_not_be_read_says_why(tmp_path, change, message):
     shutil.copytree(MEGATRON, tmp_path / "model")
-    folder = tmp_path / "model/iter_0000010"
-    message = {
-        "divided": "sharded over 2 model parallel ranks",
-        "an older version": "checkpoint_version is 2.0; expected 3.0",
-        "no args": "it has no args of a run",
-        "no file": "expected a folder of Megatron-LM",
-    }[how]
-    if how == "divided":
-        (folder / "mp_rank_01").mkdir()
-    if how == "an older version":
-        content = {"args": torch_file.Namespace({"hidden_size": 24}), "checkpoint_version": 2.0, "model": {}}
-        torch_file.write(folder / FILE, content, [])
-    if how == "no args":
-        torch_file.write(folder / FILE, {"checkpoint_version": 3.0, "model": {}}, [])
-    if how == "no file":
-        (folder / FILE).unlink()
+    change(tmp_path / "model/iter_0000010")
     with pytest.raises(FormatError, match=message):
         open_weights(Place("megatron", str(tmp_path / "model")))
 
 
 def test_a_tanh_gelu_of_megatron_is_said_to_differ_in_the_head(tmp_path):
-    file = TorchFile(MEGATRON / "iter_0000010" / FILE)
-    tensors = {name: each for name, each in file.content["model"].items() if each is not None}
-    args = {**file.content["args"].attributes, "params_dtype": "fp32", "bias_gelu_fusion": True}
-    (tmp_path / "mp_rank_00").mkdir()
-    content = {
-        "args": torch_file.Namespace(args),
-        "checkpoint_version": 3.0,
-        "model": {name: Placeholder(name, tensor.shape) for name, tensor in tensors.items()},
-    }
-    torch_file.write(tmp_path / FILE, content, ((name, file.read(tensor)) for name, tensor in tensors.items()))
-    weights = open_weights(Place("megatron", str(tmp_path)))
+    model = {name: Placeholder(name, value.shape) for name, value in TENSORS.items()}
+    weights = write_megatron(tmp_path, model, TENSORS, bias_gelu_fusion=True)
     assert weights.model.gelu_form == "tanh"
     assert "masked-LM output head has the exact GeLU" in json.dumps(weights.notes)

@@ -10,11 +10,11 @@ import numpy as np
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate, mutate_json
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import Sizes
 from tftrain.data import manifest, opened
 from tftrain.data.example import encode
 from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.records import RecordSet, frame, write_records
+from tftrain.data.sizes import Sizes
 from tftrain.files.errors import DataError, data_error
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, read_vocabulary
 

@@ -16,7 +16,7 @@ from tftrain.host import devices
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.pending_collectives import PendingCollectives
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
 from tftrain.train.step import TrainStep
 
@@ -48,7 +48,7 @@ def step_of(family, ops, ranks=1, jit="false"):
     config = case(2, f"{ops}_lamb", model, {"precision": "bf16", "jit_compile": jit}, tensor_parallel_size=ranks)
     mesh = Mesh(size=ranks, local_size=ranks, tensor_parallel_size=ranks, pending=PendingCollectives())
     draw = token_batches if config.model.is_causal else batches
-    return TrainStep(Run(config.resolve(ranks), mesh)), next(draw(1, samples=SAMPLES))
+    return TrainStep(new_run(config.resolve(ranks), mesh)), next(draw(1, samples=SAMPLES))
 
 
 @pytest.mark.parametrize("ops", ["reference", FUSED_OPS])

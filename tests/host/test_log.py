@@ -20,42 +20,33 @@ def say_all():
         getattr(logger, level)(f"a {level}")
 
 
+INFOS = "a debug\na info\n"
+OF_3 = "tftrain.run: rank 3: a warning\ntftrain.run: rank 3: a error\n"
+
+
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [("debug", "a debug\na info\n"), ("info", "a info\n"), ("warning", ""), ("error", "")],
+    ("given", "out", "err"),
+    [
+        # The chief shows plain lines from the level on.
+        ({"rank": 0, "level": "debug"}, INFOS, OF_3.replace("3", "0")),
+        ({"rank": 0, "level": "info"}, "a info\n", OF_3.replace("3", "0")),
+        ({"rank": 0, "level": "warning"}, "", OF_3.replace("3", "0")),
+        ({"rank": 0, "level": "error"}, "", "tftrain.run: rank 0: a error\n"),
+        # Other ranks show warnings alone, with the host if there are several.
+        ({"rank": 3, "level": "debug"}, "", OF_3),
+        ({"rank": 3, "level": "error", "host": "node2"}, "", "tftrain.run: rank 3 on node2: a error\n"),
+        # A program without ranks names none, and may keep stdout for its result.
+        (
+            {"program": "tftrain.bench", "stream": "stderr"},
+            "",
+            "a info\ntftrain.bench: a warning\ntftrain.bench: a error\n",
+        ),
+    ],
 )
-def test_the_chief_shows_plain_lines_from_the_level_on(capsys, level, shown):
-    log.configure(0, level)
+def test_each_rank_has_its_lines_and_streams(capsys, given, out, err):
+    log.configure(**given)
     say_all()
-    assert capsys.readouterr().out == shown
-
-
-def test_other_ranks_show_warnings_only(capsys):
-    log.configure(3, "debug")
-    say_all()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "tftrain.run: rank 3: a warning\ntftrain.run: rank 3: a error\n"
-
-
-def test_warnings_can_be_left_out(capsys):
-    log.configure(0, "error")
-    say_all()
-    assert capsys.readouterr().err == "tftrain.run: rank 0: a error\n"
-
-
-def test_warnings_name_the_host_if_there_are_several(capsys):
-    log.configure(3, "error", host="node2")
-    say_all()
-    assert capsys.readouterr().err == "tftrain.run: rank 3 on node2: a error\n"
-
-
-def test_a_program_without_ranks_names_none_and_may_keep_stdout_for_its_result(capsys):
-    log.configure(program="tftrain.bench", stream="stderr")
-    say_all()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "a info\ntftrain.bench: a warning\ntftrain.bench: a error\n"
+    assert capsys.readouterr() == (out, err)
 
 
 def test_a_line_is_shown_once_although_the_root_logger_has_a_handler(capsys):

@@ -55,11 +55,7 @@ def without_cache(network, prompt, most):
 def main() -> None:
     """Prints the seconds of a token."""
     config = ModelConfig(
-        model_family="llama",
-        vocab_size=WORDS,
-        max_position_embeddings=1024,
-        **SIZES,
-        **implementations(ModelConfig),
+        model_family="llama", vocab_size=WORDS, max_position_embeddings=1024, **SIZES, **implementations(ModelConfig)
     )
     network = model_class(config)(config.with_family_defaults({"model_family"}), "float32", seed=3)
     prompt = np.arange(512, dtype=np.int32)[np.newaxis] % WORDS

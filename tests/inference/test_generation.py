@@ -12,7 +12,7 @@ from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.formats.hugging_face_config import special_ids
-from tftrain.inference import generation, trained_model
+from tftrain.inference import trained_model
 from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
 from tftrain.inference.serving import saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel
@@ -108,21 +108,6 @@ def test_a_continuation_ends_before_a_stop_string_and_its_pieces_are_the_whole(g
         assert "".join(pieces) == text
 
 
-def test_a_piece_waits_for_what_may_be_a_stop_string():
-    class Letters:
-        def decode(self, ids):
-            return "".join(map(chr, ids))
-
-    found = generation._Continuation(Letters(), ("abc",), ())
-    pieces = []
-    for letter in "xababcab":
-        found.add(ord(letter))
-        pieces.append(found.piece())
-    assert pieces == ["x", "", "", "ab", "", "", "", ""]
-    assert found.text() == "xab"
-    assert found.ended
-
-
 @pytest.mark.parametrize("name", ["hf_llama", pytest.param("hf_gpt2", marks=pytest.mark.nightly)])
 def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
     """With a temperature, tokens depend on the seed alone, and those after the end token are end tokens."""
@@ -135,12 +120,8 @@ def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
 
     def generated(temperature=0.0, top_p=1.0, seed=0):
         settings = {"temperature": tf.constant(temperature), "top_p": tf.constant(top_p), "seed": tf.constant(seed)}
-        found = generate(
-            input_ids=tf.constant(ids + (np.arange(4) >= lengths[:, None])),
-            lengths=tf.constant(lengths),
-            max_new_tokens=tf.constant(most),
-            **settings,
-        )
+        settings |= {"lengths": tf.constant(lengths), "max_new_tokens": tf.constant(most)}
+        found = generate(input_ids=tf.constant(ids + (np.arange(4) >= lengths[:, None])), **settings)
         return found["output_ids"].numpy(), found["lengths"].numpy()
 
     tokens, counts = generated()

@@ -8,7 +8,8 @@ import pytest
 
 from tests.finetune import files
 from tests.formats.models import DATA
-from tests.tasks.test_fine_tuning import configured, data
+from tests.kit import runs
+from tests.tasks.test_fine_tuning import OUTPUT_SHAPES, configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
 from tftrain.config.model_source import ModelSource
@@ -16,17 +17,14 @@ from tftrain.data import pipeline
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
 from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import WatchedWeights, Weights, without
+from tftrain.formats.weights import DerivedWeights, Weights, without
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
-from tftrain.train import loop
+from tftrain.tasks import make_task, sources
 
 __all__ = ["data"]
-
-TASKS = ["classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"]
 
 
 class TrainedWeights(Weights):
@@ -65,14 +63,14 @@ def texts_of(expected, contexts):
     return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", OUTPUT_SHAPES)
 def test_predictions_are_those_of_training(data, name, tmp_path):
     config = configured(data[name], f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
-    source = task.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     count = len(source.examples)
     batch = next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
-    expected = list(task.scorer(source).predictions(task.compute(batch)["outputs"].numpy()))
+    expected = list(sources.scorer_of(task, source).predictions(task.compute(batch)["outputs"].numpy()))
     model = trained_model.with_weights(TrainedWeights(config, task))
     reader = reader_of(model, model.max_seq_length, None, 5)
     contexts = {each[0].id: each[0].context for each in source.examples} if name == "question_answering" else {}
@@ -85,10 +83,8 @@ def test_predictions_are_those_of_training(data, name, tmp_path):
 def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_path):
     vocabulary = files.write_vocabulary(tmp_path / "vocabulary")
     draw = np.random.default_rng(3)
-    rows = [
-        {"text": str(draw.choice(files.WORDS)), "text_pair": " ".join(draw.choice(files.WORDS, 14)), "label": n % 3}
-        for n in range(12)
-    ]
+    words = [[str(draw.choice(files.WORDS)), " ".join(draw.choice(files.WORDS, 14))] for _ in range(12)]
+    rows = [{"text": one, "text_pair": two, "label": number % 3} for number, (one, two) in enumerate(words)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = (
         *("--task=classification", "--text_pair_column=text_pair", f"--train_file={tmp_path}/pairs.jsonl"),
@@ -96,7 +92,7 @@ def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_pa
         *("--num_hidden_layers=1", "--hidden_size=16", "--num_attention_heads=2", "--initializer_range=0.3"),
         *("--global_batch_size=4", "--max_steps=2", "--eval_every=2", f"--output_dir={tmp_path / 'run'}"),
     )
-    assert loop.train(configured(flags), Mesh()) == 0
+    assert runs.train(configured(flags)) == 0
     capsys.readouterr()
     expected = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
     lines = "".join("\t".join(each["texts"]) + "\n" for each in expected)
@@ -128,13 +124,6 @@ def test_lines_to_read_have_the_text_and_its_prediction(capsys, name, given, lin
     assert [line[: len(start)] for line, start in zip(shown, lines, strict=True)] == lines
 
 
-def test_logits_are_those_of_transformers():
-    expected = np.load(DATA / "hf_bert_classes/expected.npz")
-    network = load(f"hf:{DATA / 'hf_bert_classes'}").network
-    batch = {key: expected[key].astype(np.int32) for key in ("input_ids", "input_mask", "segment_ids")}
-    np.testing.assert_allclose(network.task_outputs(batch), expected["task_logits"], rtol=1e-5, atol=1e-5)
-
-
 def test_a_question_may_have_no_answer(capsys):
     place, text = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}", "a\tb c d e"
     (some,) = objects(capsys, place, text)
@@ -142,25 +131,6 @@ def test_a_question_may_have_no_answer(capsys):
     assert some["prediction"] == some["n_best"][0]["text"] != ""
     assert none["prediction"] == none["n_best"][0]["text"] == ""
     assert none["n_best"][1:] == some["n_best"][:19]
-
-
-def test_a_long_context_is_read_in_windows(capsys):
-    """Each letter is a token, and 20 fit: the answer may be anywhere."""
-    place = f"--init_checkpoint=hf:{DATA / 'hf_bert_answers'}"
-    context = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
-    (found,) = objects(capsys, place, f"a b\t{context}")
-    assert all(each["text"] in context for each in found["n_best"])
-    (early,) = objects(capsys, place, f"a b\t{context[:29]}")  # The 15 letters of the first window.
-    assert {each["text"] for each in found["n_best"]} - {each["text"] for each in early["n_best"]}
-
-
-def test_a_vector_has_length_1_and_the_cosine_of_a_pair_is_their_product(data, tmp_path):
-    config = configured(data["embedding"], f"--output_dir={tmp_path}")
-    model = trained_model.with_weights(TrainedWeights(config, make_task(config, Mesh())))
-    reader = reader_of(model, 16, None, 5)
-    _, (first, second, pair) = TaskPredictions(model, reader, 2)([("key",), ("list map",), ("key", "list map")])
-    assert np.linalg.norm(first["embedding"]) == pytest.approx(1, abs=1e-5)
-    assert pair["prediction"] == pytest.approx(np.dot(first["embedding"], second["embedding"]), abs=1e-5)
 
 
 def test_weights_without_the_classifier_are_refused():
@@ -177,6 +147,6 @@ def test_the_flags_of_the_run_count_unless_others_are_given(data, tmp_path):
     assert reader_of(model, 16, None, 2)._settings == config.fine_tuning
     changed = reader_of(model, 16, 1.5, 5)._settings
     assert changed == dataclasses.replace(config.fine_tuning, n_best=5, null_score_threshold=1.5)
-    registry.write_weights(Place("tftrain", str(tmp_path)), WatchedWeights(weights, lambda: None))
+    registry.write_weights(Place("tftrain", str(tmp_path)), DerivedWeights(weights, weights.shapes))
     copied = load(f"tftrain:{tmp_path}")
     assert (copied.fine_tuning, copied.max_seq_length) == (config.fine_tuning, 16), "a conversion keeps them"

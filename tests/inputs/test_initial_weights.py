@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.formats.models import DATA, outputs
+from tests.kit import runs
 from tests.kit.ranks import run_ranks
-from tftrain import convert, run
+from tftrain import convert
 from tftrain.cli import flags
 from tftrain.config.convert import Place
 from tftrain.config.train import TrainConfig
@@ -16,7 +17,7 @@ from tftrain.formats.registry import open_weights
 from tftrain.inputs import initial_weights
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 
 BERT, GPT = f"hf:{DATA / 'hf_bert'}", f"hf:{DATA / 'hf_gpt2'}"
 TRAIN = ("--synthetic_data", "--max_seq_length=16", "--micro_batch_size=4", "--learning_rate=1e-3", "--optimizer=adamw")
@@ -136,9 +137,9 @@ def test_a_trained_classifier_of_other_classes_is_never_left_out_without_a_word(
 @pytest.mark.parametrize("place", [BERT, GPT])
 def test_masters_have_the_bits_of_the_weights(place, precision):
     config = completed(f"--init_checkpoint={place}", f"--precision={precision}")[0].resolve(1)
-    config = run.with_sizes(config)
+    config = runs.with_sizes(config)
     weights = opened(config)
-    state = Run(config, Mesh(), weights).optimizer.state
+    state = new_run(config, Mesh(), weights).optimizer.state
     assert state.names == list(weights.shapes)
     for name, master in zip(state.names, state.masters, strict=True):
         np.testing.assert_array_equal(master.numpy(), weights.read(name), err_msg=name)

@@ -4,10 +4,13 @@ What loads TensorFlow is imported where it is used: the process that deals the t
 """
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from tftrain.config.prepare import PrepareConfig
+
+CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_file": None, "vocab_size": 300}
 
 
 def write_corpus(folder):
@@ -59,9 +62,12 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def prepare_config(corpus):
-    """Returns a configuration for the small corpus, which each test changes as it needs."""
+    """Returns a configuration for the small corpus or a text, which each test changes as it needs."""
 
-    def make(output_dir, **changes):
+    def make(output_dir, text=None, **changes):
+        if text is not None:
+            changes["input_files"] = f"{output_dir}.text"
+            Path(changes["input_files"]).write_text(text, encoding="utf-8")
         if isinstance(changes.get("input_files"), str):
             changes["input_files"] = (changes["input_files"],)
         return config_of(corpus, output_dir, **changes)
@@ -87,6 +93,13 @@ def prepared_static(prepare_config, tmp_path_factory):
     """A static data set: the folder's path."""
     folder = tmp_path_factory.mktemp("prepared") / "static"
     return written(prepare_config(folder, masking="static", dupe_factor=2))
+
+
+@pytest.fixture(scope="session")
+def prepared_causal(prepare_config, tmp_path_factory):
+    """A data set of sequences for a decoder, with byte pairs: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "causal"
+    return written(prepare_config(folder, **CAUSAL))
 
 
 def written(config):

@@ -7,8 +7,11 @@ from pathlib import Path
 from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
+from tftrain.inputs.inputs import Inputs
+from tftrain.observe.rows import EvalRow
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
+from tftrain.train import evaluate as evaluation
 from tftrain.train import loop
 
 SMALL = (
@@ -26,7 +29,12 @@ SMALL = (
 
 def configured(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
     """Returns the configuration of a run of one rank by its flags, with the sizes that the data gives, unchecked."""
-    return run.with_sizes(flags.parse(TrainConfig, ["tftrain.run", *base, *args]).resolve(1))
+    return with_sizes(flags.parse(TrainConfig, ["tftrain.run", *base, *args]).resolve(1))
+
+
+def with_sizes(config: TrainConfig) -> TrainConfig:
+    """Returns a configuration with the sizes and the classes that the data gives."""
+    return Inputs.open(config).with_sizes(config)
 
 
 def checked(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
@@ -36,7 +44,17 @@ def checked(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
 
 def train_alone(*args: str, base: Sequence[str] = SMALL) -> int:
     """Trains on one rank in this process; returns the exit code."""
-    return loop.train(configured(*args, base=base), Mesh())
+    return train(configured(*args, base=base))
+
+
+def train(config: TrainConfig) -> int:
+    """Trains with a resolved configuration on one rank in this process; returns the exit code."""
+    return loop.train(config, Inputs.open(config), Mesh())
+
+
+def evaluate(config: TrainConfig) -> EvalRow:
+    """Evaluates a checkpoint on one rank in this process."""
+    return evaluation.evaluate(config, Inputs.open(config), Mesh())
 
 
 def read_rows(output_dir: Path) -> list[dict]:

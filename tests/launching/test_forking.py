@@ -33,19 +33,19 @@ say("to stderr", sys.stderr)
         assert job.pid("agent", 0) == job.pid("agent", 1)
 
 
-def test_a_server_that_fails_is_one_line_with_its_own_words_before_it(tmp_path):
-    with started(tmp_path, "say('runs')", forked=True, preparation="raise SystemExit('no such module')") as job:
-        assert job.code() == 1
-        words = "the process that forks the ranks ended with 1 before it had forked all of them"
-        assert job.output("stderr").startswith(f"no such module\ntftrain.launch: localhost: {words}; ")
-        assert job.output() == ""
+THREAD = "import threading, time; threading.Thread(target=time.sleep, args=[30], daemon=True).start()"
 
 
-def test_a_server_with_a_second_thread_forks_no_rank(tmp_path):
-    thread = "threading.Thread(target=time.sleep, args=[30], daemon=True).start()"
-    with started(tmp_path, "say('runs')", forked=True, preparation=f"import threading, time; {thread}") as job:
+@pytest.mark.parametrize(
+    ("preparation", "words"),
+    [("raise SystemExit('no such module')", "no such module\n"), (THREAD, "an import has started threads (")],
+)
+def test_a_server_that_fails_forks_no_rank_and_is_one_line_with_its_own_words_before_it(tmp_path, preparation, words):
+    with started(tmp_path, "say('runs')", forked=True, preparation=preparation) as job:
         assert job.code() == 1
-        assert "an import has started threads (" in job.output("stderr")
+        assert words in job.output("stderr")
+        line = "localhost: the process that forks the ranks ended with 1 before it had forked all of them; "
+        assert f"\ntftrain.launch: {line}" in job.output("stderr")
         assert job.output() == ""
 
 

@@ -5,15 +5,19 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tftrain.config.model import ModelConfig
 from tftrain.model.bert import BertPretrainer, LossTerms
+from tftrain.model.decoder import Decoder
 from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.library import is_available
 from tftrain.tasks.bert_pretraining import BertPretraining
 
 VOCAB = 59
+NEEDS_OPS = pytest.mark.skipif(not is_available(gpu=False), reason="the library of ops is not built")
 LossSums = collections.namedtuple("LossSums", BertPretraining.sums)
 PLAIN = dict.fromkeys(FLAGS, "reference")
 
@@ -35,9 +39,9 @@ def small_config(**changes) -> ModelConfig:
     return ModelConfig(**{**sizes, **changes})
 
 
-def small_model(config: ModelConfig, dtype: str = "float32", seed: int = 1) -> BertPretrainer:
+def small_model(config: ModelConfig, dtype: str = "float32", seed: int = 1) -> BertPretrainer | Decoder:
     """A model whose biases, scales and shifts are random too, the same for every dtype but for rounding."""
-    model = BertPretrainer(config, dtype, seed)
+    model = (Decoder if config.is_causal else BertPretrainer)(config, dtype, seed)
     random = np.random.default_rng(seed)
     for name, variable in model.named_variables().items():
         if name.endswith(("bias", "beta", "gamma")):

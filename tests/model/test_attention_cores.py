@@ -4,54 +4,61 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import assert_close, dropout_key, loss_and_gradients, small_batch, small_config, small_model
+from tests.model.samples import (
+    NEEDS_OPS,
+    assert_close,
+    dropout_key,
+    loss_and_gradients,
+    small_batch,
+    small_config,
+    small_model,
+)
 from tftrain.model import attention_cores
 from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask
-from tftrain.ops.library import candidates
 
 SHAPE = (3, 9, 2, 8)  # samples, tokens, heads, head_size
 KEYS = np.array([[0] * 2 + [1] * 7, [1] * 5 + [0] * 4, [0] * 9], np.int32)
 
 
 # cuDNN runs on GPUs only; tests/ops/test_cudnn_attention.py has what can be known without.
-@pytest.fixture(params=[name for name in CORES if name != "cudnn"])
+@pytest.fixture(params=["reference", *(pytest.param(name, marks=NEEDS_OPS) for name in ("fused", "flash"))])
 def core(request):
-    if request.param != "reference" and not any(path.exists() for path in candidates()):
-        pytest.skip("the ops are not built")
     return CORES[request.param]
 
 
 def inputs():
     random = np.random.default_rng(1)
-    return [random.normal(scale=2, size=SHAPE).astype(np.float32) for _ in range(3)]
+    return [tf.constant(random.normal(scale=2, size=SHAPE), tf.float32) for _ in range(3)]
 
 
-def expected_context(query, key, value, factors, causal):
-    """Attention in float64 NumPy; `factors` multiply the probabilities."""
-    context = np.zeros(SHAPE)
-    for sample, token, head in np.ndindex(SHAPE[:3]):
-        tokens = KEYS[sample] > 0
-        if causal:
-            tokens = tokens & (np.arange(SHAPE[1]) <= token)
-        if tokens.any():
-            powers = np.exp(key[sample, tokens, head] @ query[sample, token, head] / np.sqrt(SHAPE[3]))
-            probabilities = powers / powers.sum() * factors[sample, head, token, tokens]
-            context[sample, token, head] = probabilities @ value[sample, tokens, head]
-    return context
+def gradients(core, mask, queries=SHAPE[1]):
+    """Returns the gradients of query, key and value from the first queries; what flows back is the query."""
+    tensors = inputs()
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        context = core(*tensors, mask, None)[:, :queries]
+    found = tape.gradient(context, tensors, output_gradients=tensors[0][:, :queries])
+    return [gradient.numpy() for gradient in found]
+
+
+def probabilities(attended):
+    """The softmax in float64 NumPy over the keys that a query attends to, [b, heads, queries, keys]."""
+    query, key, _ = (np.asarray(each, np.float64) for each in inputs())
+    powers = np.exp(np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(SHAPE[3])) * attended
+    return powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [None, AxisRange(1, 4)])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_the_context_is_that_of_numpy(core, rate, heads, causal):
-    dropout = dropout_at(dropout_key(), rate, 6, heads)
-    factors = np.ones([SHAPE[0], SHAPE[2], SHAPE[1], SHAPE[1]])
+    dropout, factors = dropout_at(dropout_key(), rate, 6, heads), 1.0
     if dropout is not None:
-        factors = keep_mask(list(factors.shape), dropout).numpy() / (1 - round(rate * 65536) / 65536)
-    wide = [array.astype(np.float64) for array in inputs()]
-    context = core(*map(tf.constant, inputs()), AttentionMask(tf.constant(KEYS), causal), dropout)
-    assert_close(context, expected_context(*wide, factors, causal), rtol=1e-5)
+        factors = keep_mask([3, 2, 9, 9], dropout).numpy() / (1 - round(rate * 65536) / 65536)
+    context = core(*inputs(), AttentionMask(tf.constant(KEYS), causal), dropout)
+    expected = probabilities(KEYS[:, None, None] * (np.tri(9) if causal else 1)) * factors
+    assert_close(context, np.einsum("bhqk,bkhd->bqhd", expected, inputs()[2]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -60,20 +67,13 @@ def test_a_query_attends_to_the_keys_in_its_window(core, window, is_packed):
     """Context and gradients are those of NumPy's probabilities, and hidden keys change no bit of either."""
     sequences = np.array([[0] * 2 + [1] * 3 + [2] * 4, [1] * 5 + [0] * 4, [0] * 9], np.int32)
     mask = AttentionMask(tf.constant(KEYS), False, None, tf.constant(sequences) if is_packed else None, window=window)
-    factors = (np.abs(np.arange(9) - np.arange(9)[:, None]) <= window) * np.ones([*SHAPE[:1], SHAPE[2], 1, 1])
+    attended = KEYS[:, None, None] * (np.abs(np.arange(9) - np.arange(9)[:, None]) <= window)
     if is_packed:
-        factors *= (sequences[:, :, None] == sequences[:, None])[:, None]
-    factors *= KEYS[:, None, None]
-    query, key, value = map(tf.constant, inputs())
-    scores = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(SHAPE[3])
-    powers = np.exp(scores) * factors
-    probabilities = powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300)
-    with tf.GradientTape() as tape:
-        tape.watch(value)
-        context = core(query, key, value, mask, None)
-    assert_close(context, np.einsum("bhqk,bkhd->bqhd", probabilities, value), rtol=1e-5)
-    expected = np.einsum("bhqk,bqhd->bkhd", probabilities, query)
-    assert_close(tape.gradient(context, value, output_gradients=query), expected, rtol=1e-5)
+        attended = attended * (sequences[:, :, None] == sequences[:, None])[:, None]
+    query, key, value = inputs()
+    context, expected = core(query, key, value, mask, None), probabilities(attended)
+    assert_close(context, np.einsum("bhqk,bkhd->bqhd", expected, value), rtol=1e-5)
+    assert_close(gradients(core, mask)[2], np.einsum("bhqk,bqhd->bkhd", expected, query), rtol=1e-5)
     far = tf.constant(np.where(np.arange(9)[:, None, None] > window, 7.0, 0.0), tf.float32)
     again = core(query, key + far, value + far, mask, None)
     assert np.array_equal(again[:, 0], context[:, 0])
@@ -95,46 +95,35 @@ def test_heads_that_share_keys_and_values_equal_heads_with_copies_of_them(core):
 
 
 def test_a_causal_query_has_no_gradient_from_the_keys_behind_it(core):
-    tensors = list(map(tf.constant, inputs()))
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        context = core(*tensors, AttentionMask(tf.constant(KEYS), causal=True), None)[:, :4]
-    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0][:, :4])
-    for gradient in (query.numpy(), key.numpy(), value.numpy()):
-        assert not gradient[:, 4:].any()
+    query, key, value = gradients(core, AttentionMask(tf.constant(KEYS), causal=True), queries=4)
+    assert not any(gradient[:, 4:].any() for gradient in (query, key, value))
     # The first sample's tokens 0 and 1 are padding, so query 2 is the first with a key and query 3 the first with two.
     # The probability of a single key is 1, or one unit less where a processor divides by a reciprocal.
-    assert not query.numpy()[0, :2].any()
-    assert np.abs(query.numpy()[0, 2]).max() <= 4 * np.finfo(np.float32).eps * np.abs(query.numpy()).max()
-    assert query.numpy()[0, 3].all()
-    assert not value.numpy()[0, :2].any()
-    assert value.numpy()[0, 2:4].all()
+    assert not query[0, :2].any()
+    assert np.abs(query[0, 2]).max() <= 4 * np.finfo(np.float32).eps * np.abs(query).max()
+    assert query[0, 3].all()
+    assert not value[0, :2].any()
+    assert value[0, 2:4].all()
 
 
 def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):
-    tensors = list(map(tf.constant, inputs()))
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        context = core(*tensors, AttentionMask(tf.constant(KEYS)), None)
-    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0])
-    for gradient in (key.numpy(), value.numpy()):
+    query, key, value = gradients(core, AttentionMask(tf.constant(KEYS)))
+    for gradient in (key, value):
         assert not gradient[1, 5:].any()
         assert gradient[1, :5].all()
-    assert not any(gradient.numpy()[2].any() for gradient in (query, key, value))
+    assert not any(gradient[2].any() for gradient in (query, key, value))
 
 
 def test_slopes_are_added_to_the_scores(core):
-    tensors, slopes = list(map(tf.constant, inputs())), (0.25, 0.01)
-    plain = CORES["reference"]
     contexts = [
-        each(*tensors, AttentionMask(tf.constant(KEYS), causal=True, slopes=some), None)
-        for each, some in ((core, slopes), (plain, slopes), (plain, None))
+        each(*inputs(), AttentionMask(tf.constant(KEYS), causal=True, slopes=slopes), None)
+        for each, slopes in ((core, (0.25, 0.01)), (CORES["reference"], (0.25, 0.01)), (CORES["reference"], None))
     ]
     assert_close(contexts[0], contexts[1], rtol=2e-5)
     assert np.abs(contexts[1] - contexts[2]).max() > 0.01
 
 
-@pytest.mark.skipif(not any(path.exists() for path in candidates()), reason="the ops are not built")
+@NEEDS_OPS
 def test_a_step_calls_cudnn_in_each_layer_and_pass():
     model = small_model(small_config(attn_impl="cudnn", hidden_size=24), "bfloat16")
     step = tf.function(lambda batch: loss_and_gradients(model, batch)[:2]).get_concrete_function(small_batch())

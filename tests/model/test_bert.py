@@ -16,10 +16,6 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
-from tftrain.architecture.describe import describe
-from tftrain.model.block import BlockContext, SelfAttention
-from tftrain.model.parameters import Parameters
-from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import keep_mask
 
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -37,15 +33,6 @@ def test_padding_holds_no_information(dtype):
         np.testing.assert_array_equal(before, after)
 
 
-def test_longer_padding_changes_nothing_but_rounding():
-    model, batch = small_model(small_config()), small_batch(length=13)
-    longer = dict(batch)
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        longer[name] = tf.pad(batch[name], [[0, 0], [0, 16]])
-    for short, long in zip(outputs(model, batch), outputs(model, longer), strict=True):
-        assert_close(long, short, rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sample_without_tokens_is_finite_and_leaves_the_others_alone(dtype):
     model, batch = small_model(small_config(), dtype), small_batch()
@@ -55,22 +42,6 @@ def test_a_sample_without_tokens_is_finite_and_leaves_the_others_alone(dtype):
     _, gradients = loss_and_gradients(model, empty)
     assert np.isfinite(after).all()
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
-
-
-def test_attention_without_tokens_gives_zeros_to_its_projection():
-    layer = SelfAttention(Parameters("float32", 1, 0.2), describe(small_config()).block.attention, small_config(), 0)
-    layer.output_projection.bias.assign(tf.range(21.0))
-    x = tf.random.stateless_normal([2, 5, 21], [1, 2])
-    mask = AttentionMask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]))
-    np.testing.assert_array_equal(layer(x, BlockContext(mask))[1], np.tile(np.arange(21.0), (5, 1)))
-
-
-def test_logits_belong_to_the_positions_asked_for():
-    model, batch = small_model(small_config()), small_batch(samples=3, length=9)
-    everywhere = batch | {"masked_lm_positions": tf.tile(tf.range(9)[None], [3, 1])}
-    full = outputs(model, everywhere).mlm_logits  # [3, 9, VOCAB]
-    picked = tf.gather(full, batch["masked_lm_positions"], batch_dims=1)
-    assert_close(outputs(model, batch).mlm_logits, picked, rtol=1e-5)
 
 
 def test_gradient_of_the_tied_table_is_dense_and_the_sum_of_both_uses():
@@ -96,8 +67,8 @@ def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
     whole = outputs(model, batch, dropout_key(first_sample=10))
     for first, last in ((0, 1), (1, 4), (4, 6)):
         part = outputs(model, rows(batch, first, last), dropout_key(first_sample=10 + first))
-        assert_close(part.mlm_logits, whole.mlm_logits[first:last], rtol=1e-5)
-        assert_close(part.nsp_logits, whole.nsp_logits[first:last], rtol=1e-5)
+        for found, expected in zip(part, whole, strict=True):
+            assert_close(found, expected[first:last], rtol=1e-5)
 
 
 def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
@@ -125,12 +96,6 @@ def test_stages_one_after_another_are_the_model(norm_position):
         np.testing.assert_array_equal(staged, whole)
 
 
-def test_dropout_is_off_without_a_key():
-    plain = small_model(small_config())
-    dropping = small_model(small_config(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))
-    np.testing.assert_array_equal(outputs(dropping, small_batch()).mlm_logits, outputs(plain, small_batch()).mlm_logits)
-
-
 def test_the_number_of_samples_may_be_unknown():
     model, batch = small_model(small_config(hidden_dropout_prob=0.1)), small_batch()
     signature = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
@@ -142,8 +107,3 @@ def test_the_number_of_samples_may_be_unknown():
 def test_a_sequence_beyond_the_position_embedding_is_refused():
     with pytest.raises(ValueError, match="--max_position_embeddings=31"):
         outputs(small_model(small_config()), small_batch(length=32))
-
-
-def test_layers_have_the_same_names_in_every_model_of_a_process():
-    first, second = small_model(small_config()), small_model(small_config())
-    assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]

@@ -42,30 +42,20 @@ def losses(mode, model, **compute):
     return np.array([[*info.sums.numpy(), info.grad_norm.numpy()] for info in infos])
 
 
+BF16, SPARSE = {"precision": "bf16"}, {"sparse_as_dense": False}
+NIGHTLY = [*((model, {}) for model in VARIANTS), ("post-erf", SPARSE), ("post-erf", BF16), ("post-gelu", SPARSE)]
+
+
+# The first has nearly all of the others in it. tests/train/test_layouts.py has XLA.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "compute"),
-    [
-        ("fused-pre-geglu", {"precision": "bf16"}),
-        # It has nearly all of these in it.
-        pytest.param("post-erf", {"sparse_as_dense": False}, marks=pytest.mark.nightly),
-        pytest.param("post-gelu", {}, marks=pytest.mark.nightly),
-        *(pytest.param(model, {}, marks=pytest.mark.nightly) for model in VARIANTS if model != "post-gelu"),
-        pytest.param("post-erf", {"precision": "bf16"}, marks=pytest.mark.nightly),
-        pytest.param("post-gelu", {"sparse_as_dense": False}, marks=pytest.mark.nightly),
-    ],
+    [("fused-pre-geglu", BF16), *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY)],
 )
 def test_losses_are_bit_equal(model, compute):
     kept = losses("none", VARIANTS[model], **compute)
     for mode in ("selective", "full"):
         np.testing.assert_array_equal(losses(mode, VARIANTS[model], **compute), kept, err_msg=mode)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", ["full", "selective"])
-def test_losses_under_xla_are_equal_but_for_other_fusions(mode):
-    expected = losses("none", {}, jit_compile="true")
-    np.testing.assert_allclose(losses(mode, {}, jit_compile="true"), expected, rtol=1e-5)
 
 
 def optimized_nodes(function):
@@ -92,10 +82,8 @@ def ancestors(nodes, name):
 @pytest.mark.parametrize(
     ("mode", "micro_batches"),
     [
-        ("selective", 1),
-        ("full", 2),
-        pytest.param("selective", 2, marks=pytest.mark.nightly),
-        pytest.param("full", 1, marks=pytest.mark.nightly),
+        *(("selective", 1), ("full", 2)),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in (("selective", 2), ("full", 1))),
     ],
 )
 def test_recomputation_in_graph_mode_waits_for_the_loss(mode, micro_batches):
@@ -153,8 +141,8 @@ def test_compiled_memory_goes_down_and_products_are_made_again():
     assert done.returncode == 0, done.stderr
     rows = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT")]
     found = {mode: tuple(map(int, figures)) for mode, *figures in rows}
-    for mode, (products, softmaxes, temporaries) in found.items():
-        print(f"\n{mode}: {products} products, {softmaxes} softmaxes, {temporaries} bytes of temporaries", end="")
+    for mode, figures in found.items():
+        print("\n{}: {} products, {} softmaxes, {} bytes of temporaries".format(mode, *figures), end="")
     none, selective, full = (found[mode] for mode in ("none", "selective", "full"))
     # Four blocks: six dense layers, scores and context each; a softmax each.
     assert (full[0] - none[0], full[1] - none[1]) == (4 * 8, 4 * 2)

@@ -8,7 +8,7 @@ from tests.train.layouts import LLAMA, MODERN, ZERO_3, batches, case, token_batc
 from tftrain.model.embedding import lookup
 from tftrain.model.gathered_weights import ReadAgain, fill, release
 from tftrain.parallel.mesh import Mesh
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
 from tftrain.train.sharded import ShardedModel
 
@@ -53,7 +53,7 @@ def test_products_and_look_ups_have_the_gradients_of_plain_ones(jit):
 def test_backward_keeps_no_kernel_and_no_table(model):
     """What backward keeps are outputs of the forward function; the heads run backward at once."""
     config = case(model=dict(model), **ZERO_3)
-    run = Run(config.resolve(2), Mesh(0, 2, 0, 2))
+    run = new_run(config.resolve(2), Mesh(0, 2, 0, 2))
     stage = ShardedModel(run)._stage
     batch = next((token_batches if run.config.model.is_causal else batches)(1, samples=3))
     position = Position(tf.constant(1, tf.int64), tf.ones([2]), tf.ones([]))

@@ -52,19 +52,14 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
 
 
-def test_the_number_of_rows_may_be_unknown():
-    tensors, labels, weights = inputs("float32", has_bias=True)
-    specs = [tf.TensorSpec([None, WIDTH]), *(tf.TensorSpec(each.shape) for each in tensors[1:])]
-    run = tf.function(lambda *tensors: results(tensors, labels, weights, 4), input_signature=specs, autograph=False)
-    for ours, wanted in zip(run(*tensors), results(tensors, labels, weights, 4), strict=True):
-        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
-
-
+@pytest.mark.parametrize("options", [{"jit_compile": True}, {"input_signature": ...}], ids=str)
 @pytest.mark.parametrize("rows", [4, 100])
-def test_a_compiled_function_gives_the_same(rows):
+def test_a_compiled_function_and_one_of_any_number_of_rows_give_the_same(rows, options):
     tensors, labels, weights = inputs("float32", has_bias=True)
-    compiled = tf.function(lambda *tensors: results(tensors, labels, weights, rows), jit_compile=True, autograph=False)
-    for ours, wanted in zip(compiled(*tensors), results(tensors, labels, weights, 100), strict=True):
+    if "input_signature" in options:
+        options = {"input_signature": [tf.TensorSpec([None, WIDTH]), *map(tf.TensorSpec, ([WORDS, WIDTH], [WORDS]))]}
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, rows), autograph=False, **options)
+    for ours, wanted in zip(run(*tensors), results(tensors, labels, weights, 100), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -38,44 +38,40 @@ def filled(values, length):
     return np.pad(np.asarray(values), (0, length - len(values)))
 
 
+def row_of(group, most, starts):
+    """Returns a row with a group of examples; `starts` are their first places."""
+    sizes = [len(example["input_ids"]) for example in group]
+    words = np.concatenate([example["masked_lm_ids"] for example in group])
+    positions = [example["masked_lm_positions"] + start for example, start in zip(group, starts, strict=True)]
+    tokens = {name: np.concatenate([each[name] for each in group]) for name in ("input_ids", "segment_ids")}
+    tokens["input_mask"] = np.ones(sum(sizes))
+    slots = {"masked_lm_positions": np.concatenate(positions), "masked_lm_ids": words}
+    slots["masked_lm_weights"] = np.ones(len(words))
+    row = {name: filled(values, LENGTH) for name, values in tokens.items()}
+    return row | {name: filled(values, PREDICTIONS * most) for name, values in slots.items()}
+
+
 def in_own_rows(examples):
     """Returns a batch with one example in each row."""
-    rows = []
-    for example in examples:
-        tokens, masks = len(example["input_ids"]), len(example["masked_lm_ids"])
-        rows.append(
-            {name: filled(example[name], LENGTH) for name in ("input_ids", "segment_ids")}
-            | {name: filled(example[name], PREDICTIONS) for name in ("masked_lm_positions", "masked_lm_ids")}
-            | {"input_mask": filled(np.ones(tokens), LENGTH), "masked_lm_weights": filled(np.ones(masks), PREDICTIONS)}
-            | {"next_sentence_labels": example["next_sentence_labels"]}
-        )
-    return batch_of(rows)
+    labels = [{"next_sentence_labels": example["next_sentence_labels"]} for example in examples]
+    return batch_of([row_of([example], 1, [0]) | label for example, label in zip(examples, labels, strict=True)])
 
 
 def packed(examples):
     """Returns a batch of the same examples in as few rows as possible."""
-    rows, slots = [], PREDICTIONS * MOST
+    rows = []
     for numbers in pack(np.array([len(example["input_ids"]) for example in examples]), LENGTH, MOST):
         group = [examples[number] for number in numbers if number >= 0]
         sizes = [len(example["input_ids"]) for example in group]
         starts = np.cumsum([0, *sizes])[:-1]
-        positions = [example["masked_lm_positions"] + start for example, start in zip(group, starts, strict=True)]
-        words = np.concatenate([example["masked_lm_ids"] for example in group])
         rows.append(
-            {
-                name: filled(np.concatenate([example[name] for example in group]), LENGTH)
-                for name in ("input_ids", "segment_ids")
-            }
+            row_of(group, MOST, starts)
             | {
-                "input_mask": filled(np.ones(sum(sizes)), LENGTH),
                 "sequence_ids": filled(np.repeat(np.arange(len(sizes)) + 1, sizes), LENGTH),
                 "position_ids": filled(np.concatenate([np.arange(size) for size in sizes]), LENGTH),
                 "sequence_starts": filled(starts, MOST),
                 "sequence_weights": filled(np.ones(len(sizes)), MOST),
                 "next_sentence_labels": filled([example["next_sentence_labels"] for example in group], MOST),
-                "masked_lm_positions": filled(np.concatenate(positions), slots),
-                "masked_lm_ids": filled(words, slots),
-                "masked_lm_weights": filled(np.ones(len(words)), slots),
             }
         )
     return batch_of(rows)
@@ -83,8 +79,7 @@ def packed(examples):
 
 def batch_of(rows):
     stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    floats = {"masked_lm_weights", "sequence_weights"}
-    return {name: tf.constant(value, tf.float32 if name in floats else tf.int32) for name, value in stacked.items()}
+    return {name: tf.constant(x, tf.float32 if "weights" in name else tf.int32) for name, x in stacked.items()}
 
 
 @pytest.mark.parametrize(

@@ -51,28 +51,23 @@ def test_half_precision_outputs_stay_near_float32(dtype, norm_position):
         assert_close(ours, reference, rtol=0, dtype=dtype, roundings=ROUNDINGS)
 
 
+def assert_gradients_near(actual, expected, dtype):
+    """As whole tensors: the norm of the difference, against the norm of the gradient; forward and backward round."""
+    for name, reference in expected.items():
+        size = np.linalg.norm(expected[name.replace("key/bias", "key/kernel")])  # The bias's is 0 but for rounding.
+        assert np.linalg.norm(actual[name] - reference) <= 2 * ROUNDINGS * half_unit(dtype) * size, name
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_gradients_stay_near_float32(dtype):
-    """As whole tensors: the norm of the difference, against the norm of the gradient; forward and backward round."""
-    half, full = half_and_full(dtype, **DROPOUT)
-    batch, key = small_batch(), dropout_key()
-    (_, actual), (_, expected) = (loss_and_gradients(model, batch, key, scale=64.0) for model in (half, full))
-    tolerance = 2 * ROUNDINGS * half_unit(dtype)
-    for name, reference in expected.items():
-        size = np.linalg.norm(reference)
-        if name.endswith("key/bias"):  # 0 but for rounding
-            size = np.linalg.norm(expected[name.replace("bias", "kernel")])
-        assert np.linalg.norm(actual[name] - reference) <= tolerance * size, name
+    models, batch, key = half_and_full(dtype, **DROPOUT), small_batch(), dropout_key()
+    (_, actual), (_, expected) = (loss_and_gradients(model, batch, key, scale=64.0) for model in models)
+    assert_gradients_near(actual, expected, dtype)
 
 
 # `test_step` compares XLA and graph mode in float32.
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param("float32", marks=pytest.mark.nightly),
-        pytest.param("bfloat16", marks=pytest.mark.nightly),
-        "float16",
-    ],
+    "dtype", ["float16", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("float32", "bfloat16"))]
 )
 def test_xla_agrees_with_graph_mode_with_dropout_on(dtype):
     model, batch, key = small_model(small_config(num_hidden_layers=1, **DROPOUT), dtype), small_batch(), dropout_key()
@@ -83,10 +78,7 @@ def test_xla_agrees_with_graph_mode_with_dropout_on(dtype):
     loss, gradients = tf.function(step)(key.step, key.first_sample)
     jit_loss, jit_gradients = tf.function(step, jit_compile=True)(key.step, key.first_sample)
     assert_close(jit_loss, loss, rtol=0, dtype=dtype, roundings=ROUNDINGS)
-    tolerance = 2 * ROUNDINGS * half_unit(dtype)
-    for name, reference in gradients.items():
-        sized = name.replace("key/bias", "key/kernel")
-        assert np.linalg.norm(jit_gradients[name] - reference) <= tolerance * np.linalg.norm(gradients[sized]), name
+    assert_gradients_near(jit_gradients, gradients, dtype)
 
 
 def test_norm_statistics_survive_values_whose_squares_overflow_half_precision():

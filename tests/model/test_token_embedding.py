@@ -1,7 +1,5 @@
 """Which pipeline stage has the token embedding, and which one owns it."""
 
-import dataclasses
-
 import pytest
 
 from tests.model.samples import small_config
@@ -12,27 +10,15 @@ NAME = "embeddings/word"
 
 
 def stage(part, model_class=BertPretrainer, **changes):
-    return model_class(dataclasses.replace(small_config(), **changes), "float32", 1, part=part)
+    return model_class(small_config(**changes), "float32", 1, part=part)
 
 
-@pytest.fixture(scope="module")
-def first():
-    return stage(ModelPart((0,), heads=False))
-
-
-@pytest.fixture(scope="module")
-def last():
-    return stage(ModelPart((2,), embedding=False))
-
-
-def test_the_first_stage_owns_a_tied_table_as_its_first_variable(first):
+def test_the_first_stage_owns_a_tied_table_and_the_last_one_has_an_equal_copy_after_its_own_variables():
+    first, last = stage(ModelPart((0,), heads=False)), stage(ModelPart((2,), embedding=False))
     assert first.token_embedding.is_shared
     assert not first.token_embedding.copy
     assert next(iter(first.named_variables())) == NAME
     assert first.held_variables() == first.named_variables()
-
-
-def test_the_last_stage_has_an_equal_copy_after_its_own_variables(first, last):
     assert NAME not in last.named_variables()
     assert list(last.held_variables()) == [*last.named_variables(), NAME]
     assert last.token_embedding.is_shared

@@ -9,10 +9,11 @@ import pytest
 
 from tests.kit.runs import configured
 from tftrain.config.parallel import ParallelConfig
+from tftrain.inputs.inputs import Inputs
 from tftrain.observe import memory, planned
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.tasks import make_task
 
 # Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
@@ -38,7 +39,7 @@ def planned_memory(config, ranks):
 )
 def test_state_is_what_its_variables_take_and_what_was_expected(args, state):
     config = configured(*GROWN, *args)
-    run = Run(config, Mesh())
+    run = new_run(config, Mesh())
     found = memory.state_bytes(run.task.model.named_variables().values(), run.optimizer.state)
     sizes = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
     assert found == sizes
@@ -85,8 +86,8 @@ def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks,
 
 
 def test_the_copy_is_counted_as_large_as_it_is():
-    run = Run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
-    checkpoints = Checkpoints(run)
+    run = new_run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
+    checkpoints = Checkpoints(run, Inputs.open(run.whole))
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
     assert checkpoints.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters

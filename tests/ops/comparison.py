@@ -56,6 +56,14 @@ def dropout(rate=0.1, step=3, first_sample=40, seed=1234567890123, site=9, heads
     return Dropout(rate, site, key, heads)
 
 
+def key_mask(batch, length, first=0):
+    """The first sample has every third key padded from `first` on; of the others, the last has no key."""
+    mask = np.ones([batch, length], np.int32)
+    mask[:1, first::3] = 0
+    mask[1:][-1:] = 0
+    return tf.constant(mask)
+
+
 def ways(function):
     """The function run eagerly, as a graph, and compiled by XLA."""
     return {"eager": function, "graph": tf.function(function), "xla": tf.function(function, jit_compile=True)}

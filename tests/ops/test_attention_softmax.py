@@ -16,6 +16,7 @@ from tests.ops.comparison import (
     exact,
     filled,
     gradients,
+    key_mask,
     normal,
     optimized_hlo,
     refused,
@@ -31,12 +32,9 @@ SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 
 CAUSAL_SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 64, 64), (1, 1, 131, 131))
 
 
-def key_mask(shape):
-    """The first sample has every third key padded; of the others, the last has none."""
-    mask = np.ones([shape[0], shape[3]], np.int32)
-    mask[:1, 2::3] = 0
-    mask[1:][-1:] = 0
-    return tf.constant(mask)
+def padded(shape):
+    """The mask of the keys of scores."""
+    return key_mask(shape[0], shape[3], first=2)
 
 
 def attention_softmax(scores, key_mask, scale, causal=False):
@@ -82,7 +80,7 @@ def infinite_behind_queries(tensor):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_it_is_the_softmax_over_the_keys(shape, dtype):
-    scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
+    scores, mask = normal(1, shape, dtype, 0, 8), padded(shape)
     expected = reference_attention_softmax(tf.cast(scores, tf.float64), AttentionMask(mask), SCALE).numpy()
     assert_close(attention_softmax(scores, mask, SCALE), expected, FORWARD[dtype])
 
@@ -90,7 +88,7 @@ def test_it_is_the_softmax_over_the_keys(shape, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", CAUSAL_SHAPES, ids=str)
 def test_a_causal_softmax_reads_the_keys_up_to_the_query_alone(shape, dtype):
-    scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
+    scores, mask = normal(1, shape, dtype, 0, 8), padded(shape)
     causal = AttentionMask(mask, causal=True)
     expected = reference_attention_softmax(tf.cast(scores, tf.float64), causal, SCALE).numpy()
     actual = attention_softmax(infinite_behind_queries(scores), mask, SCALE, causal=True)
@@ -156,7 +154,7 @@ def test_masks_of_other_steps_sites_and_samples_are_independent():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate, causal):
     shape = (3, 2, 33, 33)
-    scores, mask = normal(1, shape, dtype, 0, 4), key_mask(shape)
+    scores, mask = normal(1, shape, dtype, 0, 4), padded(shape)
     values, dy = (normal(seed, [3, 2, 33, 16], dtype) for seed in (2, 3))
 
     def of(function, scores, values, dy):
@@ -174,7 +172,7 @@ def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate, c
 @pytest.mark.parametrize(("shape", "causal"), [((2, 2, 7, 65), False), ((2, 2, 65, 65), True)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype, shape, causal):
-    scores, dy, mask = normal(1, shape, dtype, 0, 4), normal(2, shape, dtype), key_mask(shape)
+    scores, dy, mask = normal(1, shape, dtype, 0, 4), normal(2, shape, dtype), padded(shape)
     upstream = infinite_behind_queries(dy) if causal else dy
     y, dscores = everything(lambda scores: attention_softmax(scores, mask, SCALE, causal), [scores], upstream)
     p, g = exact(y), exact(dy)
@@ -184,7 +182,7 @@ def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype, shape, caus
 def test_inputs_are_not_overwritten():
     scores = normal(1, [2, 2, 9, 9], "float32")
     before = scores.numpy().copy()
-    attention_softmax(scores, key_mask([2, 2, 9, 9]), SCALE)
+    attention_softmax(scores, padded([2, 2, 9, 9]), SCALE)
     np.testing.assert_array_equal(scores, before)
 
 
@@ -192,7 +190,7 @@ def test_inputs_are_not_overwritten():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graph_and_xla_give_the_same_as_eager(dtype, causal):
     shape = [2, 3, 20, 20]
-    scores, mask = normal(1, shape, dtype), key_mask(shape)
+    scores, mask = normal(1, shape, dtype), padded(shape)
     identity = tf.eye(20, batch_shape=shape[:2], dtype=dtype)
 
     def run(scores, step):
@@ -208,7 +206,7 @@ def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_s
     scores, values = normal(1, shape, "float32"), normal(2, [2, 2, 16, 8], "float32")
 
     def function(scores, values):
-        return attention_context(scores, key_mask(shape), values, SCALE, dropout(0.1), causal)
+        return attention_context(scores, padded(shape), values, SCALE, dropout(0.1), causal)
 
     hlo = optimized_hlo(lambda *given: gradients(function, list(given), None), scores, values)
     for target in ("TftrainAttentionSoftmax", "TftrainAttentionSoftmaxGrad"):

@@ -12,6 +12,7 @@ from tests.ops.comparison import (
     everything,
     exact,
     filled,
+    key_mask,
     normal,
     optimized_hlo,
     refused,
@@ -33,14 +34,6 @@ def flash_attention(query, key, value, key_mask, scale, dropout=None, function=o
 
 def reference_flash_attention(*args, **more):
     return flash_attention(*args, function=ops.reference_flash_attention, **more)
-
-
-def key_mask(batch, length):
-    """The first sample has every third key padded from the first on; of the others, the last has no key."""
-    mask = np.ones([batch, length], np.int32)
-    mask[:1, ::3] = 0
-    mask[1:][-1:] = 0
-    return tf.constant(mask)
 
 
 def random_sequence_ids(batch, length):

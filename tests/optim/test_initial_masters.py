@@ -14,7 +14,7 @@ from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.optim import state_split
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 
 ZERO = {"split_opt_state": True}
 LAYOUTS = {
@@ -69,7 +69,7 @@ def test_masters_are_the_fp32_draws_bit_for_bit(layout, precision, monkeypatch):
     config = in_precision(precision, **parallel).resolve(ranks)
     counts = {}
     for rank in range(ranks):
-        run = Run(config, Mesh(rank, ranks, rank, ranks, config.parallel.tensor_parallel_size))
+        run = new_run(config, Mesh(rank, ranks, rank, ranks, config.parallel.tensor_parallel_size))
         for piece, values in run.optimizer.state.tensors_to_save():
             kind, _, name = piece.name.partition("/")
             if kind == "master":

@@ -27,16 +27,8 @@ def test_doubles_after_good_steps_in_a_row_and_halves_at_once(jit_compile):
 
 
 def test_stays_within_its_bounds():
-    assert run(DynamicLossScale(initial=2.0, growth_interval=1, largest=8.0), [True] * 3 + [False] * 5) == [
-        1,
-        1,
-        1,
-        2,
-        4,
-        8,
-        8,
-        8,
-    ]
+    scale = DynamicLossScale(initial=2.0, growth_interval=1, largest=8.0)
+    assert run(scale, [True] * 3 + [False] * 5) == [*[1] * 3, 2, 4, *[8] * 3]
 
 
 def test_starts_at_two_to_the_fifteen_and_grows_after_two_thousand_steps():
@@ -61,19 +53,17 @@ def test_a_fixed_scale_is_one_and_stateless():
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind"),
+    ("flags", "batch", "kind"),
     [
-        ({}, FixedLossScale),
-        ({"precision": "bf16"}, FixedLossScale),
-        ({"precision": "fp16"}, DynamicLossScale),
-        ({"hvd_fp16_compression": True}, DynamicLossScale),
+        ({}, {}, FixedLossScale),
+        ({"precision": "bf16"}, {}, FixedLossScale),
+        ({"precision": "fp16"}, {}, DynamicLossScale),
+        ({"hvd_fp16_compression": True}, {}, DynamicLossScale),
+        ({}, {"grad_accum_dtype": "fp16"}, FixedLossScale),
+        ({}, {"grad_accum_dtype": "fp16", "grad_accum_steps": 2}, DynamicLossScale),
     ],
 )
-def test_scale_is_dynamic_where_gradients_pass_through_fp16(flags, kind):
-    assert type(make_loss_scale(ComputeConfig(**flags), BatchConfig(8, 1, 8))) is kind
-
-
-def test_scale_is_dynamic_where_gradients_add_up_in_fp16():
-    for steps, kind in ((2, DynamicLossScale), (1, FixedLossScale)):
-        batch = BatchConfig(8, steps, 8 * steps, grad_accum_dtype="fp16")
-        assert type(make_loss_scale(ComputeConfig(), batch)) is kind
+def test_scale_is_dynamic_where_gradients_pass_through_fp16_or_add_up_in_it(flags, batch, kind):
+    sizes = {"micro_batch_size": 8, "grad_accum_steps": 1, **batch}
+    sizes["global_batch_size"] = 8 * sizes["grad_accum_steps"]
+    assert type(make_loss_scale(ComputeConfig(**flags), BatchConfig(**sizes))) is kind

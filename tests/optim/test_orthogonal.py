@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.parallel.simulated_ranks import SimulatedRanks
 from tftrain.architecture.shard import VariableShard
-from tftrain.optim import orthogonal
 from tftrain.optim.orthogonal import Orthogonalization, orthogonalized
 from tftrain.optim.state_layout import Slice
-from tftrain.parallel.mesh import Group
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 12), (12, 5), (1, 6)])
@@ -31,16 +30,16 @@ def test_a_matrix_of_zeros_stays_zero():
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_slice_is_that_of_the_whole_matrix(axis, monkeypatch):
     whole = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
-    halves = np.split(whole, 2, axis)
-    # What the transport does: rows of the first rank, then those of the second one.
-    rows = np.concatenate([half.T if axis else half for half in halves])
-    monkeypatch.setattr(orthogonal.collectives, "all_gather_rows", lambda group, tensor, name: tf.constant(rows))
-    expected = 0.2 * np.sqrt(6) * np.asarray(orthogonalized(tf.constant(whole)))
-    for rank, half in enumerate(halves):
-        offset = tuple(rank * size if at == axis else 0 for at, size in enumerate(half.shape))
+    expected = np.split(0.2 * np.sqrt(6) * np.asarray(orthogonalized(tf.constant(whole))), 2, axis)
+
+    def update(group):
+        half = np.split(whole, 2, axis)[group.rank]
+        offset = tuple(group.rank * size if at == axis else 0 for at, size in enumerate(half.shape))
         shard = VariableShard("w", whole.shape, offset, half.shape)
-        update = Orthogonalization([shard], Group("tensor", rank, (0, 1)), tf.float32)
         store = tf.concat([tf.reshape(half, [-1]), tf.zeros(3)], 0)
-        result = update(store, [Slice(0, half.size), Slice(None, 3)]).numpy()
-        np.testing.assert_allclose(result[:-3].reshape(half.shape), np.split(expected, 2, axis)[rank], atol=1e-6)
+        slices = [Slice(0, half.size), Slice(None, 3)]
+        return Orthogonalization([shard], group, tf.float32)(store, slices).numpy()
+
+    for result, half in zip(SimulatedRanks(2, monkeypatch).run(update), expected, strict=True):
+        np.testing.assert_allclose(result[:-3].reshape(half.shape), half, atol=1e-6)
         assert not result[-3:].any()

@@ -42,18 +42,6 @@ def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strate
     assert found == dict(enumerate(sizes))
 
 
-@given(SIZES, some.integers(1, 6), some.integers(1, 80), some.sampled_from(["even", "naive", "greedy:1"]))
-def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, strategy):
-    for bucket in layout(strategy, names_of(sizes), sizes, [None] * len(sizes), ranks, limit):
-        expected = {}
-        for rank in range(ranks):
-            for tensor, _, elements in bucket.owned(rank, sizes):
-                expected.setdefault(tensor, []).append((rank, elements.start, elements.stop))
-        for tensor in bucket.tensors:
-            first, starts, stops = bucket.shards(tensor, sizes[tensor])
-            assert list(zip(range(first, first + len(starts)), starts, stops, strict=True)) == expected[tensor]
-
-
 @given(SIZES, some.integers(1, 6), some.integers(1, 80))
 def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, ranks, limit):
     buckets = layout("even", names_of(sizes), sizes, [False] * len(sizes), ranks, limit)
@@ -62,15 +50,8 @@ def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, 
         assert bucket.bounds[-1] - sum(sizes[tensor] for tensor in bucket.tensors) < ranks
 
 
-def owned(strategy, names, sizes, ranks):
-    (bucket,) = layout(strategy, names, sizes, [False] * len(sizes), ranks, limit=10**6)
-    return [[s.tensor for s in bucket.slices(rank, sizes) if s.tensor is not None] for rank in range(ranks)]
-
-
-NAMES, WEIGHTS = (
-    ["embeddings/word", "embeddings/norm/beta", "layer_00/kernel", "layer_01/kernel", "head/bias"],
-    [9, 1, 4, 4, 2],
-)
+NAMES = ["embeddings/word", "embeddings/norm/beta", "layer_00/kernel", "layer_01/kernel", "head/bias"]
+WEIGHTS = [9, 1, 4, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -82,16 +63,20 @@ NAMES, WEIGHTS = (
     ],
 )
 def test_owners_of_whole_tensors(strategy, expected):
-    assert [set(part) for part in owned(strategy, NAMES, WEIGHTS, 3)] == expected
+    (bucket,) = layout(strategy, NAMES, WEIGHTS, [False] * len(NAMES), 3, limit=10**6)
+    slices = [bucket.slices(rank, WEIGHTS) for rank in range(3)]
+    assert [{each.tensor for each in own if each.tensor is not None} for own in slices] == expected
 
 
-def test_packing_keeps_order_and_limit():
-    assert pack([3, 2, 9, 3, 1, 4], limit=5) == [[0, 1], [2], [3, 4], [5]]
-
-
-def test_small_items_travel_with_a_large_one():
-    kernel, bias = 100, 1
-    assert pack([bias, kernel] * 4, limit=60) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+@pytest.mark.parametrize(
+    ("sizes", "limit", "groups"),
+    [
+        ([3, 2, 9, 3, 1, 4], 5, [[0, 1], [2], [3, 4], [5]]),
+        ([1, 100] * 4, 60, [[0, 1], [2, 3], [4, 5], [6, 7]]),  # small items travel with a large one
+    ],
+)
+def test_packing_keeps_order_and_limit(sizes, limit, groups):
+    assert pack(sizes, limit) == groups
 
 
 @given(SIZES, some.integers(2, 4), some.data())

@@ -6,11 +6,14 @@ its result as Horovod defines it, so that arithmetic over any number of ranks ca
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
 
@@ -18,41 +21,31 @@ class SimulatedRanks:
     """The ranks of one group.
 
     Attributes:
-        order: the ranks in the order in which an all-reduce adds their tensors.
+        names: by rank, the names of its collectives in their order.
         received: by rank, the number of elements of each tensor that it received from an all-to-all.
     """
 
-    def __init__(self, size: int, order: Sequence[int] | None = None):
-        """Makes `size` ranks; by default an all-reduce adds in the order of the ranks."""
-        self.size, self.order = size, order or range(size)
-        self.received: list[list[int]] = [[] for _ in range(size)]
-        self._barrier, self._given = threading.Barrier(size), [None] * size
+    def __init__(self, size: int, monkeypatch: pytest.MonkeyPatch, order: Sequence[int] | None = None):
+        """Makes `size` ranks; an all-reduce adds the ranks' tensors in `order`, by default that of the ranks."""
+        self.size, self._order = size, order or range(size)
+        self.names, self.received = [[] for _ in range(size)], [[] for _ in range(size)]
+        self._barrier, self._given = threading.Barrier(size, timeout=60), [None] * size
         self._rank = threading.local()
+        monkeypatch.setattr(collectives, "_together", self._together)
 
     def run(self, function: Callable[[Group], Any]) -> list:
         """Calls a function with the group of each rank, at the same time, and returns the results."""
-        results, errors = [None] * self.size, []
 
         def work(rank):
             self._rank.value = rank
             try:
-                results[rank] = function(Group("simulated", tuple(range(self.size)), rank))
-            except BaseException as error:
-                errors.append(error)
+                return function(Group("simulated", tuple(range(self.size)), rank))
+            except BaseException:
                 self._barrier.abort()
+                raise
 
-        threads = [threading.Thread(target=work, args=[rank]) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return results
-
-    def together(self, group, kind, name, tensors, operation):
-        """Takes the place of `collectives._together`."""
-        return operation(self, tensors)
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(work, range(self.size)))
 
     def all_to_all(self, tensor, splits):
         """Returns what the ranks send to this one."""
@@ -62,17 +55,21 @@ class SimulatedRanks:
         self.received[rank].append(received.size)
         return tf.constant(received)
 
+    def all_gather(self, tensor):
+        """Concatenates the rows of the ranks."""
+        return tf.concat([given for (given,) in self._all(tensor)], axis=0)
+
     def all_reduce(self, tensor, operation):
         """Returns the sum or the maximum."""
-        every = [np.asarray(given) for (given,) in self._all(tensor)]
-        total = every[self.order[0]]
-        for rank in self.order[1:]:
-            total = total + every[rank] if operation == "sum" else np.maximum(total, every[rank])
+        every, combine = self._all(tensor), {"sum": np.add, "max": np.maximum}[operation]
+        total, *others = (np.asarray(every[rank][0]) for rank in self._order)
+        for other in others:
+            total = combine(total, other)
         return tf.constant(total)
 
-    def broadcast(self, tensor):
-        """Returns the tensor of the first rank."""
-        return self._all(tensor)[0][0]
+    def _together(self, group, kind, name, tensors, operation):
+        self.names[group.rank].append(name)
+        return operation(self, tensors)
 
     def _all(self, *given):
         """Returns what every rank has given."""

@@ -29,52 +29,55 @@ def counter(request, monkeypatch):
     return request.param
 
 
-class Watching:
-    """A pending, and what was unfinished in it whenever something that stands for a collective was done."""
+class Watching(PendingCollectives):
+    """Also collects what was unfinished whenever something that stands for a collective was done."""
 
     def __init__(self):
-        self.pending, self.seen = PendingCollectives(), []
+        super().__init__()
+        self.seen = []
 
     def double(self, collective, tensor):
         def look(value):
-            self.seen.append([str(each) for each in self.pending.unfinished()])
+            self.seen.append(self.unfinished())
             return 2 * value
 
         def do(given):
             result = tf.numpy_function(look, given, tf.float32, stateful=False)
             return tf.ensure_shape(result, given[0].shape)
 
-        return self.pending.around(collective, [tensor], do)
-
-
-def test_a_collective_is_said_in_words():
-    assert str(SECOND) == "all-gather data.second of ranks 1, 3"
+        return self.around(collective, [tensor], do)
 
 
 def test_eager_collectives_are_marked_and_one_that_fails_stays():
     watching = Watching()
     assert watching.double(FIRST, tf.constant(3.0)) == 6.0
-    assert watching.seen == [[str(FIRST)]]
-    assert watching.pending.unfinished() == []
+    assert (watching.seen, watching.unfinished()) == ([[FIRST]], [])
     with pytest.raises(ZeroDivisionError):
-        watching.pending.around(SECOND, [], lambda _: 1 / 0)
-    assert watching.pending.unfinished() == [SECOND]
+        watching.around(SECOND, [], lambda _: 1 / 0)
+    assert watching.unfinished() == [SECOND]
+    assert str(SECOND) == "all-gather data.second of ranks 1, 3"
 
 
-@pytest.mark.parametrize("calls", [1, 3])
-def test_collectives_of_a_graph_are_marked_in_their_order(calls):
+def test_collectives_of_a_graph_are_marked_in_their_order_and_gradients_pass_through():
     watching = Watching()
 
-    @tf.function(autograph=False)
-    def step(x):
-        return watching.double(SECOND, watching.double(FIRST, x))
+    @tf.custom_gradient
+    def double(x):
+        return watching.double(FIRST, x), lambda upstream: watching.double(SECOND, upstream)
 
-    for _ in range(calls):
-        np.testing.assert_array_equal(step(tf.ones([4])), 4.0)
+    @tf.function(autograph=False)
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = double(x) ** 2
+        return tape.gradient(y, x)
+
+    for _ in range(3):
+        np.testing.assert_array_equal(gradient(tf.constant([1.0, 2.0])), [8.0, 16.0])
     # When the second begins, the first has ended, but its mark may be about to be made.
-    assert [names[-1] for names in watching.seen] == [str(FIRST), str(SECOND)] * calls
-    assert watching.seen[0] == [str(FIRST)]
-    assert watching.pending.unfinished() == []
+    assert [pending[-1] for pending in watching.seen] == [FIRST, SECOND] * 3
+    assert watching.seen[0] == [FIRST]
+    assert watching.unfinished() == []
 
 
 def test_without_the_library_a_variable_counts(monkeypatch):
@@ -118,7 +121,8 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 with tf.device("CPU:1"):
     x = tf.ones([4])
 for counter in sys.argv[1:]:
-    pending = PendingCollectives(getattr(pending_collectives, counter))
+    pending_collectives.counter_class = lambda name=counter: getattr(pending_collectives, name)
+    pending = PendingCollectives()
 
     @tf.function(autograph=False)
     def step(x):
@@ -162,53 +166,22 @@ def test_graph_optimizers_do_not_know_that_an_input_is_constant():
     assert seen == [False]
 
 
-def test_loops_nested_functions_and_new_traces_are_marked_too():
-    watching = Watching()
-
-    @tf.function(autograph=False)
-    def inner(x):
-        return watching.double(FIRST, x)
-
-    @tf.function(autograph=False)
-    def step(x):
-        body = lambda index, total: (index + 1, inner(total))  # noqa: E731
-        return tf.while_loop(lambda index, _: index < 3, body, (0, x), parallel_iterations=1)[1]
-
-    for size in (2, 5):
-        np.testing.assert_array_equal(step(tf.ones([size])), 8.0)
-    assert watching.seen == [[str(FIRST)]] * 6
-    assert watching.pending.unfinished() == []
-
-
-def test_a_later_trace_may_have_other_collectives():
+def test_loops_nested_functions_and_new_traces_with_other_collectives_are_marked_too():
     watching = Watching()
 
     @tf.function  # AutoGraph turns these very functions into others.
-    def step(x, collective):
+    def inner(x, collective):
         return watching.double(collective, x)
 
-    for collective in (FIRST, SECOND):
-        np.testing.assert_array_equal(step(tf.ones([2]), collective), 2.0)
-    assert watching.seen == [[str(FIRST)], [str(SECOND)]]
-
-
-def test_gradients_pass_through():
-    watching = Watching()
-
-    @tf.custom_gradient
-    def double(x):
-        return watching.double(FIRST, x), lambda upstream: watching.double(SECOND, upstream)
-
     @tf.function(autograph=False)
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = double(x) ** 2
-        return tape.gradient(y, x)
+    def step(x, collective):
+        body = lambda index, total: (index + 1, inner(total, collective))  # noqa: E731
+        return tf.while_loop(lambda index, _: index < 3, body, (0, x), parallel_iterations=1)[1]
 
-    np.testing.assert_array_equal(gradient(tf.constant([1.0, 2.0])), [8.0, 16.0])
-    assert [names[-1] for names in watching.seen] == [str(FIRST), str(SECOND)]
-    assert watching.pending.unfinished() == []
+    for size, collective in ((2, FIRST), (5, FIRST), (5, SECOND)):
+        np.testing.assert_array_equal(step(tf.ones([size]), collective), 8.0)
+    assert watching.seen == [[FIRST]] * 6 + [[SECOND]] * 3
+    assert watching.unfinished() == []
 
 
 def test_one_that_fails_in_a_graph_stays_begun():

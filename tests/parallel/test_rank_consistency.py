@@ -2,16 +2,22 @@
 
 import re
 import time
+import types
 
 import pytest
+import tensorflow as tf
 
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL
+from tests.parallel.simulated_ranks import SimulatedRanks
 from tftrain.cli import flags
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
-from tftrain.parallel import rank_consistency
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel import graph_collectives, rank_consistency
+from tftrain.parallel.gradient_reduction import all_reduce_sum
+from tftrain.parallel.mesh import AgreedMeshError, Group, Mesh
+from tftrain.parallel.pending_collectives import PendingCollectives
+from tftrain.train import rank_checks
 
 
 def test_every_flag_is_compared_but_those_of_the_host():
@@ -57,10 +63,62 @@ def test_ranks_are_compared_within_their_group_and_named_together():
     assert rank_consistency.differences(told, groups, most=1) == ["on ranks 3, 5 a is new, but tensor rank 1 on rank 1"]
 
 
-@pytest.mark.multirank
-def test_two_ranks_refuse_each_other_whichever_is_the_odd_one():
-    output = run_ranks(2, ["-m", "tests.parallel.two_ranks_disagree"])
-    assert output.count("both ranks refused") == 2
+def refusals(monkeypatch, check):
+    """Calls check(mesh) on two ranks, and returns the message with which both refuse."""
+
+    def refusal(group):
+        with pytest.raises(AgreedMeshError) as error:
+            check(Mesh(group.rank, 2))
+        return str(error.value)
+
+    first, second = SimulatedRanks(2, monkeypatch).run(refusal)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_ranks_with_other_flags_refuse_each_other_whichever_is_the_odd_one(monkeypatch, odd):
+    changed = ["--learning_rate=0.02", "--adam_beta1=0.5", "--output_dir=elsewhere"]
+    given = [[], []]
+    given[odd] = changed
+    configs = [flags.parse(TrainConfig, ["tftrain.run", "--output_dir=unused", *each]) for each in given]
+    facts = [{"world": rank_consistency.settings(sections(config))} for config in configs]
+    said = refusals(monkeypatch, lambda mesh: rank_consistency.require_same(mesh, facts[mesh.rank], "start"))
+    assert said.startswith("the ranks disagree: on rank 1 --")
+    for flag, *values in (("--learning_rate", "0.001", "0.02"), ("--adam_beta1", "0.9", "0.5")):
+        assert f"{flag} is {values[odd]}, but {values[1 - odd]} on rank 0" in said
+    assert "output_dir" not in said
+
+
+def step(name, width):
+    """A traced step with a nested function and a loop, whose second collective has a name and a width."""
+    group = Group("world", (0, 1), 0, None, PendingCollectives())
+
+    @tf.function(autograph=False)
+    def inner(x):
+        body = lambda index, total: (index + 1, total + all_reduce_sum(group, [x], "looped")[0])  # noqa: E731
+        return tf.while_loop(lambda index, _: index < 2, body, (0, tf.zeros([3])), parallel_iterations=1)[1]
+
+    @tf.function(autograph=False)
+    def outer(x):
+        return all_reduce_sum(group, [tf.zeros([width]) + inner(x)[0]], name)[0]
+
+    function = outer.get_concrete_function(tf.TensorSpec([3]))
+    return types.SimpleNamespace(traced=lambda *_: function)
+
+
+SUM = "GroupedAllreduce world.{}.0 of float32({},)"
+
+
+def test_collectives_of_nested_functions_and_loops_are_compared_before_the_first_step(monkeypatch):
+    last, other, wide = step("last", 5), step("other", 5), step("last", 6)
+    found = graph_collectives.collectives_of(last.traced())
+    assert found == {"world": [SUM.format("looped", 3), SUM.format("last", 5)]}
+    for steps, expected in (([last, other], ("other", 5, "last", 5)), ([wide, last], ("last", 5, "last", 6))):
+        check = lambda mesh, steps=steps: rank_checks.before_first_step(steps[mesh.rank], {}, None, mesh)  # noqa: E731
+        said = refusals(monkeypatch, check)
+        clause = f"{SUM.format(*expected[:2])}, but {SUM.format(*expected[2:])} on rank 0"
+        assert f"on rank 1 collective 1 of the world group is {clause};" in said
 
 
 @pytest.mark.multirank

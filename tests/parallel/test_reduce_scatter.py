@@ -38,8 +38,7 @@ def in_rank_order(every):
     ],
 )
 def test_every_owner_has_the_bits_of_the_sum_in_rank_order(monkeypatch, bounds, dtype):
-    ranks, given = SimulatedRanks(5), draws(5, bounds[-1]).astype(dtype)
-    monkeypatch.setattr(collectives, "_together", ranks.together)
+    ranks, given = SimulatedRanks(5, monkeypatch), draws(5, bounds[-1]).astype(dtype)
     parts = ranks.run(
         lambda group: collectives.reduce_scatter_sum(group, tf.constant(given[group.rank]), bounds, "x").numpy()
     )
@@ -52,8 +51,8 @@ def test_every_owner_has_the_bits_of_the_sum_in_rank_order(monkeypatch, bounds, 
 @pytest.mark.parametrize("strategy", ["even", "naive", "greedy:2"])
 def test_no_rank_receives_more_than_a_bucket_at_once(monkeypatch, strategy):
     monkeypatch.setattr(state_split, "BUCKET_BYTES", 400)
-    ranks, shapes = SimulatedRanks(6), {"embeddings/word": [500], "layer_00/kernel": [60], "layer_00/bias": [7]}
-    monkeypatch.setattr(collectives, "_together", ranks.together)
+    ranks = SimulatedRanks(6, monkeypatch)
+    shapes = {"embeddings/word": [500], "layer_00/kernel": [60], "layer_00/bias": [7]}
     given = {name: draws(6, shape[0]) for name, shape in shapes.items()}
 
     def reduce(group):
@@ -97,8 +96,7 @@ def test_owner_of_a_kernel_holds_no_copies_of_all_ranks():
 def test_sums_in_rank_order_do_not_depend_on_the_order_of_an_all_reduce(monkeypatch):
     given, found = draws(5, 100), []
     for order in ([0, 1, 2, 3, 4], [3, 1, 4, 0, 2]):
-        ranks = SimulatedRanks(5, order)
-        monkeypatch.setattr(collectives, "_together", ranks.together)
+        ranks = SimulatedRanks(5, monkeypatch, order)
         found += ranks.run(lambda group: collectives.sum_in_rank_order(group, tf.constant(given[group.rank]), "x"))
     for each in found:
         np.testing.assert_array_equal(each, in_rank_order(given))

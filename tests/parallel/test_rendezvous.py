@@ -29,15 +29,10 @@ def test_other_ranks_wait_for_what_rank_0_says(store):
     late.join()
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}]
-)
-def test_without_a_store_there_is_nothing_to_compare(environ):
-    assert value_of_rank_0(Launch(1, 2), "width", "4", environ, seconds=5) == "4"
-
-
-def test_a_rank_that_says_nothing_is_not_waited_for_for_ever(store):
-    assert value_of_rank_0(Launch(1, 2), "width", "4", store, seconds=0.3) == "4"
+@pytest.mark.parametrize("address", ["", "127.0.0.1:1", "here"])
+def test_without_a_store_or_rank_0_there_is_nothing_to_compare(store, address):
+    given = dict(zip(store, address.split(":"), strict=False)) if address != "here" else store
+    assert value_of_rank_0(Launch(1, 2), "width", "4", given, seconds=0.3) == "4"
 
 
 def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, monkeypatch):
@@ -48,40 +43,28 @@ def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, 
         start.start(Launch(3, 4, 3, 4), 1)
 
 
-def test_nobody_goes_on_before_the_last_has_come(store):
-    came = []
-
-    def come(rank):
-        await_all(Launch(rank, 3), store, 20)
-        came.append(rank)
-
-    early = [threading.Thread(target=come, args=[rank]) for rank in (0, 2)]
-    for thread in early:
+def together(work, ranks):
+    """Calls work(rank) in a thread for each rank; returns the threads."""
+    threads = [threading.Thread(target=work, args=[rank], name=str(rank)) for rank in ranks]
+    for thread in threads:
         thread.start()
+    return threads
+
+
+def test_nobody_goes_on_before_the_last_has_come_and_every_rank_learns_the_values_of_all(store):
+    found = {}
+
+    def come(rank, start="first"):
+        found[rank] = await_all(Launch(rank, 3), store, 20, value=f"{start}{rank}")
+
+    early = together(come, (0, 2))
     time.sleep(0.5)
-    assert came == []
+    assert found == {}
     come(1)
     for thread in early:
         thread.join()
-    assert sorted(came) == [0, 1, 2]
-
-
-def test_every_rank_learns_the_values_of_all(store):
-    found = {}
-
-    def come(rank, value):
-        found[rank] = await_all(Launch(rank, 3), store, 20, value=value)
-
-    def all_come(start):
-        threads = [threading.Thread(target=come, args=(rank, f"{start}{rank}")) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    all_come("first")
     assert found == {rank: ["first0", "first1", "first2"] for rank in range(3)}
-    come(1, "second1")  # Of another start, whose rank 0 is not there yet.
+    come(1, "second")  # Of another start, whose rank 0 is not there yet.
     assert found[1] is None
     assert await_all(Launch(0, 3), {}) is None
 
@@ -102,12 +85,7 @@ def test_only_rank_0_asks_for_every_rank(store, monkeypatch):
         return send(opener, request, *args, **options)
 
     monkeypatch.setattr(rendezvous.urllib.request.OpenerDirector, "open", count)
-    threads = [
-        threading.Thread(target=await_all, args=(Launch(rank, 6), store, 20), name=str(rank)) for rank in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in together(lambda rank: await_all(Launch(rank, 6), store, 20), range(6)):
         thread.join()
     assert len(names["0"]) == 7
     assert all(names[str(rank)] == {f"present_{rank}", "all_present"} for rank in range(1, 6))

@@ -5,29 +5,24 @@ import socket
 import threading
 import time
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
-from tftrain.parallel.rendezvous import TOKEN, Store, address_of_store
+from tftrain.parallel.rendezvous import TOKEN, LauncherStore, address_of_store
 
 
 def environment(rank, port, **changes):
     """The variables of a rank of four on this machine, which stands for two hosts of two tasks each."""
-    return {
-        "SLURM_JOB_ID": "41",
-        "SLURM_STEP_ID": "0",
-        "SLURM_PROCID": str(rank),
-        "SLURM_STEP_NUM_TASKS": "4",
-        "SLURM_LOCALID": str(rank % 2),
-        "SLURM_NODEID": str(rank // 2),
-        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-        "SLURM_STEP_NODELIST": "localhost,nosuchhost",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-        **changes,
+    slurm_variables = {
+        **{"JOB_ID": "41", "STEP_ID": "0", "STEP_NUM_TASKS": "4", "STEP_TASKS_PER_NODE": "2(x2)"},
+        **{"PROCID": str(rank), "LOCALID": str(rank % 2), "NODEID": str(rank // 2)},
+        "STEP_NODELIST": "localhost,nosuchhost",
     }
+    variables = {f"SLURM_{name}": value for name, value in slurm_variables.items()}
+    return {**variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo", **changes}
 
 
 @pytest.fixture(autouse=True)
@@ -76,26 +71,16 @@ def test_steps_at_the_same_time_have_ports_of_their_own():
 
 
 def test_ranks_wait_for_rank_0_and_get_their_places(port):
-    found = {}
-
-    def start(rank):
-        found[rank] = connect(environment(rank, port))
-
-    threads = [threading.Thread(target=start, args=[rank]) for rank in (3, 2, 1, 0)]
-    for thread in threads[:-1]:
-        thread.start()
-    time.sleep(0.3)
-    assert not found, "rank 0 serves nothing yet"
-    threads[-1].start()
-    for thread in threads:
-        thread.join()
-    assert {name: value for name, value in found[3].items() if name != "HOROVOD_HOSTNAME"} == {
-        "HOROVOD_RANK": "3",
-        "HOROVOD_SIZE": "4",
-        "HOROVOD_LOCAL_RANK": "1",
-        "HOROVOD_LOCAL_SIZE": "2",
-        "HOROVOD_CROSS_RANK": "1",
-        "HOROVOD_CROSS_SIZE": "2",
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(connect, environment(rank, port)) for rank in (3, 2, 1)]
+        time.sleep(0.3)
+        assert not any(each.done() for each in waiting), "rank 0 serves nothing yet"
+        found = [connect(environment(0, port)), *(each.result() for each in reversed(waiting))]
+    names = [variables.pop("HOROVOD_HOSTNAME") for variables in found]
+    assert len(set(names)) == 2
+    places = dict(zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"), "341212", strict=True))
+    assert found[3] == {
+        **{f"HOROVOD_{name}": number for name, number in places.items()},
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": "lo",
@@ -103,9 +88,8 @@ def test_ranks_wait_for_rank_0_and_get_their_places(port):
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
-    assert len({found[rank]["HOROVOD_HOSTNAME"] for rank in found}) == 2
-    Store(address_of_store(found[0])).put("width", "2")
-    assert Store(address_of_store(found[3])).get("width") == "2"
+    LauncherStore(address_of_store(found[0])).put("width", "2")
+    assert LauncherStore(address_of_store(found[3])).get("width") == "2"
 
 
 def test_ranks_of_a_user_share_a_token_that_nobody_else_can_read(port, tmp_path, monkeypatch):
@@ -119,7 +103,7 @@ def test_ranks_of_a_user_share_a_token_that_nobody_else_can_read(port, tmp_path,
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     monkeypatch.delenv(TOKEN)
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        Store(f"127.0.0.1:{port}").get("slurm_step")
+        LauncherStore(f"127.0.0.1:{port}").get("slurm_step")
     file.unlink()
     with pytest.raises(slurm.AbsentServerError, match=r"no token in .*41\.0, which the hosts must share; or write"):
         connect(environment(1, port), seconds=0.3)

@@ -17,8 +17,8 @@ from tftrain.optim import state_split
 from tftrain.parallel import gradient_reduction
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run
-from tftrain.train.stage import Stage
+from tftrain.state.new_run import new_run
+from tftrain.train.stage import CompiledStage
 from tftrain.train.step import TrainStep
 
 SECONDS = 30
@@ -71,15 +71,15 @@ def delayed(dy):
     return dy + (waited - dy[0, 0, 0])
 
 
-embed, backward = Embedding.call, Stage.backward
+embed, backward = Embedding.call, CompiledStage.backward
 first = -1 if sys.argv[1] == "last" else 0
 for layout in (*LAYOUTS[first:], *SEGMENTS[first:]):
     in_segments = layout in SEGMENTS
     # Between two clusters of XLA, or within what is none.
     Embedding.call = embed if in_segments else lambda *args: gate(embed(*args))
-    Stage.backward = lambda stage, made, dy: backward(stage, made, dy if dy is None else delayed(dy))
+    CompiledStage.backward = lambda stage, made, dy: backward(stage, made, dy if dy is None else delayed(dy))
     args = f"tftrain.run --synthetic_data --output_dir=unused --global_batch_size=12 {SIZES} {layout}".split()
-    run = Run(flags.parse(TrainConfig, args).resolve(2), mesh)
+    run = new_run(flags.parse(TrainConfig, args).resolve(2), mesh)
     step = TrainStep(run)
     (batch,) = batches(1, seed=mesh.rank, samples=6)
     before = None

@@ -1,19 +1,13 @@
 """Every token of a text is in an example or is accounted for, whatever the text looks like."""
 
-import json
-import os
 import re
-from collections import Counter
 
 import numpy as np
 import pytest
 
 from tests.kit import corpora
 from tests.prepare.test_prepare import examples
-from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
-from tftrain.prepare import __main__ as program
-from tftrain.prepare.accounting import Accounting, total
 from tftrain.prepare.preparation import prepare
 
 PARAGRAPH = "the model reads text and learns which word is missing from its data while examples pass through layer"
@@ -21,15 +15,12 @@ PARAGRAPH = "the model reads text and learns which word is missing from its data
 
 def lower_cased(documents, sentences=30):
     """Returns text without capitals, one long paragraph for each document."""
-    return "\n\n".join(
-        corpora.text(1, seed=number, sentences=sentences).lower().replace("\n", " ") for number in range(documents)
-    )
+    texts = (corpora.text(1, seed=number, sentences=sentences) for number in range(documents))
+    return "\n\n".join(text.lower().replace("\n", " ") for text in texts)
 
 
 def made(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
-    changes = {"shard_mb": 1.0, "eval_fraction": 0.2} | changes
-    return prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
+    return prepare(prepare_config(tmp_path / "out", text, **{"shard_mb": 1.0, "eval_fraction": 0.2} | changes))
 
 
 def adds_up(manifest):
@@ -65,12 +56,8 @@ def test_examples_hold_the_tokens_of_the_text(prepare_config, tmp_path):
     documents = [" ".join(extra[begin : begin + 100]) for begin in range(0, 3000, 100)]
     vocab = corpora.vocab_file(tmp_path / "vocab", extra)
     manifest = made(prepare_config, tmp_path, "\n\n".join(documents), vocab_file=str(vocab), deduplicate="none")
-    found = {
-        token
-        for split in ("train", "eval")
-        for record in examples(tmp_path / "out", split)
-        for token in record["input_ids"]
-    }
+    records = examples(tmp_path / "out") + examples(tmp_path / "out", "eval")
+    found = {token for record in records for token in record["input_ids"]}
     assert len(found - {2, 3}) == 3000 == manifest.tokens_in_examples == manifest.tokens_read
 
 
@@ -85,9 +72,7 @@ def test_duplicates_and_documents_of_one_token_are_counted(prepare_config, tmp_p
     assert 0 < manifest.tokens_dropped["document_of_one_token"] <= 20
     assert manifest.unk_share == 0
     printed = capsys.readouterr().out
-    row = (
-        rf"tokens read +{manifest.tokens_read:,}\n  tokens in examples +{manifest.tokens_in_examples:,} +\d\d\.\d\d%\n"
-    )
+    row = rf"tokens read +{manifest.tokens_read:,}\n  tokens in examples +{manifest.tokens_in_examples:,} +\d\d\.\d\d%"
     assert re.search(row, printed)
     assert printed.count("\nexample, B ") == 3
     kept = made(prepare_config, tmp_path, text, deduplicate="none", overwrite=True)
@@ -114,16 +99,6 @@ def test_no_paragraph_is_in_both_splits(prepare_config, tmp_path):
     assert not words_in_both()
     made(prepare_config, tmp_path, "\n\n".join(documents), deduplicate="none", overwrite=True, **changes)
     assert words_in_both()
-
-
-def test_text_that_is_not_used_is_refused(prepare_config, tmp_path):
-    text = corpora.text(10) + "\n\n" + "\n\n".join(["the"] * 1000)
-    with pytest.raises(
-        DataError, match=r"^--min_tokens_used=0.9: \d\d\.\d% of [\d,]+ tokens are in examples, because"
-    ) as caught:
-        made(prepare_config, tmp_path, text)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
 
 
 def test_text_that_is_hardly_used_is_a_warning(prepare_config, tmp_path, capsys):
@@ -154,36 +129,3 @@ def test_unknown_characters_are_named(prepare_config, tmp_path, capsys):
     assert re.search(r"\d\.\d% of the tokens are \[UNK\], most often for 漢 .*; use a --vocab_file that has", line)
     assert "字" in line
     assert "д" in line
-
-
-def test_manifest_has_the_accounting(prepared):
-    with open(os.path.join(prepared, "manifest.json"), encoding="utf-8") as file:
-        content = json.load(file)
-    assert content["tokens_read"] == content["tokens_in_examples"] + sum(content["tokens_dropped"].values())
-    assert content["unk_share"] == 0
-    assert adds_up(read_manifest(prepared))
-
-
-def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
-    (tmp_path / "text").write_text("\n\n".join(["the"] * 100 + [PARAGRAPH]))
-    vocab = corpora.vocab_file(tmp_path / "vocab")
-    flags = {"input_files": tmp_path / "text", "output_dir": tmp_path / "out", "vocab_file": vocab, "num_workers": 1}
-    status = program.main(["prepare", "--eval_fraction=0", *(f"--{name}={value}" for name, value in flags.items())])
-    assert status == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("prepare: --min_tokens_used=0.9: ")
-    assert not (tmp_path / "out").exists()
-
-
-def test_total_adds_counts():
-    dropped = {"duplicate_paragraph": 1, "other": 0}, {"duplicate_paragraph": 3, "other": 2}
-    parts = [
-        Accounting(Counter(a=2), Counter(é=1), Counter({9: 1}), 1, 10, 9, dropped[0], 3, details={"pairs": 2}),
-        Accounting(Counter(a=1, b=5), Counter(é=2), Counter({9: 2}), 2, 20, 15, dropped[1], 0, details={"pairs": 5}),
-    ]
-    whole = total(parts)
-    dropped, details = {"duplicate_paragraph": 4, "other": 2}, {"pairs": 7}
-    assert whole == Accounting(
-        Counter(a=3, b=5), Counter(é=3), Counter({9: 3}), 3, 30, 24, dropped, 3, details=details, shown=[]
-    )
-    assert whole.share_used == 24 / 26
-    assert whole.unk_share == 3 / 24

@@ -13,13 +13,12 @@ import pytest
 from tests.kit import corpora
 from tests.prepare.test_prepare import contents, refused
 from tests.prepare.test_sources import COMPRESS, json_lines, parquet
-from tftrain.config.fields import ConfigError
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
 from tftrain.prepare import appended_files, beam_workers, corpus_chunks, preparation
 from tftrain.prepare.beam_workers import BeamWorkers
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
 MASKED = {"masking": "static", "whole_word_masking": True, "vocab_size": 100, "heldout_window": 5}
@@ -99,61 +98,29 @@ def test_documents_that_the_file_system_lost_are_missed(prepare_config, tmp_path
     refused(prepare_config(tmp_path / "out"), "have written 120 documents into it, and found .* of them there")
 
 
-def test_results_come_in_task_order(tmp_path):
-    with BeamWorkers([], str(tmp_path)) as workers:
-        assert list(workers.run("square", pow, [(n, 2) for n in range(20)])) == [n**2 for n in range(20)]
-    assert not os.listdir(tmp_path)
-
-
-def test_a_bad_line_is_named_as_by_the_local_way(prepare_config, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "A document."}\n{"text": 1}\n')
-    config = {"input_files": (f"{tmp_path}/a.jsonl",), "output_dir": tmp_path / "out"}
-    lines = []
-    for changes in ({}, by_beam()):
-        with pytest.raises(DataError, match=r"a\.jsonl, line 2: ") as caught:
-            prepare(prepare_config(**config, **changes))
-        lines.append(str(caught.value))
-    assert lines[0] == lines[1]
-    assert not (tmp_path / "out").exists()
-
-
 def test_workers_that_do_not_see_the_folder(prepare_config, tmp_path, monkeypatch):
     monkeypatch.setattr(beam_workers, "_write", lambda *_: None)
     expected = f"failed: {tmp_path}/out/.unfinished/stage-.* a Beam worker on .* does not see this folder; expected an"
     refused(prepare_config(tmp_path / "out", **by_beam()), expected)
 
 
-def test_a_task_with_a_defect_is_one_line(tmp_path):
-    with BeamWorkers([], str(tmp_path)) as workers, pytest.raises(DataError) as caught:
-        list(workers.run("divide", divmod, [(1, 0)]))
+def test_results_come_in_task_order_and_a_task_with_a_defect_is_one_line(tmp_path):
+    with BeamWorkers([], str(tmp_path)) as workers:
+        assert list(workers.run("square", pow, [(n, 2) for n in range(20)])) == [n**2 for n in range(20)]
+        assert not os.listdir(tmp_path)
+        with pytest.raises(DataError) as caught:
+            list(workers.run("divide", divmod, [(1, 0)]))
     assert str(caught.value).startswith("the Beam pipeline of the stage 'divide' failed: integer division or modulo")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
-def test_a_worker_process_that_dies_is_one_line(tmp_path):
-    options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    with BeamWorkers(options, str(tmp_path)) as workers, pytest.raises(DataError, match=DIED):
+TWO = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(TWO, marks=pytest.mark.slow)])
+def test_a_process_of_the_pipeline_that_dies_is_one_line(tmp_path, options):
+    with BeamWorkers([*options], str(tmp_path)) as workers, pytest.raises(DataError, match=DIED):
         list(workers.run("count words", os._exit, [(1,), (2,), (3,)]))
-
-
-def test_a_program_of_pipelines_that_dies_is_one_line(tmp_path):
-    with BeamWorkers([], str(tmp_path)) as workers, pytest.raises(DataError, match=DIED):
-        list(workers.run("count words", os._exit, [(1,)]))
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("--direct_nun_workers=2", "Beam's direct runner has no option direct_nun_workers"),
-        ("--direct_num_workers=two", "argument --direct_num_workers: invalid int value: 'two'"),
-    ],
-)
-def test_a_wrong_option_of_beam_is_named(options, expected, tmp_path, capfd):
-    with pytest.raises(ConfigError) as caught:
-        BeamWorkers([options], str(tmp_path))
-    assert str(caught.value) == f"--beam_options={options}: {expected}"
-    assert capfd.readouterr() == ("", "")
 
 
 def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
@@ -172,7 +139,7 @@ def program_in_first_stage(folder, corpus, *flags):
     return process
 
 
-PROCESSES = ("--runner=beam", "--beam_options=--direct_running_mode=multi_processing,--direct_num_workers=2")
+PROCESSES = ("--runner=beam", f"--beam_options={','.join(TWO)}")
 
 
 @pytest.mark.slow

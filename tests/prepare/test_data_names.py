@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow
 import pytest
 
-from tests.prepare.test_sources import DOCUMENTS, arrow, csv, json_lines, parquet, tar, tsv, write, zipped
+from tests.prepare.test_sources import arrow, csv, json_lines, parquet, tar, tsv, write, zipped
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files.errors import DataError
 from tftrain.prepare import data_names, sources
@@ -76,22 +76,13 @@ def test_a_description_of_data_of_its_kind_is_data(tmp_path):
 
 def test_a_folder_without_data_names_what_it_has(tmp_path):
     write(tmp_path, {"_x.txt": b"a", "p.txt": POINTER})
-    with pytest.raises(
-        DataError, match=r"no data; left out 2 files .*_x.txt, .*p.txt \(a Git LFS pointer; run git lfs"
-    ):
+    with pytest.raises(DataError, match=r"no data; left out 2 files .*_x.txt, .*p.txt \(a Git LFS pointer; run git l"):
         list_files([str(tmp_path)])
 
 
 def test_source_code_whose_name_begins_with_a_line_is_data(tmp_path):
     write(tmp_path, {"__init__.py": b"a\n", "_x.py": b"b\n", "__pycache__/x.pyc": b"c"})
     assert read(tmp_path)[0] == [["a"], ["b"]]
-
-
-@pytest.mark.parametrize("name", ["p.txt", "p.parquet", "p.arrow", "p.jsonl", "p.txt.gz", "p.csv"])
-def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
-    write(tmp_path, {name: POINTER})
-    with pytest.raises(DataError, match=f"{name}: a Git LFS pointer, not the file itself; run git lfs pull"):
-        read(tmp_path / name)
 
 
 def zstd(*options, content=b"one\n\ntwo\n"):
@@ -131,7 +122,18 @@ def test_a_row_of_json_has_other_ends_of_lines_inside(tmp_path):
     assert read(tmp_path)[0] == [["one", "two", "three"]]
 
 
+def zip_with(place, value):
+    """Returns a zip file with another byte in the header and in the directory."""
+    content = bytearray(zipped({"a.txt": b"one\n"}))
+    content[place] = content[content.index(b"PK\1\2") + place + 2] = value
+    return bytes(content)
+
+
+POINTED = "a Git LFS pointer, not the file itself; run git lfs pull"
 FOREIGN = {
+    **dict.fromkeys(("p.txt", "p.parquet", "p.arrow", "p.jsonl", "p.txt.gz", "p.csv"), (POINTER, POINTED)),
+    "lzma.zip": (zip_with(8, 9), "this program can't read it .*compression.*; expand it with its own tool"),
+    "encrypted.zip": (zip_with(6, 1), "this program can't read it .*is encrypted.*; expand it with its own tool"),
     "a.txt": (b"%PDF-1.7\nx", "a PDF; write its text to a file"),
     "a.docx": (zipped({"a.xml": b"x"}), "a document or a program, not an archive of texts"),
     "a.7z": (b"7z\xbc\xaf\x27\x1c\0\4", "a 7z archive; extract it"),
@@ -146,7 +148,7 @@ FOREIGN = {
 def test_a_format_without_a_reader_is_named(tmp_path, name):
     content, words = FOREIGN[name]
     write(tmp_path, {name: content})
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=f"{name}.* {words}"):
         read(tmp_path / name)
 
 
@@ -170,11 +172,6 @@ def test_bytes_of_utf8_are_text(tmp_path, kind):
     write(tmp_path, {"a.parquet": binary_table(kind, [b"a b", b"\xffab"])})
     with pytest.raises(DataError, match="row 2: column text: bytes that are not UTF-8"):
         read(tmp_path)
-
-
-def test_every_document_is_read_after_all(tmp_path):
-    write(tmp_path, NO_DATA | {"a.parquet": parquet(DOCUMENTS)})
-    assert len(read(tmp_path)[0]) == len(DOCUMENTS)
 
 
 UUID = uuid.UUID(int=5)
@@ -203,18 +200,6 @@ def test_ids_of_other_types_are_text_or_whole_numbers(tmp_path, kind):
         assert "column id: list<element: int64>; expected text or a whole number" in found[0].fault
 
 
-@pytest.mark.parametrize(("place", "value", "words"), [(8, 9, "compression"), (6, 1, "is encrypted")])
-def test_what_the_reader_lacks_is_no_damage(tmp_path, place, value, words):
-    content = bytearray(zipped({"a.txt": b"one\n"}))
-    directory = content.index(b"PK\1\2")
-    content[place], content[directory + place + 2] = value, value
-    write(tmp_path, {"a.zip": bytes(content)})
-    with pytest.raises(DataError, match=f"a.zip: this program can't read it .*{words}.*; expand it with its own tool"):
-        read(tmp_path)
-
-
 def test_what_is_divided_is_said_once():
     (line,) = sources.Notes([], ["a.txt", "a.txt", "b.txt"]).words()
-    assert line.startswith(
-        "a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end after 64"
-    )
+    assert line.startswith("a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end")

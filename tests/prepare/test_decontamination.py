@@ -61,39 +61,31 @@ def expected(documents, size, windows):
 
 
 def windows_of(documents, size):
+    """Returns the windows of all documents."""
     flat = [[token for passage in document for token in passage] for document in documents]
-    return {tuple(tokens[place : place + size]) for tokens in flat for place in range(len(tokens) - size + 1)}
+    return [tuple(tokens[place : place + size]) for tokens in flat for place in range(len(tokens) - size + 1)]
 
 
 @given(held_out=TEXTS, training=TEXTS, size=st.integers(1, 5))
 def test_what_is_left_is_what_brute_force_leaves(held_out, training, size):
-    shared = windows_of(held_out, size) & windows_of(training, size)
+    windows = windows_of(held_out, size)
+    shared = {*windows} & {*windows_of(training, size)}
     _, hashes = window_hashes(joined(training), size, VOCABULARY)
     found = cut(joined(held_out), size, VOCABULARY, np.unique(hashes))
     assert documents_of(found.text) == expected(documents_of(joined(held_out)), size, shared)
     assert found.left == 0
-    all_windows = [window for document in held_out for window in windows_of_one(document, size)]
-    assert (found.windows, found.shared) == (len(all_windows), sum(window in shared for window in all_windows))
-
-
-def windows_of_one(document, size):
-    tokens = [token for passage in document for token in passage]
-    return [tuple(tokens[place : place + size]) for place in range(len(tokens) - size + 1)]
+    assert (found.windows, found.shared) == (len(windows), sum(window in shared for window in windows))
 
 
 def test_different_windows_have_different_hashes():
     text = joined([[np.random.default_rng(0).integers(0, 30000, 20_000)]])
     for size in (2, 13):
         _, hashes = window_hashes(text, size, 30000)
-        assert len(np.unique(hashes)) == len(
-            {tuple(row) for row in np.lib.stride_tricks.sliding_window_view(text.tokens, size).tolist()}
-        )
+        assert len(np.unique(hashes)) == len({*windows_of([[text.tokens.tolist()]], size)})
     assert not among(hashes, np.zeros(0, np.uint64)).any()
 
 
-REPEATED = (
-    "the model reads text and learns which word is missing from its data while long batches pass through every layer"
-)
+REPEATED = "the model reads text and learns which word is missing from its data while batches pass through every layer"
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +114,8 @@ def test_no_held_out_window_is_in_training(prepare_config, tmp_path, caplog, rep
     assert dropped > 15 * 10
     assert "shared_with_training" not in old.tokens_dropped
     assert new.tokens_read == old.tokens_read == new.tokens_in_examples + sum(new.tokens_dropped.values())
-    rows = [
-        line.split()
-        for line in caplog.messages
-        if line.startswith(("held-out windows", "  that training", "  of them"))
-    ]
+    heads = ("held-out windows", "  that training", "  of them")
+    rows = [line.split() for line in caplog.messages if line.startswith(heads)]
     assert len(rows) == 3
     assert int(rows[0][-1].replace(",", "")) > int(rows[1][-2].replace(",", "")) > 50
     assert rows[2][-2:] == ["0", "0.00%"]
@@ -138,23 +127,17 @@ def test_no_held_out_window_is_in_training(prepare_config, tmp_path, caplog, rep
 
 def windows_in(manifest):
     """Returns the windows of 13 tokens of the held-out and the training records, without special tokens inside."""
-    return [
-        {
-            window
-            for record in examples(manifest.folder, split)
-            for window in zip(*(record["input_ids"][place:] for place in range(13)), strict=False)
-            if min(window) > 4
-        }
-        for split in ("eval", "train")
-    ]
+    windows = []
+    for split in ("eval", "train"):
+        ids = [record["input_ids"] for record in examples(manifest.folder, split)]
+        found = (window for row in ids for window in zip(*(row[place:] for place in range(13)), strict=False))
+        windows.append({window for window in found if min(window) > 4})
+    return windows
 
 
 def test_held_out_text_that_is_all_in_training_is_named(prepare_config, tmp_path):
-    (tmp_path / "text").write_text("\n\n".join([REPEATED + "."] * 40))
-    changes = {"input_files": str(tmp_path / "text"), "deduplicate": "none"}
-    refused(
-        prepare_config(tmp_path / "out", **changes),
-        "the held-out split has no example.* of its tokens are cut out, as training has them: --heldout_window=0 keeps",
-    )
+    changes = {"text": "\n\n".join([REPEATED + "."] * 40), "deduplicate": "none"}
+    words = "the held-out split has no example.* of its tokens are cut out, as training has them: --heldout_window=0"
+    refused(prepare_config(tmp_path / "out", **changes), words)
     prepare(prepare_config(tmp_path / "out", heldout_window=0, **changes))
     assert read_manifest(str(tmp_path / "out")).examples("eval")

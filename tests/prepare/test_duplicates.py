@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tftrain.prepare import duplicates
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
+from tftrain.prepare.spool import Spool
 
 LONG = "A paragraph that is long enough to be counted, "
 
@@ -61,16 +61,13 @@ def test_the_first_place_in_the_corpus_is_kept(tmp_path, buckets, parts):
 
 
 def test_case_and_spaces_do_not_matter_and_short_paragraphs_stay(tmp_path):
-    numbered = [
-        (0, 0, ["Yes.", LONG]),
-        (0, 1, ["Yes.", LONG.upper()]),
-        (0, 2, ["é" * 16, "x" * 31]),
-        (0, 3, ["é" * 16, "x" * 31]),
-    ]
-    count, chunks, _ = divided(tmp_path, numbered)
-    assert count == 2
+    text = "été naïve façade élève garçon Noël château forêt"
+    documents = ["Yes.", LONG], ["Yes.", LONG.upper()], [text], [unicodedata.normalize("NFD", text)]
+    documents += ["é" * 16, "x" * 31], ["é" * 16, "x" * 31]
+    count, chunks, _ = divided(tmp_path, [(0, number, document) for number, document in enumerate(documents)])
+    assert count == 3
     kept = [paragraph for documents in chunks.values() for document in documents for paragraph in document.paragraphs]
-    assert sorted(kept) == sorted(["Yes.", LONG, "Yes.", "é" * 16, "x" * 31, "x" * 31])
+    assert sorted(kept) == sorted(["Yes.", LONG, "Yes.", text, "é" * 16, "x" * 31, "x" * 31])
 
 
 def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
@@ -91,14 +88,3 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
     rows.flush()
     assert find_duplicates(index, 0, [str(tmp_path / "chunk")]) == 2
     assert duplicates.read_duplicates(str(tmp_path / "chunk")) == {(0, 2): {0}, (0, 4): {0}}
-
-
-def test_buckets_grow_with_the_text():
-    assert ParagraphIndex.for_text("", 10).buckets == 1
-    assert ParagraphIndex.for_text("", 100 << 30).buckets == 401
-
-
-def test_composed_and_decomposed_paragraphs_are_equal(tmp_path):
-    text = "été naïve façade élève garçon Noël château forêt"
-    count, _, _ = divided(tmp_path, [(0, 0, [text]), (0, 1, [unicodedata.normalize("NFD", text)])])
-    assert count == 1

@@ -15,16 +15,8 @@ from tftrain.prepare.preparation import prepare
 
 @pytest.fixture
 def texts(tmp_path, monkeypatch):
-    for name in (
-        "a.txt",
-        "b.txt",
-        "more/c.txt",
-        "more/deep/d.gz",
-        "more/.hidden",
-        "more/.git/e.txt",
-        "x,y.txt",
-        "[z].txt",
-    ):
+    more = ("more/c.txt", "more/deep/d.gz", "more/.hidden", "more/.git/e.txt")
+    for name in ("a.txt", "b.txt", "x,y.txt", "[z].txt", *more):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "empty").mkdir()
@@ -56,35 +48,16 @@ def test_all_forms_together(texts, values, expected):
     assert [os.path.normpath(path) for path in list_files(values)[0]] == expected
 
 
-def test_a_file_behind_two_links_occurs_once(texts):
-    (texts / "link.txt").symlink_to("a.txt")
-    assert list_files(["a.txt,link.txt"])[0] == ["a.txt"]
-
-
-def test_home_is_expanded(texts, monkeypatch):
-    monkeypatch.setenv("HOME", str(texts))
-    assert list_files(["~/a.txt"])[0] == [str(texts / "a.txt")]
-
-
 @pytest.mark.parametrize(
     ("values", "match"),
     [
         (["a.txt", "no*"], r"^--input_files=no\*: no file matches; expected files, folders or globs"),
-        (["a.txt,gone,b.txt"], "^--input_files=gone: no file matches"),
-        (["a.txt", "empty"], "^--input_files=empty: no file in this folder"),
         ([","], "^--input_files=,: no name"),
-        ([""], "^--input_files=: no name"),
     ],
 )
 def test_what_matches_nothing_is_named(texts, values, match):
     with pytest.raises(DataError, match=match):
         list_files(values)
-
-
-def test_special_files_are_no_text(texts):
-    os.mkfifo(texts / "empty" / "pipe")
-    with pytest.raises(DataError, match="no file in this folder"):
-        list_files(["empty"])
 
 
 @pytest.mark.parametrize(
@@ -94,16 +67,21 @@ def test_special_files_are_no_text(texts):
 @pytest.mark.parametrize("named", ["more/link", "more", "more/*", "**", "."])
 def test_a_link_that_leads_nowhere_is_named(texts, caplog, named, target, reason):
     (texts / "more/link").symlink_to(target)
-    with pytest.raises(
-        DataError, match=f"more/link: {reason}; make it readable, or leave it out with --skip_unreadable"
-    ):
+    with pytest.raises(DataError, match=f"more/link: {reason}; make it readable, or leave it out with --skip_unread"):
         list_files([named])
     paths, unreadable = list_files([named, "a.txt"], skip_unreadable=True)
     assert (unreadable, "a.txt" in map(os.path.normpath, paths)) == (1, True)
     assert re.search(f"^--skip_unreadable: 1 left out: (./)?more/link: {reason}$", caplog.messages[-1])
 
 
-def test_links_to_folders_are_followed_once(texts):
+def test_links_are_followed_once_and_special_files_are_no_text(texts, monkeypatch):
+    (texts / "link.txt").symlink_to("a.txt")
+    assert list_files(["a.txt,link.txt"])[0] == ["a.txt"]
+    os.mkfifo(texts / "empty" / "pipe")
+    with pytest.raises(DataError, match="no file in this folder"):
+        list_files(["empty"])
+    monkeypatch.setenv("HOME", str(texts))
+    assert list_files(["~/a.txt"])[0] == [str(texts / "a.txt")]
     (texts / "more/deep/up").symlink_to("..")
     (texts / "linked").mkdir()
     (texts / "linked/deep").symlink_to("../more/deep")
@@ -154,9 +132,7 @@ def test_a_file_that_may_not_be_read_is_named(texts, as_nobody, value):
     (texts / "more/c.txt").chmod(0)
     assert as_nobody(value).startswith("more/c.txt: Permission denied; make it readable, or leave it out with --skip")
     assert as_nobody(value, "a.txt", skip_unreadable=True).endswith(", 1]")
-    assert as_nobody("more/c.txt", skip_unreadable=True).startswith(
-        "--input_files=more/c.txt: nothing that can be read"
-    )
+    assert as_nobody("more/c.txt", skip_unreadable=True).startswith("--input_files=more/c.txt: nothing that can be re")
 
 
 def test_a_file_in_a_folder_that_may_not_be_searched_is_named(texts, as_nobody):

@@ -9,10 +9,10 @@ import pytest
 from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.prepare import corpus_chunks
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.duplicates import ParagraphIndex
 from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, Bands, find_pairs, joined
 from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
 
@@ -124,9 +124,8 @@ def test_what_is_dropped_is_counted(prepare_config, tmp_path, monkeypatch, capsy
     for number, text in enumerate((documents, copies)):
         (tmp_path / f"text{number}").write_text("\n\n".join(text))
     changes = {"input_files": (str(tmp_path / "text*"),), "heldout_window": 5}
-    near, paragraph = (
-        prepare(prepare_config(tmp_path / kind, deduplicate=kind, **changes)) for kind in ("near", "paragraph")
-    )
+    configs = (prepare_config(tmp_path / kind, deduplicate=kind, **changes) for kind in ("near", "paragraph"))
+    near, paragraph = map(prepare, configs)
     assert near.tokens_in_examples + sum(near.tokens_dropped.values()) == near.tokens_read
     assert near.tokens_read == paragraph.tokens_read
     assert 0.4 < near.tokens_dropped["near_duplicate_document"] / near.tokens_read < 0.51
@@ -136,9 +135,9 @@ def test_what_is_dropped_is_counted(prepare_config, tmp_path, monkeypatch, capsy
 
 def test_a_split_that_near_duplicates_leave_empty_is_refused_with_the_flag(prepare_config, tmp_path):
     text = " ".join(words(np.random.default_rng(0), 300))
-    (tmp_path / "text").write_text("\n\n".join(f"{text} {number}" for number in range(60)))
+    text = "\n\n".join(f"{text} {number}" for number in range(60))
     with pytest.raises(DataError, match=r"near duplicates: --deduplicate=paragraph keeps them"):
-        prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), deduplicate="near"))
+        prepare(prepare_config(tmp_path / "out", text, deduplicate="near"))
 
 
 @pytest.mark.parametrize("kind", ["paragraph", "near"])

@@ -1,10 +1,12 @@
 """Packing: no example is lost, no row is too full, few positions are padding; and what the packed batches contain."""
 
 import json
+import logging
 import os
+import re
 import shutil
-from itertools import pairwise
-from pathlib import Path
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,24 +14,23 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_pipeline import failure, joined, records_of, source_of
+from tests.data.test_pipeline import failure, joined, source_of
 from tests.kit import corpora
+from tests.prepare.test_prepare import examples
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError
+from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches
 from tftrain.data.records import write_records
+from tftrain.prepare.accounting_report import padding_advice
 from tftrain.prepare.packing import pack
 from tftrain.prepare.preparation import prepare
 
 LENGTH = 32  # of the rows of the small corpus
 
 
-@given(
-    lengths=st.lists(st.integers(1, 40), max_size=200),
-    longest=st.integers(40, 60),
-    most=st.integers(1, 9),
-)
+@given(lengths=st.lists(st.integers(1, 40), max_size=200), longest=st.integers(40, 60), most=st.integers(1, 9))
 def test_every_example_is_in_one_row_and_no_row_is_too_full(lengths, longest, most):
     rows = pack(np.array(lengths, np.int64), longest, most)
     assert sorted(rows[rows >= 0].tolist()) == list(range(len(lengths)))
@@ -58,19 +59,6 @@ def test_hardly_any_position_is_padding_where_examples_are_half_as_long_as_rows(
     assert lengths.sum() / (len(pack(lengths, 512, 3)) * 512) >= 0.99
 
 
-def test_rows_with_room_for_more_examples_are_fewer():
-    lengths = np.clip(np.random.default_rng(0).exponential(120, 5000).astype(int), 5, 512)
-    rows = [len(pack(lengths, 512, most)) for most in (1, 2, 4, 8)]
-    assert rows[0] == len(lengths)
-    assert all(more < fewer for fewer, more in pairwise(rows))
-
-
-@pytest.mark.parametrize(("lengths", "most"), [([0], 3), ([33], 3), ([5], 0)])
-def test_impossible_lengths_are_refused(lengths, most):
-    with pytest.raises(ValueError, match="expected"):
-        pack(np.array(lengths), 32, most)
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """A corpus of documents of a few words, most of them shorter than a half of a row."""
@@ -91,18 +79,17 @@ def folders(prepare_config, texts, tmp_path_factory):
 def examples_of(record):
     """Returns the examples of a packed record: tokens, start of the second segment, label."""
     ends = np.cumsum(record["sequence_lengths"])
-    tokens = [
-        tuple(record["input_ids"][end - size : end]) for size, end in zip(record["sequence_lengths"], ends, strict=True)
-    ]
+    parts = np.split(np.array(record["input_ids"]), ends[:-1])
+    tokens = [tuple(part.tolist()) for part in parts]
     return list(zip(tokens, record["second_segment_start"], record["next_sentence_labels"], strict=True))
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_packed_records_hold_the_same_examples(folders, split):
-    packed = [example for record in records_of(folders["greedy"], split) for example in examples_of(record)]
+    packed = [example for record in examples(folders["greedy"], split) for example in examples_of(record)]
     plain = [
         (tuple(record["input_ids"]), *record["second_segment_start"], *record["next_sentence_labels"])
-        for record in records_of(folders["none"], split)
+        for record in examples(folders["none"], split)
     ]
     assert sorted(packed) == sorted(plain)
     manifest = read_manifest(folders["greedy"])
@@ -110,25 +97,14 @@ def test_packed_records_hold_the_same_examples(folders, split):
     assert manifest.examples(split) < 0.7 * len(plain)
 
 
-@pytest.mark.nightly  # `test_prepare` has the same for plain records.
-def test_packed_shards_are_the_same_for_any_number_of_workers(prepare_config, texts, folders, tmp_path):
-    prepare(
-        prepare_config(tmp_path / "two", input_files=texts, packing="greedy", max_sequences_per_pack=4, num_workers=2)
-    )
-    names = sorted(os.listdir(folders["greedy"]))
-    assert names == sorted(os.listdir(tmp_path / "two"))
-    for name in names:
-        assert (tmp_path / "two" / name).read_bytes() == Path(folders["greedy"], name).read_bytes()
-
-
 def test_a_packed_batch_has_each_example_apart(folders):
     data = DataConfig(data_dir=folders["greedy"])
     source = source_of(data, "eval")
     batch = joined(eval_batches(source, data, 5, 0, 5))
-    records = records_of(folders["greedy"], "eval")
+    records = examples(folders["greedy"], "eval")
     assert source.max_predictions_per_seq == 5 + 4
     for row, record in enumerate(records):
-        examples, sizes = examples_of(record), record["sequence_lengths"]
+        apart, sizes = examples_of(record), record["sequence_lengths"]
         size, most = sum(sizes), 4 - len(sizes)
         starts = np.cumsum([0, *sizes])[:-1].tolist()
         number = np.repeat(np.arange(len(sizes)), sizes)
@@ -152,7 +128,7 @@ def test_a_packed_batch_has_each_example_apart(folders):
         unchanged = np.setdiff1d(np.arange(size), masked)
         np.testing.assert_array_equal(ids[unchanged], np.array(record["input_ids"])[unchanged])
         ids[masked] = labels
-        assert ids[:size].tolist() == [token for tokens, _, _ in examples for token in tokens]
+        assert ids[:size].tolist() == [token for tokens, _, _ in apart for token in tokens]
         of_each = np.bincount(number[masked], minlength=len(sizes))
         share = [max(1, round(0.15 * (each - 3))) for each in sizes]
         assert of_each.tolist() == share
@@ -185,15 +161,8 @@ def test_an_example_is_masked_alike_whatever_its_neighbours_are(folders):
     ("change", "words"),
     [
         ({"sequence_lengths": [5]}, "the same number of each, from 1 to 4"),
-        pytest.param({"next_sentence_labels": [0]}, "the same number of each, from 1 to 4", marks=pytest.mark.nightly),
-        pytest.param(
-            {name: [1] * 5 for name in ("sequence_lengths", "second_segment_start", "next_sentence_labels")},
-            "1 to 4",
-            marks=pytest.mark.nightly,
-        ),
         pytest.param({"sequence_lengths": None}, "the same number of each", marks=pytest.mark.nightly),
         ({"sequence_lengths": [9, 12]}, "sequence_lengths are not those"),
-        pytest.param({"sequence_lengths": [20, 0]}, "sequence_lengths are not those", marks=pytest.mark.nightly),
         pytest.param({"sequence_lengths": [-1, 21]}, "sequence_lengths are not those", marks=pytest.mark.nightly),
         pytest.param({"second_segment_start": [11, 2]}, "is not a place", marks=pytest.mark.nightly),
         pytest.param({"next_sentence_labels": [0, 2]}, "is neither 0 nor 1", marks=pytest.mark.nightly),
@@ -204,12 +173,8 @@ def test_an_example_is_masked_alike_whatever_its_neighbours_are(folders):
 def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change, words):
     shutil.copytree(folders["greedy"], tmp_path, dirs_exist_ok=True)
     shard = read_manifest(str(tmp_path)).splits["train"][0].file
-    good = {
-        "input_ids": [5] * 20,
-        "sequence_lengths": [10, 10],
-        "second_segment_start": [4, 10],
-        "next_sentence_labels": [0, 1],
-    }
+    good = {"input_ids": [5] * 20, "sequence_lengths": [10, 10]}
+    good |= {"second_segment_start": [4, 10], "next_sentence_labels": [0, 1]}
     bad = {name: value for name, value in (good | change).items() if value is not None}
     path = str(tmp_path / shard)
     write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
@@ -233,3 +198,55 @@ def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change,
 def test_packing_is_refused_where_it_can_not_be(prepare_config, tmp_path, changes, words):
     with pytest.raises(ConfigError, match=words):
         raise ConfigError(prepare_config(tmp_path, **changes).problems())
+
+
+KNOWN = ["--packing=greedy", "--seq_length_buckets"]
+
+
+def advised(**changes):
+    return PrepareConfig(input_files=("x",), output_dir="y", **changes)
+
+
+def test_factors_are_those_that_the_flags_give(prepare_config, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    text = "\n\n".join(corpora.text(1, seed, 1 + seed % 3) for seed in range(1200))
+    changes = {"text": text, "max_seq_length": 128, "shard_mb": 1.0, "eval_fraction": 0.0}
+    prepare(prepare_config(tmp_path / "padded", **changes))
+    (line,) = [line for line in caplog.messages if "padding;" in line]
+    share, packed, most, cut, buckets = re.fullmatch(
+        r"(\d+)% of the positions are padding; estimated factor in real examples a second: ([\d.]+) with "
+        r"--packing=greedy --max_sequences_per_pack=(\d+), or ([\d.]+) with --seq_length_buckets=([\d,]+) of "
+        r"tftrain.run \(positions now / positions then\)",
+        line,
+    ).groups()
+    assert int(share) > 60
+    assert (float(cut) > 2, buckets) == (True, "32,64")
+    caplog.clear()
+    made = prepare(prepare_config(tmp_path / "packed", packing="greedy", max_sequences_per_pack=int(most), **changes))
+    assert made.packed_examples("train") / made.examples("train") == pytest.approx(float(packed), rel=0.05)
+    assert not [line for line in caplog.messages if "padding;" in line]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes", "flags"),
+    [
+        ({}, {}, []),
+        ({128: 90, 10: 10}, {}, []),
+        ({128: 50, 40: 50}, {}, KNOWN),
+        ({128: 50, 40: 50}, {"packing": "greedy"}, []),
+        ({30: 100}, {"masking": "static"}, KNOWN[1:]),
+        # One in a row, and none fits a shorter batch.
+        ({90: 100}, {}, []),
+    ],
+)
+def test_nothing_is_said_without_need(lengths, changes, flags):
+    line = padding_advice(Counter(lengths), advised(**changes)) or ""
+    assert [flag for flag in KNOWN if flag in line] == flags
+
+
+def test_long_rows_take_no_long_time():
+    rng = np.random.default_rng(0)
+    lengths = Counter(np.minimum(65536, 5 + rng.pareto(1, 300_000) * 1000).astype(int).tolist())
+    begin = time.process_time()
+    assert "--packing=greedy" in padding_advice(lengths, advised(max_seq_length=65536))
+    assert time.process_time() - begin < 3

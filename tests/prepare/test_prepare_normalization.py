@@ -8,7 +8,6 @@ import pytest
 
 from tests.kit import corpora
 from tests.prepare.test_prepare import examples
-from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer.vocabulary import read_vocabulary
@@ -30,14 +29,9 @@ def test_given_vocabulary_is_used_with_the_normalization_of_the_flag(
     prepare_config, tmp_path, caplog, normalization, recorded, found
 ):
     text = corpora.text(30).replace("text", SUPERSCRIPT)
-    (tmp_path / "text").write_text(text, encoding="utf-8")
     vocab_file = corpora.vocab_file(tmp_path / "vocab", ["2", SUPERSCRIPT])
-    changes = {
-        "input_files": str(tmp_path / "text"),
-        "eval_fraction": 0.0,
-        "vocab_file": str(vocab_file),
-        "normalization": normalization,
-    }
+    changes = {"text": text, "eval_fraction": 0.0, "vocab_file": str(vocab_file)}
+    changes["normalization"] = normalization
     with caplog.at_level(logging.WARNING):
         prepare(prepare_config(tmp_path / "out", **changes))
     assert read_manifest(str(tmp_path / "out")).normalization == recorded
@@ -48,8 +42,8 @@ def test_given_vocabulary_is_used_with_the_normalization_of_the_flag(
 
 @pytest.mark.parametrize(("normalization", "found"), [("bert", SUPERSCRIPT), ("nfkc", "2")])
 def test_vocabulary_is_learned_from_the_words_that_are_tokenized(prepare_config, tmp_path, normalization, found):
-    (tmp_path / "text").write_text(corpora.text(30).replace("text", SUPERSCRIPT), encoding="utf-8")
-    changes = {"input_files": str(tmp_path / "text"), "eval_fraction": 0.0, "vocab_file": None, "vocab_size": 200}
+    text = corpora.text(30).replace("text", SUPERSCRIPT)
+    changes = {"text": text, "eval_fraction": 0.0, "vocab_file": None, "vocab_size": 200}
     prepare(prepare_config(tmp_path / "out", normalization=normalization, **changes))
     assert used_tokens(tmp_path / "out") & {"2", SUPERSCRIPT, "[UNK]"} == {found}
 
@@ -71,8 +65,7 @@ def test_chinese_text_keeps_its_characters(prepare_config, tmp_path, caplog):
         return "".join(map(chr, rng.choice(codes, rng.integers(5, 25), p=weights / weights.sum()))) + "\u3002"
 
     text = "\n\n".join("\n".join(sentence() for _ in range(10)) for _ in range(40))
-    (tmp_path / "text").write_text(text, encoding="utf-8")
-    changes = {"input_files": str(tmp_path / "text"), "eval_fraction": 0.0, "vocab_file": None}
+    changes = {"text": text, "eval_fraction": 0.0, "vocab_file": None}
     with caplog.at_level(logging.WARNING):
         prepare(prepare_config(tmp_path / "out", vocab_size=600, **changes))
         assert "--vocab_size=600: the text" not in caplog.text
@@ -80,12 +73,3 @@ def test_chinese_text_keeps_its_characters(prepare_config, tmp_path, caplog):
         assert "--vocab_size=100: the text has " in caplog.text
     assert "[UNK]" not in used_tokens(tmp_path / "out")
     assert "too few different words" not in caplog.text
-
-
-def test_sentencepiece_has_its_own_normalization():
-    config = {"input_files": "x", "output_dir": "y", "tokenizer_type": "sentencepiece"}
-    (problem,) = PrepareConfig(normalization="bert", **config).problems()
-    assert str(problem).startswith("--normalization=bert: remove this flag with --tokenizer_type=sentencepiece")
-    assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []
-    assert PrepareConfig(**config).resolved_normalization == "nfkc"
-    assert PrepareConfig(input_files="x", output_dir="y").resolved_normalization == "bert"

@@ -97,20 +97,16 @@ def g():
     """The function has a text of enough words."""
     text = """This is a string of enough words, and no docstring."""
 ''')
-    assert builtin_corpus.extract(str(path)) == [
-        f"The {what} has a text of enough words." for what in ("module", "class", "method", "function")
-    ]
+    found = ("module", "class", "method", "function")
+    assert builtin_corpus.extract(str(path)) == [f"The {what} has a text of enough words." for what in found]
+
+
+BROKEN = b'def broken(:\n """x"""'
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("a.py", b'def broken(:\n """x"""'),
-        ("a.py", b'"""\x00"""'),
-        ("a.txt", b"\xff\xfe"),
-        ("a.md", b""),
-        ("gone.py", None),
-    ],
+    [("a.py", BROKEN), ("a.py", b'"\x00"'), ("a.txt", b"\xff\xfe"), ("a.md", b""), ("gone.py", None)],
 )
 def test_file_that_is_not_what_its_name_says_has_no_text(tmp_path, name, content):
     if content is not None:
@@ -120,11 +116,8 @@ def test_file_that_is_not_what_its_name_says_has_no_text(tmp_path, name, content
 
 def test_repeated_paragraphs_are_left_out_and_the_limit_is_kept():
     documents = [["One text.", "Two texts."], ["one  TEXT", "Three texts."], ["Two texts."], ["Four texts."]]
-    assert list(builtin_corpus.deduplicate(documents, 1e9)) == [
-        ["One text.", "Two texts."],
-        ["Three texts."],
-        ["Four texts."],
-    ]
+    kept = [["One text.", "Two texts."], ["Three texts."], ["Four texts."]]
+    assert list(builtin_corpus.deduplicate(documents, 1e9)) == kept
     endless = ([f"Text number {number} of them."] for number in itertools.count())
     total = sum(len(paragraph) + 1 for document in builtin_corpus.deduplicate(endless, 1000) for paragraph in document)
     assert 1000 <= total < 1030

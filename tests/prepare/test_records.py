@@ -83,11 +83,8 @@ def test_the_output_does_not_depend_on_the_workers_and_sums_the_tokens(records, 
     for count in (1, 2):
         prepare(config(records, vocab, num_workers=count, output_dir=str(records / str(count))))
     assert contents(records / "1") == contents(records / "2")
-    payloads = [
-        payload
-        for name in ("one.tfrecord", "two.tfrecord", "held.out")
-        for payload in tf.data.TFRecordDataset(str(records / name)).as_numpy_iterator()
-    ]
+    names = [str(records / name) for name in ("one.tfrecord", "two.tfrecord", "held.out")]
+    payloads = tf.data.TFRecordDataset(names).as_numpy_iterator()
     parsed = [tf.train.Example.FromString(payload).features.feature for payload in payloads]
     tokens = sum(sum(features["input_mask"].int64_list.value) for features in parsed)
     assert read_manifest(str(records / "1")).tokens_read == tokens
@@ -117,18 +114,9 @@ def test_causal_records_keep_their_last_label(tmp_path, vocab, vocab_size):
     [
         ({"input_ids": [5] * 20}, "the record has 20 input_ids; the first record of all has 32"),
         ({"input_ids": [10**6] * LENGTH}, "the record has 1000000 in input_ids; expected ints from 0 to "),
-        (
-            {"masked_lm_positions": [1, 2, 3, 4, LENGTH]},
-            "the record has 32 in masked_lm_positions; expected ints from 0 to 31",
-        ),
-        ({"masked_lm_ids": [-1] * SLOTS}, "the record has -1 in masked_lm_ids"),
+        ({"masked_lm_positions": [LENGTH] * SLOTS}, "the record has 32 in masked_lm_positions; expected ints from"),
         ({"masked_lm_weights": [*[1.0] * (SLOTS - 1), float("nan")]}, "the record has nan in masked_lm_weights"),
-        (
-            {"masked_lm_weights": [5.0] * SLOTS},
-            "the record has 5.0 in masked_lm_weights; expected floats from 0 to 1.0",
-        ),
-        ({"input_ids": [5.5] * LENGTH}, "the record has 5.5 in input_ids; expected ints"),
-        ({"input_mask": [2] * LENGTH}, "the record has 2 in input_mask"),
+        ({"masked_lm_weights": [5.0] * SLOTS}, "the record has 5.0 in masked_lm_weights; expected floats from"),
         ({"next_sentence_labels": []}, "the record has 0 next_sentence_labels"),
     ],
 )

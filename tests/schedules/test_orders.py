@@ -13,39 +13,40 @@ from tftrain.schedules.simulation import bubble_share, even_durations, simulate,
 from tftrain.schedules.table import TRANSFERS
 from tftrain.schedules.table import ActionKind as Kind
 
-
-def labels(table, stage):
-    chunked = table.chunks > 1
-    return " ".join(
-        f"{action.kind.value}{action.micro_batch}" + (f".{action.chunk}" if chunked else "")
-        for action in table.stages[stage]
-        if action.kind not in TRANSFERS
-    )
+BOX = set(Kind) - set(TRANSFERS)
 
 
 def test_every_flag_value_is_a_schedule():
-    assert set(orders.SCHEDULES) == set(PIPELINE_SCHEDULES) == set(SCHEDULES)
+    assert set(PIPELINE_SCHEDULES) == set(SCHEDULES)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "stage", "expected"),
+    ("sizes", "stage", "expected"),
     [
-        ("gpipe", 0, "F0 F1 F2 F3 B0 B1 B2 B3"),
-        ("1f1b", 0, "F0 F1 F2 B0 F3 B1 B2 B3"),
-        ("1f1b", 2, "F0 B0 F1 B1 F2 B2 F3 B3"),
-        ("zero_bubble", 0, "F0 F1 F2 BI0 BW0 F3 BI1 BW1 BI2 BW2 BI3 BW3"),
-        ("zero_bubble", 2, "F0 BI0 F1 BI1 F2 BI2 BW0 F3 BI3 BW1 BW2 BW3"),
+        (("gpipe", 3, 4), 0, "F0 F1 F2 F3 B0 B1 B2 B3"),
+        (("1f1b", 3, 4), 0, "F0 F1 F2 B0 F3 B1 B2 B3"),
+        (("1f1b", 3, 4), 2, "F0 B0 F1 B1 F2 B2 F3 B3"),
+        (("zero_bubble", 3, 4), 0, "F0 F1 F2 BI0 BW0 F3 BI1 BW1 BI2 BW2 BI3 BW3"),
+        (("zero_bubble", 3, 4), 2, "F0 BI0 F1 BI1 F2 BI2 BW0 F3 BI3 BW1 BW2 BW3"),
+        # arXiv 2104.04473, figure 4, with 2 stages of 2 chunks.
+        (
+            ("interleaved", 2, 4, 2),
+            0,
+            "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0",
+        ),
+        (
+            ("interleaved", 2, 4, 2),
+            1,
+            "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0",
+        ),
     ],
 )
-def test_three_stages_compute_four_micro_batches_in_this_order(schedule, stage, expected):
-    assert labels(orders.table(schedule, 3, 4), stage) == expected
-
-
-def test_interleaved_chunks_take_turns():
-    # arXiv 2104.04473, figure 4, with 2 stages of 2 chunks.
-    table = orders.table("interleaved", 2, 4, 2)
-    assert labels(table, 0) == "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0"
-    assert labels(table, 1) == "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0"
+def test_a_stage_computes_its_micro_batches_in_this_order(sizes, stage, expected):
+    table = orders.table(*sizes)
+    found = (
+        f"{kind.value}{micro_batch}.{chunk}" for kind, micro_batch, chunk, *_ in table.stages[stage] if kind in BOX
+    )
+    assert " ".join(found) == (expected if table.chunks > 1 else expected.replace(" ", ".0 ") + ".0")
 
 
 @given(some.sampled_from(SCHEDULES), some.integers(1, 6), some.integers(1, 3))
@@ -73,11 +74,6 @@ def test_gradients_of_a_part_are_added_in_the_order_of_the_micro_batches(given_s
             for kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHTS):
                 added = [action.micro_batch for action in actions if action[::2][:2] == (kind, chunk)]
                 assert added in ([], list(range(table.micro_batches)))
-
-
-@given(sizes())
-def test_tables_are_the_same_each_time(given_sizes):
-    assert orders.table(*given_sizes) == orders.table(*given_sizes)
 
 
 @given(some.integers(2, 8), some.integers(1, 4), some.integers(1, 4), some.floats(0.25, 4), some.floats(0.25, 4))

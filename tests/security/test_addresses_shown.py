@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.kit import programs
+from tests.kit import programs, runs
 from tests.security.strangers import links, run_folder, site
 from tftrain import run
 from tftrain.checkpoint import folder, remote
@@ -17,9 +17,7 @@ from tftrain.files.addresses import Cache
 from tftrain.files.names import foreign_addresses
 from tftrain.host.exit_codes import RunError
 from tftrain.host.text import shown
-from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume_compatibility
-from tftrain.train import loop
 
 CANARY = "s3cr3tCANARY"
 WITH_SECRET = [
@@ -123,7 +121,7 @@ def test_a_run_writes_no_secret_anywhere(tmp_path, monkeypatch, capfd):
     ]
     config, _ = run.checked(*run.read(given), run.Launch())
     run.prepare_process(config.compute, may_restart=False)
-    assert loop.train(config, Mesh()) == 0
+    assert runs.train(config) == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"config.json", "report.html", "manifest.json", "metrics.csv"} <= {path.name for path in written}
     assert [str(path) for path in written if CANARY.encode() in path.read_bytes()] == []

@@ -12,7 +12,6 @@ import pytest
 from tests.formats.models import DATA
 from tests.kit import programs
 from tests.security.strangers import links, run_folder, site
-from tftrain import run
 from tftrain.checkpoint import remote
 from tftrain.config.convert import parse_place
 from tftrain.config.run import RunConfig
@@ -24,6 +23,7 @@ from tftrain.files.errors import FormatError
 from tftrain.files.run_lock import RunLock
 from tftrain.formats import registry
 from tftrain.observe.metrics import append
+from tftrain.state import located
 
 # Each is below a folder at the address, and would be elsewhere here.
 NAMES = (
@@ -183,7 +183,7 @@ def test_a_link_at_the_name_of_an_unfinished_file_is_not_written_through(tmp_pat
 def test_a_folder_that_every_user_may_write_to_gives_a_warning(tmp_path, caplog):
     for mode in (0o755, 0o777):
         tmp_path.chmod(mode)
-        assert run.output_problems(RunConfig(output_dir=str(tmp_path))) == []
+        assert located.output_problems(RunConfig(output_dir=str(tmp_path))) == []
         assert ("every user of this host may write there" in caplog.text) == (mode == 0o777)
 
 

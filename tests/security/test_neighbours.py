@@ -22,7 +22,7 @@ from tests.kit.ranks import ROOT, started_ranks
 from tests.observe.test_watchdog import ENDLESS
 from tests.supervise.test_elastic_job import Hosts, job
 from tftrain.parallel import neighbour, store_server
-from tftrain.parallel.rendezvous import TOKEN, Store
+from tftrain.parallel.rendezvous import TOKEN, LauncherStore
 from tools import build_horovod
 
 NOBODY = 65534
@@ -87,7 +87,8 @@ def token_of(process: subprocess.Popen) -> str:
 @pytest.mark.multirank
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nobody_gets_anything_from_the_ports_of_a_job(tmp_path, layout):
-    command = ["-m", "tftrain.launch", "-np", "2", *ENDLESS[2:], *LAYOUTS[layout], f"--output_dir={tmp_path}"]
+    start = () if layout == "plain" else ("--fork_ranks",)
+    command = ["-m", "tftrain.launch", "-np", "2", *start, *ENDLESS[2:], *LAYOUTS[layout], f"--output_dir={tmp_path}"]
     with started_ranks(1, command, environ={"AWS_SECRET_ACCESS_KEY": "a canary"}) as launched:
         launched.wait_for(" 20/1000000")
         assert_nothing_for_neighbours(launched.processes[0], token_of(launched.processes[0]))
@@ -161,15 +162,15 @@ def test_what_a_neighbour_registers_in_an_elastic_job_is_not_unpickled(tmp_path,
 def test_the_store_answers_nobody_without_the_token_and_takes_no_large_value(token):
     server = store_server.serve("127.0.0.1", 0, [])
     port = server.server_port
-    Store(f"127.0.0.1:{port}").put("resume", "")
+    LauncherStore(f"127.0.0.1:{port}").put("resume", "")
     for headers in ({}, {"Authorization": "Bearer"}, {"Authorization": "Bearer the token "}, {"Authorization": "é"}):
         for method in ("GET", "PUT", "DELETE", "HEAD"):
             status, content = request(port, method, "/tftrain/resume", b"x" if method == "PUT" else None, **headers)
             assert status in (400, 403)
             assert content == b""
-    assert Store(f"127.0.0.1:{port}").get("resume") == ""
+    assert LauncherStore(f"127.0.0.1:{port}").get("resume") == ""
     with pytest.raises(OSError, match=r"413|Broken pipe|reset"):  # The server reads none of it.
-        Store(f"127.0.0.1:{port}").put("resume", "x" * (1 << 20) + "x")
+        LauncherStore(f"127.0.0.1:{port}").put("resume", "x" * (1 << 20) + "x")
     assert request(port, "PUT", "/tftrain/x", b"", **WITH_TOKEN, **{"Content-Length": "-5"})[0] == 400
 
 

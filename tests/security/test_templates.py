@@ -7,7 +7,7 @@ import pytest
 from tests.formats.models import DATA
 from tftrain.files.errors import DataError
 from tftrain.finetune.chat_template import Renderer
-from tftrain.finetune.completions import compiled_template, end_of_answer
+from tftrain.finetune.completions import Template, end_of_answer
 from tftrain.tokenizer import tokenizer_files
 
 LOOP = "{% for i in range(99999) %}"
@@ -64,4 +64,4 @@ def test_a_template_reaches_nothing_and_goes_on_after_an_error():
 def test_the_template_of_a_tokenizer_is_bounded():
     own = tokenizer_files.read(DATA / "hf_llama")._replace(chat_template=LARGE["many lines"])
     with pytest.raises(DataError, match="the chat template can't make a text"):
-        end_of_answer(compiled_template(own))
+        end_of_answer(Template(own))

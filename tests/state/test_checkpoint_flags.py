@@ -10,41 +10,37 @@ from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.cli import flags
+from tftrain.config.fields import flag_values
 from tftrain.config.train import TrainConfig
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.state.checkpoint_flags import with_flags_of_checkpoint
 
+DATA = ("--synthetic_data", "--vocab_size=101", "--max_seq_length=16", "--global_batch_size=12", "--micro_batch_size=3")
 FIRST = (
-    "--synthetic_data",
-    "--vocab_size=101",
-    "--hidden_size=48",
-    "--num_attention_heads=4",
-    "--max_seq_length=16",
-    "--global_batch_size=12",
-    "--micro_batch_size=3",
-    "--precision=bf16",
-    "--learning_rate=0.003",
-    "--max_steps=70",
-    "--split_opt_state",
-    "--cpu_threads=3",
-    "--log_level=debug",
+    *(*DATA, "--hidden_size=48", "--num_attention_heads=4", "--precision=bf16", "--learning_rate=0.003"),
+    *("--max_steps=70", "--split_opt_state", "--cpu_threads=3", "--log_level=debug"),
 )
 
 
-def write_checkpoint(path, config):
+def write_checkpoint(output_dir, config, step=5):
     """Writes a manifest without tensors; `config` in JSON's types."""
+    path = folder.checkpoint_folder(output_dir) / f"step_{step:08d}"
     path.mkdir(parents=True)
-    (path / manifest.NAME).write_bytes(
-        manifest.encode(CheckpointManifest(step=5, files=Placement.of({}), run={"config": config}))
-    )
+    content = CheckpointManifest(step=step, files=Placement.of({}), run={"config": config})
+    (path / manifest.NAME).write_bytes(manifest.encode(content))
+    return path
+
+
+def saved(output_dir, *args):
+    """Returns the sections of a run of two ranks with the flags FIRST and others."""
+    config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={output_dir}", *args]).resolve(2)
+    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 @pytest.fixture
 def output_dir(tmp_path):
-    config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={tmp_path}"]).resolve(2)
-    saved = json.loads(json.dumps(dataclasses.asdict(config)))
-    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    write_checkpoint(tmp_path, saved(tmp_path))
     return tmp_path
 
 
@@ -54,14 +50,42 @@ def continued(output_dir, *args):
     return with_flags_of_checkpoint(config, given).config
 
 
+def problems_of(config, ranks, misread=()):
+    return run.all_problems(config, list(misread), Inputs.open(config), Launch(0, ranks, 0, ranks))
+
+
 def test_a_resume_needs_no_other_flag(output_dir):
     config = continued(output_dir)
-    assert run.all_problems(config, [], Inputs.open(config), Launch(0, 2, 0, 2)) == []
-    assert (config.model.hidden_size, config.data.synthetic_data, config.data.max_seq_length) == (48, True, 16)
-    assert (config.compute.precision, config.optimizer.learning_rate, config.run.max_steps) == ("bf16", 0.003, 70)
-    assert config.parallel.split_opt_state
+    assert problems_of(config, 2) == []
     assert config.resolve(2).batch.grad_accum_steps == 2
     assert config.resolve(1).batch.grad_accum_steps == 4, "the global batch belongs to the run, not to its ranks"
+
+
+EVALUATE = "--mode=evaluate"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], {"hidden_size": 48, "synthetic_data": True, "max_seq_length": 16, "precision": "bf16", "max_steps": 70}),
+        ([], {"learning_rate": 0.003, "split_opt_state": True}),
+        # Flags of the command and of the host stay as given.
+        ([], {"log_level": "info", "cpu_threads": 0, "resume": "auto"}),
+        (["--learning_rate=0.5", "--max_steps=90"], {"learning_rate": 0.5, "max_steps": 90, "hidden_size": 48}),
+        (["--nosplit_opt_state"], {"split_opt_state": False}),
+        # Other data brings its own sizes.
+        (["--data_dir=x"], {"data_dir": "x", "synthetic_data": False, "max_seq_length": None, "hidden_size": 48}),
+        (["--resume=none"], {"hidden_size": TrainConfig().model.hidden_size}),
+        # An evaluation takes the model but not the ranks, and all held-out examples whatever the run took.
+        ([EVALUATE], {"hidden_size": 48, "precision": "bf16", "split_opt_state": False, "global_batch_size": None}),
+        ([EVALUATE], {"eval_examples": 0, "mode": "evaluate"}),
+        ([EVALUATE, "--eval_examples=5"], {"eval_examples": 5}),
+    ],
+)
+def test_flags_that_are_not_given_come_from_the_checkpoint(tmp_path, args, expected):
+    write_checkpoint(tmp_path, saved(tmp_path, "--eval_examples=3"))
+    found = flag_values(continued(tmp_path, *args))
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_the_log_lists_the_flags_that_the_checkpoint_supplies(output_dir):
@@ -74,18 +98,6 @@ def test_the_log_lists_the_flags_that_the_checkpoint_supplies(output_dir):
     assert "dropout" not in line, "defaults are not listed"
 
 
-def test_flags_of_the_command_and_of_the_host_stay_as_given(output_dir):
-    config = continued(output_dir)
-    assert (config.log.log_level, config.compute.cpu_threads, config.checkpoint.resume) == ("info", 0, "auto")
-
-
-def test_what_is_given_wins(output_dir):
-    config = continued(output_dir, "--learning_rate=0.5", "--max_steps=90", "--nosplit_opt_state")
-    assert (config.optimizer.learning_rate, config.run.max_steps) == (0.5, 90)
-    assert not config.parallel.split_opt_state
-    assert config.model.hidden_size == 48
-
-
 @pytest.mark.parametrize(("length", "warmup"), [(1400, 7), (70, 7), (20, 7), (5, 0)])
 def test_a_longer_run_does_not_go_back_into_its_warm_up(output_dir, length, warmup):
     assert continued(output_dir).resolve(2).optimizer.warmup_steps == 7
@@ -94,8 +106,7 @@ def test_a_longer_run_does_not_go_back_into_its_warm_up(output_dir, length, warm
 
 
 def test_a_warm_up_that_was_given_stays(tmp_path):
-    saved = {"optimizer": {"warmup_steps": 13}, "run": {"max_steps": 70}}
-    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    write_checkpoint(tmp_path, {"optimizer": {"warmup_steps": 13}, "run": {"max_steps": 70}})
     assert continued(tmp_path, "--max_steps=20").optimizer.warmup_steps == 13
 
 
@@ -119,12 +130,10 @@ def test_any_number_of_ranks_that_divides_the_global_batch_can_go_on(output_dir,
     assert (batch.global_batch_size, batch.micro_batch_size) == (12, micro)
 
 
-def refusal(output_dir, ranks, *args):
-    config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
+def refusal(output_dir, ranks):
+    config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}"])
     completed = with_flags_of_checkpoint(config, given)
-    (line,) = completed.explain(
-        run.all_problems(completed.config, problems, Inputs.open(completed.config), Launch(0, ranks, 0, ranks))
-    )
+    (line,) = completed.explain(problems_of(completed.config, ranks, problems))
     return str(line)
 
 
@@ -140,42 +149,22 @@ def test_a_run_that_ended_before_its_first_checkpoint_needs_its_flags_again(tmp_
     assert line.endswith(f"{tmp_path} has no checkpoint that would supply the flags; give them again")
 
 
-def test_other_data_brings_its_own_sizes(output_dir):
-    config = continued(output_dir, "--data_dir=elsewhere")
-    assert (config.data.data_dir, config.data.synthetic_data, config.data.max_seq_length) == ("elsewhere", False, None)
-    assert config.model.hidden_size == 48
-
-
 def test_an_evaluation_is_of_the_weights_that_the_run_has_evaluated(tmp_path):
-    averaging = ("--ema_decay=0.9", "--weights=averaged", f"--output_dir={tmp_path}")
-    config = flags.parse(TrainConfig, ["run", *FIRST, *averaging]).resolve(2)
-    saved = json.loads(json.dumps(dataclasses.asdict(config)))
-    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
-    assert continued(tmp_path, "--mode=evaluate").evaluation.weights == "averaged"
-    assert continued(tmp_path, "--mode=evaluate", "--weights=trained").evaluation.weights == "trained"
-
-
-def test_an_evaluation_takes_the_model_but_not_the_ranks(output_dir):
-    config = continued(output_dir, "--mode=evaluate")
-    assert run.all_problems(config, [], Inputs.open(config), Launch(0, 1, 0, 1)) == []
-    assert (config.model.hidden_size, config.compute.precision, config.run.mode) == (48, "bf16", "evaluate")
-    assert not config.parallel.split_opt_state
-    assert config.batch.global_batch_size is None
+    write_checkpoint(tmp_path, saved(tmp_path, "--ema_decay=0.9", "--weights=averaged"))
+    assert problems_of(continued(tmp_path, EVALUATE), 1) == []
+    assert continued(tmp_path, EVALUATE).evaluation.weights == "averaged"
+    assert continued(tmp_path, EVALUATE, "--weights=trained").evaluation.weights == "trained"
 
 
 def test_a_named_checkpoint_supplies_the_flags(output_dir, tmp_path_factory):
     path = folder.checkpoint_folder(output_dir) / "step_00000005"
-    config = continued(tmp_path_factory.mktemp("other"), f"--resume={path}")
-    assert config.model.hidden_size == 48
-
-
-def test_a_fresh_start_takes_nothing(output_dir):
-    assert continued(output_dir, "--resume=none").model.hidden_size == TrainConfig().model.hidden_size
+    assert continued(tmp_path_factory.mktemp("other"), f"--resume={path}").model.hidden_size == 48
 
 
 def test_flags_that_are_damaged_or_of_another_version_are_left_out(tmp_path):
-    saved = {"model": {"hidden_size": "wide", "num_hidden_layers": 3, "no_such": 1}, "run": [], "other": {}}
-    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    write_checkpoint(
+        tmp_path, {"model": {"hidden_size": "wide", "num_hidden_layers": 3, "no_such": 1}, "run": [], "other": {}}
+    )
     config = continued(tmp_path)
     assert (config.model.hidden_size, config.model.num_hidden_layers) == (768, 3)
 
@@ -191,47 +180,30 @@ def test_an_unreadable_newest_checkpoint_gives_way_to_an_older_one(output_dir):
     ("args", "line"),
     [
         (["--resume=non"], "--resume=non: no checkpoint is there; expected auto, none, or the folder of a"),
-        (
-            ["--change_on_resume=foo"],
-            "--change_on_resume=foo: it permits no change of foo; expected some of hidden",
-        ),
-        (
-            ["--change_on_resume=seed,weight_decay"],
-            "--change_on_resume=seed,weight_decay: it permits no change of seed",
-        ),
-        (["--mode=evaluate"], "no checkpoint to evaluate; expected the folder of a run, or --resume"),
+        (["--change_on_resume=foo"], "--change_on_resume=foo: it permits no change of foo; expected some of hidden"),
+        (["--change_on_resume=seed,weight_decay"], "weight_decay: it permits no change of seed"),
+        ([EVALUATE], "no checkpoint to evaluate; expected the folder of a run, or --resume"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path, args, line):
     config, _, _ = flags.read(TrainConfig, ["run", "--synthetic_data", f"--output_dir={tmp_path}", *args])
-    (problem,) = run.all_problems(config, [], Inputs.open(config), Launch(0, 1, 0, 1))
+    (problem,) = problems_of(config, 1)
     assert line in str(problem)
 
 
-def test_an_evaluation_takes_all_held_out_examples_whatever_the_run_took(output_dir):
-    part = "--eval_examples=3"
-    run_of_part = flags.parse(TrainConfig, ["run", *FIRST, part, f"--output_dir={output_dir}"]).resolve(2)
-    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", dataclasses.asdict(run_of_part))
-    assert continued(output_dir).evaluation.eval_examples == 3
-    assert continued(output_dir, "--mode=evaluate").evaluation.eval_examples == 0
-    assert continued(output_dir, "--mode=evaluate", part).evaluation.eval_examples == 3
-
-
-def test_flags_are_found_in_whatever_section_an_older_run_saved_them(output_dir):
-    run_of_part = flags.parse(TrainConfig, ["run", *FIRST, "--keep_last=7", f"--output_dir={output_dir}"]).resolve(2)
-    saved = dataclasses.asdict(run_of_part)
+def test_flags_are_found_in_whatever_section_an_older_run_saved_them(tmp_path):
+    sections = saved(tmp_path, "--keep_last=7")
     for section in ("log", "evaluation", "checkpoint", "limits"):
-        saved["run"] |= saved.pop(section)
-    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
-    assert continued(output_dir).checkpoint.keep_last == 7
+        sections["run"] |= sections.pop(section)
+    write_checkpoint(tmp_path, sections)
+    assert continued(tmp_path).checkpoint.keep_last == 7
 
 
-def test_the_eval_batches_of_an_older_run_become_as_many_examples(output_dir):
-    config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={output_dir}"]).resolve(2)
-    saved = json.loads(json.dumps(dataclasses.asdict(config)))
-    del saved["evaluation"]
-    saved["run"]["eval_batches"] = 4
-    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
-    found = continued(output_dir)
+def test_the_eval_batches_of_an_older_run_become_as_many_examples(tmp_path):
+    sections = saved(tmp_path)
+    del sections["evaluation"]
+    sections["run"]["eval_batches"] = 4
+    write_checkpoint(tmp_path, sections)
+    found = continued(tmp_path)
     assert found.evaluation.eval_examples == 4 * 12
-    assert run.all_problems(found, [], Inputs.open(found), Launch(0, 2, 0, 2)) == []
+    assert problems_of(found, 2) == []

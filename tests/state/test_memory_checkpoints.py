@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
+from tests.kit import runs
 from tests.kit.ranks import started_ranks
 from tests.kit.runs import SMALL, configured, losses, train_alone
 from tftrain.checkpoint import folder, memory_slot
@@ -23,7 +24,7 @@ from tftrain.parallel import collectives, neighbour
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import memory_checkpoints, resume
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
-from tftrain.train import loop, phases
+from tftrain.train import phases
 from tftrain.train.step import TrainStep
 
 SECONDS = 60
@@ -330,7 +331,7 @@ def killed_in_step(number, monkeypatch, *args):
         patch.setattr(phases, "TrainStep", Ending)
         patch.setattr(MemoryCheckpoints, "save", patient)
         with pytest.raises(Killed):
-            loop.train(config, Mesh())
+            runs.train(config)
 
 
 def test_a_run_that_was_killed_goes_on_from_memory_bit_for_bit_and_leaves_nothing_there(

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
+from tests.kit import runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL, configured, rows, train_alone
 from tftrain.checkpoint import folder, memory
@@ -17,7 +18,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.saves import Saves
-from tftrain.train import loop, phases
+from tftrain.train import phases
 from tftrain.train.step import TrainStep
 
 SETTINGS = ("--global_batch_size=4", "--checkpoint_every=2", "--keep_last=2", "--eval_every=-1", "--warmup_steps=0")
@@ -147,6 +148,6 @@ def test_a_run_that_is_stopped_after_a_bad_step_keeps_its_state_beside_the_good_
 
     monkeypatch.setattr(phases, "TrainStep", Bad)
     settings = configured(*SETTINGS, f"--output_dir={tmp_path}", "--max_steps=8")
-    assert loop.train(settings, Mesh()) == ExitCode.STOPPED
+    assert runs.train(settings) == ExitCode.STOPPED
     names = {path.name for path in folder.checkpoint_folder(tmp_path).iterdir()}
     assert names == {"step_00000002", "not_finite_step_00000004"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
+from tests.kit import runs
 from tests.kit.ranks import run_ranks, started_ranks
 from tests.kit.runs import SMALL, configured, losses, rows, train_alone
 from tftrain.checkpoint import folder, memory, save
@@ -20,7 +21,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import saves
 from tftrain.state.saves import Saves
-from tftrain.train import evaluate, phases
+from tftrain.train import phases
 from tftrain.train.step import TrainStep
 
 pytestmark = pytest.mark.slow
@@ -344,7 +345,7 @@ def test_if_all_are_damaged_nobody_starts_over_unasked(trained, tmp_path):
         train_alone(*settings(tmp_path))
     assert "shard_00000" not in str(caught.value), "the warnings have said why"
     with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*expected another --output_dir") as caught:
-        evaluate.evaluate(configured(*settings(tmp_path), "--mode=evaluate"), Mesh())
+        runs.evaluate(configured(*settings(tmp_path), "--mode=evaluate"))
     assert "--resume=none" not in str(caught.value)
 
 

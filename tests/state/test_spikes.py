@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tftrain.state.spikes import WARMUP, Series, SpikeMonitor
+from tftrain.state.spikes import WARMUP, SeriesStatistics, SpikeMonitor
 
 
 def falling(steps, seed, noise=0.1):
@@ -58,7 +58,7 @@ def test_a_new_level_becomes_usual():
 
 
 def test_the_zscore_is_that_of_the_weighted_past():
-    series, random = Series(), np.random.default_rng(0)
+    series, random = SeriesStatistics(), np.random.default_rng(0)
     values = random.normal(5, 2, 20000)
     for value in values:
         series.add(value)

@@ -19,7 +19,7 @@ from tests.kit.waiting import wait_until
 from tftrain.config.fields import Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.membership import Membership
-from tftrain.parallel.rendezvous import Store
+from tftrain.parallel.rendezvous import LauncherStore
 from tftrain.supervise import elastic
 
 # Says in FOLDER/starts which rank of how many it is, and ends with the number that FOLDER/end_HOST or FOLDER/end holds.
@@ -89,7 +89,7 @@ class Job:
 
     def notes(self):
         """Returns the store, where the supervisors leave notes."""
-        return Store(f"127.0.0.1:{self._port}")
+        return LauncherStore(f"127.0.0.1:{self._port}")
 
     def starts(self):
         """Returns rank, size and further arguments of all children so far."""

@@ -5,17 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.kit.runs import configured
-from tests.model.samples import (
-    LossSums,
-    assert_close,
-    batch_sums,
-    dropout_key,
-    loss_sums,
-    rows,
-    small_batch,
-    small_config,
-    small_model,
-)
+from tests.model import samples
+from tests.model.samples import LossSums, assert_close, batch_sums, small_batch
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
@@ -24,7 +15,7 @@ from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
-from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.bert_pretraining import BertPretraining, original_tokens
 from tftrain.tasks.task import Contents
 
 
@@ -57,14 +48,6 @@ def test_sums_equal_numpy(example_weights):
         assert_close(actual, reference, rtol=1e-6, what=name)
 
 
-def test_right_predictions_are_counted_right():
-    batch = small_batch()
-    right = LossTerms(tf.zeros([5, 4]), tf.ones([5, 4]), 10 * tf.one_hot(batch["next_sentence_labels"], 2))
-    sums = batch_sums(right, batch)
-    assert sums.mlm_correct == sums.mlm_weight
-    assert sums.nsp_correct == sums.examples
-
-
 def test_labels_may_have_a_last_axis_of_one():
     found, batch = comparison(), small_batch()
     column = batch | {"next_sentence_labels": batch["next_sentence_labels"][:, None]}
@@ -85,14 +68,14 @@ def test_unused_slots_and_weightless_examples_have_no_gradient():
 
 
 def test_sums_and_gradients_of_micro_batches_add_up_to_those_of_the_batch():
-    config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model, batch = small_model(config), small_batch(samples=6)
+    config = samples.small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model, batch = samples.small_model(config), small_batch(samples=6)
     variables = model.named_variables()
 
     def sums_and_gradients(first, last):
-        part = rows(batch, first, last)
+        part = samples.rows(batch, first, last)
         with tf.GradientTape() as tape:
-            sums = loss_sums(model, part, dropout_key(first_sample=first))
+            sums = samples.loss_sums(model, part, samples.dropout_key(first_sample=first))
             loss = sums.mlm_sum + sums.nsp_sum
         return [*sums, *tape.gradient(loss, list(variables.values()))]
 
@@ -110,9 +93,7 @@ def test_sums_and_gradients_of_micro_batches_add_up_to_those_of_the_batch():
 def test_means_are_sums_divided_by_their_weights():
     values = BertPretraining.mean_values(BertPretraining, [6.0, 2.0, 1.0, 4.0, 3.0, 4.0])
     assert values == {"mlm_loss": 3.0, "nsp_loss": 1.0, "mlm_accuracy": 0.5, "nsp_accuracy": 0.75, "loss": 4.0}
-
-
-def test_a_mean_without_weight_is_none_and_no_part_of_the_loss():
+    # A mean without weight is None and no part of the loss.
     values = BertPretraining.mean_values(BertPretraining, [0.0, 0.0, 0.0, 4.0, 3.0, 4.0])
     assert [values[name] for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "loss")] == [None, None, 1.0, 1.0]
     assert BertPretraining.mean_values(BertPretraining, [0.0] * 6)["loss"] is None
@@ -122,9 +103,8 @@ def test_the_loss_is_that_of_its_own_weights():
     config = configured("--global_batch_size=6", "--output_dir=unused")
     task, batch = make_task(config, Mesh()), next(iter(batches_of(config, 6)))
     sums = task.compute(batch)
-    np.testing.assert_allclose(
-        task.loss(sums, task.loss_weights(batch)), task.mean_values(task.vector(sums).numpy())["loss"], rtol=1e-6
-    )
+    expected = task.mean_values(task.vector(sums).numpy())["loss"]
+    np.testing.assert_allclose(task.loss(sums, task.loss_weights(batch)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("flags", [(), ("--norm_position=pre", "--activation=geglu")])
@@ -134,7 +114,7 @@ def test_parts_one_after_the_other_are_the_model(flags):
     layers = config.model.num_hidden_layers
     cuts = [(), *((layer,) for layer in range(layers)), ()]
     parts = [ModelPart(blocks, place == 0, place == len(cuts) - 1) for place, blocks in enumerate(cuts)]
-    for key in (None, dropout_key()):
+    for key in (None, samples.dropout_key()):
         x = None
         for part in parts:
             x = make_task(config, Mesh(), part).run_part(part, x, batch, key)
@@ -144,12 +124,8 @@ def test_parts_one_after_the_other_are_the_model(flags):
 
 
 def batches_of(config, samples):
-    source = make_source(config)
+    source = pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
     return pipeline.train_batches(source, config.data, config.run.seed, 0, samples, 0, samples)
-
-
-def make_source(config):
-    return pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
 
 
 def test_the_contents_of_a_batch_are_its_examples_and_tokens():
@@ -162,3 +138,19 @@ def test_the_contents_of_a_batch_are_its_examples_and_tokens():
     assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10, flops=operations)
     assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10, flops=operations)
     assert task.contents(whole) == Contents(samples=2, tokens=10, positions=10, flops=operations)
+
+
+def test_the_tokens_of_a_text_are_those_before_masking_without_special_ones():
+    cls, sep, mask = 2, 3, 4
+    ids = [[cls, 10, mask, sep, 12, sep, 0, 0], [cls, mask, 11, sep, 99, sep, 14, sep], [cls, *[50] * 6, sep]]
+    batch = {
+        "input_ids": np.array(ids, np.int32),
+        "input_mask": np.array([[1] * 6 + [0] * 2, [1] * 8, [1] * 8], np.int32),
+        "masked_lm_positions": np.array([[2, 0], [1, 4], [1, 2]], np.int32),
+        "masked_lm_ids": np.array([[11, 0], [10, 13], [1, 1]], np.int32),
+        "masked_lm_weights": np.array([[1, 0], [1, 1], [0, 0]], np.float32),
+        # The last example only fills the batch.
+        "example_weights": np.array([1, 1, 0], np.float32),
+    }
+    assert sorted(original_tokens(batch)) == [10, 10, 11, 11, 12, 13, 14]
+    assert original_tokens({"example_weights": np.zeros(2, np.float32)}).size == 0

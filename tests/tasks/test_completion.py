@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.finetune.files import write_completions
 from tests.formats.models import DATA
-from tests.kit import programs
+from tests.kit import programs, runs
 from tests.kit.programs import done
 from tftrain import run
 from tftrain.cli import flags
@@ -22,7 +22,7 @@ from tftrain.finetune import completions, scorers
 from tftrain.inference import candidates, trained_model
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks import make_task
+from tftrain.tasks import make_task, sources
 from tftrain.tokenizer import tokenizer_files
 
 LLAMA = DATA / "hf_llama"
@@ -49,10 +49,10 @@ def task(files):
     """The task in fp64, and the batch of all its held-out rows, of which one only fills it."""
     completed, problems = run.read(["tftrain.run", *arguments(files, "--output_dir=unused")])
     assert problems == []
-    config = run.with_sizes(completed.config.resolve(1))
+    config = runs.with_sizes(completed.config.resolve(1))
     made = make_task(config, Mesh())
     made.model = trained_model.load(ModelSource(init_checkpoint=f"hf:{LLAMA}"), dtype="float64").network
-    source = made.open_source(Inputs.open(config).data[0], "eval", 1)
+    source = sources.open_source(made, Inputs.open(config).data[0], "eval", 1)
     rows = source.num_examples
     return made, source, next(iter(pipeline.eval_batches(source, config.data, rows + 1, 0, rows + 1)))
 
@@ -77,11 +77,11 @@ def test_sums_are_those_of_every_completion_by_itself(task, files):
     assert found["weight"] == sum(len(entropy) for entropy, _ in each)
     np.testing.assert_allclose(found["loss_sum"], sum(entropy.sum() for entropy, _ in each), rtol=1e-12)
     assert found["correct"] == sum(correct.sum() for _, correct in each)
-    scores = made.scorer(source).scores(found["outputs"])
+    scores = sources.scorer_of(made, source).scores(found["outputs"])
     mean = np.concatenate([entropy for entropy, _ in each]).mean()
     np.testing.assert_allclose(scores["negative_perplexity"], -np.exp(mean), rtol=1e-5)
     assert scores["exact_match"] == np.mean([correct.all() for _, correct in each])
-    predictions = list(made.scorer(source).predictions(found["outputs"]))
+    predictions = list(sources.scorer_of(made, source).predictions(found["outputs"]))
     assert [each["prompt"] for each in predictions] == [example.parts[0][0] for example in examples]
     np.testing.assert_allclose([row["perplexity"] for row in predictions], [np.exp(e.mean()) for e, _ in each], 1e-5)
 
@@ -108,22 +108,21 @@ def say(role, content):
     return {"role": role, "content": content}
 
 
+CHAT = [say("user", "a"), say("assistant", "b")]
+
+
 def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     messages = [say("system", "s"), say("user", "a"), say("assistant", "b c"), say("user", "d"), say("assistant", "e")]
     own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
     (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
     end = "<|endoftext|>\n"
-    assert example.parts == (
-        (f"<system>s{end}<user>a{end}<assistant>", False),
-        (f"b c{end}", True),
-        (f"<user>d{end}<assistant>", False),
-        (f"e{end}", True),
-    )
+    prompts = f"<system>s{end}<user>a{end}<assistant>", f"<user>d{end}<assistant>"
+    assert example.parts == ((prompts[0], False), (f"b c{end}", True), (prompts[1], False), (f"e{end}", True))
     ((ids, is_learned),) = completions.encode([example], own)
     assert np.sum(ids == own.vocabulary.end_id) == 5
     assert own.build(with_special_tokens=True)(["".join(text for text, _ in example.parts)])[0].tolist() == ids.tolist()
     assert is_learned.sum() == sum(len(part) for part in own.build(True)([f"b c{end}", f"e{end}"]))
-    assert completions.end_of_answer(completions.compiled_template(own)) == "<|endoftext|>"
+    assert completions.end_of_answer(completions.Template(own)) == "<|endoftext|>"
 
 
 def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
@@ -138,18 +137,14 @@ def test_an_answer_of_weight_0_is_read_and_not_learned(tmp_path):
 
 
 def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp_path):
-    text = "{{ bos_token }}{% for m in messages %}{% if m.role == 'x' %}{% continue %}{% endif %}{{ m | tojson }}"
-    text += "{% endfor %}"
+    text = "{{ bos_token }}{% for m in messages if m.role != 'x' %}{{ m | tojson }}{% endfor %}"
     shutil.copytree(LLAMA, tmp_path / "model")
     settings = {"bos_token": {"content": "<|endoftext|>"}, "eos_token": "</s>", "tokenizer_type": "bpe"}
     (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "model/chat_template.jinja").write_text(text)
     own = tokenizer_files.read(tmp_path / "model")
-    template = completions.compiled_template(own)
-    assert (
-        template([say("x", "1"), say("user", "<\u00e9>")], False)
-        == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
-    )
+    found = completions.Template(own)([say("x", "1"), say("user", "<\u00e9>")], False)
+    assert found == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
     (tmp_path / "again").mkdir()
     tokenizer_files.write(tmp_path / "again", own)
     assert tokenizer_files.read(tmp_path / "again") == own
@@ -159,31 +154,13 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     ("messages", "template", "message"),
     [
         ([], TEMPLATE, "line 1: messages is not a list of objects"),
-        ([{"role": "user"}], TEMPLATE, "line 1: messages is not a list of objects"),
         ([say("user", "a")], TEMPLATE, "line 1: no message of the assistant"),
-        (
-            [say("user", "a"), say("assistant", "b") | {"weight": 0}],
-            TEMPLATE,
-            "without weight 0, so there is nothing to",
-        ),
-        (
-            [say("user", "a"), say("assistant", "b") | {"weight": 0.5}],
-            TEMPLATE,
-            "line 1: weight of a message is 0.5; exp",
-        ),
-        (
-            [say("user", "a"), say("assistant", "b") | {"weight": "0"}],
-            TEMPLATE,
-            "weight of a message is '0'; expected 0",
-        ),
-        ([say("user", "a"), say("assistant", "b")], "{% if %}", "the chat template is not one of Jinja"),
-        ([say("user", "a"), say("assistant", "b")], None, "no chat template; name a file with --chat_template"),
-        (
-            [say("user", "a"), say("assistant", "b")],
-            "{{ raise_exception('no') }}",
-            "can't make a text of the messages: no",
-        ),
-        ([say("user", "a"), say("assistant", "b")], "{{ messages | length }}", "changes the text of earlier messages"),
+        ([CHAT[0], CHAT[1] | {"weight": 0}], TEMPLATE, "without weight 0, so there is nothing to"),
+        ([CHAT[0], CHAT[1] | {"weight": 0.5}], TEMPLATE, "line 1: weight of a message is 0.5; exp"),
+        ([CHAT[0], CHAT[1] | {"weight": "0"}], TEMPLATE, "weight of a message is '0'; expected 0"),
+        (CHAT, None, "no chat template; name a file with --chat_template"),
+        (CHAT, "{{ raise_exception('no') }}", "can't make a text of the messages: no"),
+        (CHAT, "{{ messages | length }}", "changes the text of earlier messages"),
     ],
     ids=str,
 )
@@ -191,29 +168,6 @@ def test_a_chat_that_gives_no_text_is_refused(tmp_path, messages, template, mess
     own = tokenizer_files.read(LLAMA)._replace(chat_template=template)
     with pytest.raises(DataError, match=message):
         completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"instruction": "a", "input": "b", "output": "c"},
-            "line 1: input would not be read, only instruction and output",
-        ),
-        (
-            {"instruction": "a", "context": "b", "response": "c"},
-            "line 1: context would not be read.*text_column=instruc",
-        ),
-        ({"messages": [say("user", "a"), say("assistant", "b")], "tools": [{}]}, "line 1: tools would not be read"),
-    ],
-    ids=str,
-)
-def test_a_text_beside_the_prompt_is_refused_instead_of_ignored(tmp_path, row, message):
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps(row))
-    own = tokenizer_files.read(LLAMA)._replace(chat_template=TEMPLATE)
-    with pytest.raises(DataError, match=message):
-        completions.read_examples(str(path), FineTuningConfig(), own)
 
 
 def test_the_text_beside_a_named_prompt_is_left_out(tmp_path):
@@ -233,20 +187,20 @@ def test_an_answer_ends_as_the_template_ends_it(after, end):
     text = "{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}{% else %}<A>" + after
     text += "{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
     own = tokenizer_files.read(LLAMA)._replace(chat_template=text)
-    assert completions.end_of_answer(completions.compiled_template(own)) == end
+    assert completions.end_of_answer(completions.Template(own)) == end
 
 
 def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():
     example = completions.Example(0, "here", (("a", False), ("b", True)), False)
     encoded = [completions.Encoded(np.arange(9, dtype=np.int32), np.arange(9) >= begin) for begin in (3, 6, 7)]
-    rows = completions.Rows([example] * 3, encoded, 5)
+    rows = completions.CompletionRows([example] * 3, encoded, 5)
     assert (rows.left_out, rows.cut) == (2, 1)
     assert rows.features["labels"].tolist() == [[-1, -1, 3, 4, 5]]
     assert rows.examples[0][0][0].is_cut
     assert rows.examples[0][0][1].tolist() == [2, 3, 4]
     assert scorers.CompletionScorer(rows.examples).scores(np.array([[[0, 1]] * 5]))["exact_match"] == 0
     with pytest.raises(DataError, match="no completion begins in the first 5 tokens"):
-        completions.Rows([example] * 2, encoded[1:], 5)
+        completions.CompletionRows([example] * 2, encoded[1:], 5)
 
 
 @pytest.mark.slow
@@ -270,9 +224,7 @@ def test_a_chat_template_stays_with_the_model(tmp_path):
     messages = [say("user", "the model"), say("assistant", "of words")]
     (tmp_path / "template").write_text(TEMPLATE)
     file, folder = chats(tmp_path, *[messages] * 8), tmp_path / "run"
-    options = (
-        f"--task=completion --init_checkpoint=hf:{LLAMA} --train_file={file} --chat_template={tmp_path / 'template'}"
-    )
+    options = f"--task=completion --init_checkpoint=hf:{LLAMA} --train_file={file} --chat_template={tmp_path}/template"
     done("started", f"{options} --max_seq_length=64 --micro_batch_size=1 --max_steps=1 --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     assert tokenizer_files.read(tmp_path / "hf").chat_template == TEMPLATE
@@ -289,10 +241,5 @@ def test_a_chat_template_stays_with_the_model(tmp_path):
 def test_the_launcher_takes_the_family_of_the_weights(files, tmp_path):
     config = flags.parse(TrainConfig, ["tftrain.run", *arguments(files)])
     assert [problem.flag for problem in config.problems(1) if problem.flag == "task"] == ["task"]
-    code, lines = programs.outcome(
-        "launch", " ".join(("-np 1", *arguments(files, "--learning_rate=-1", f"--output_dir={tmp_path}"))), 0, {}
-    )
-    assert (code, [line for line in lines if "--help" not in line]) == (
-        2,
-        ["--learning_rate=-1.0: expected a number above 0"],
-    )
+    given = " ".join(("-np 1", *arguments(files, "--learning_rate=-1", f"--output_dir={tmp_path}")))
+    assert programs.outcome("launch", given, 0, {}) == (2, ["--learning_rate=-1.0: expected a number above 0"])

@@ -4,18 +4,14 @@ import json
 import logging
 
 import pytest
-from tokenizers.normalizers import BertNormalizer as Normalizer
 
 from tests.kit import corpora
-from tests.tokenizer.test_normalization import texts
-from tftrain.config.prepare import PrepareConfig
-from tftrain.data.manifest import NAME, read_manifest
+from tftrain.data.manifest import NAME
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
 from tftrain.tokenizer.normalization import BertNormalizer
 from tftrain.tokenizer.vocabulary import read_vocabulary
-from tftrain.tokenizer.words import count_words, strip_accents
 
 # A text of each language, and letters of it that lose a mark, or are decomposed, where accents are stripped.
 LANGUAGES = {
@@ -31,10 +27,8 @@ LANGUAGES = {
 
 
 def prepared(prepare_config, tmp_path, text, **changes):
-    (tmp_path / "text").write_text(text, encoding="utf-8")
     changes = {"vocab_file": None, "vocab_size": 250, "eval_fraction": 0.0} | changes
-    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
-    return read_manifest(str(tmp_path / "out"))
+    return prepare(prepare_config(tmp_path / "out", text, **changes))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -46,18 +40,6 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     tokenizer = run_folder.of_data(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
     assert BertNormalizer(tokenizer.lower_case, tokenizer.strip_accents).words(letters[0]) == [letters[0]]
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("lower_case", [True, False])
-@pytest.mark.parametrize("strips", [True, False])
-def test_words_of_a_language_are_those_of_the_other_implementation(language, lower_case, strips):
-    text, letters = LANGUAGES[language]
-    other = Normalizer(clean_text=True, handle_chinese_chars=True, strip_accents=strips, lowercase=lower_case)
-    ours = BertNormalizer(lower_case, strips)
-    for word in text.replace(".", " ").split():
-        assert "".join(ours.words(word)) == other.normalize_str(word).replace(" ", "")
-    assert all(("".join(ours.words(letter)) == letter) != strips for letter in letters)
 
 
 def test_english_text_loses_the_few_marks_that_it_has(prepare_config, tmp_path, caplog):
@@ -121,13 +103,6 @@ def test_accents_of_a_given_vocabulary(prepare_config, tmp_path, beside, flag, s
     assert manifest.strip_accents is strips
 
 
-def test_stripping_counted_words_is_counting_stripped_words():
-    lines = [*texts(3000), *(text for text, _ in LANGUAGES.values())]
-    for lower_case in (True, False):
-        kept = count_words(lines, "wordpiece", lower_case, strip_accents=False)
-        assert strip_accents(kept) == count_words(lines, "wordpiece", lower_case, strip_accents=True) != kept
-
-
 def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path):
     manifest = prepared(prepare_config, tmp_path, corpora.text(5))
     path = tmp_path / "out" / NAME
@@ -135,12 +110,3 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
     assert content.pop("strip_accents") is True
     path.write_text(json.dumps(content))
     assert run_folder.of_data(manifest.folder).strip_accents is None
-
-
-def test_flags_that_strip_nothing_are_refused():
-    config = {"input_files": ("x",), "output_dir": "y", "strip_accents": "true"}
-    (problem,) = PrepareConfig(tokenizer_type="sentencepiece", **config).problems()
-    assert str(problem) == "--strip_accents=true: remove this flag: --tokenizer_type=sentencepiece strips no accents"
-    (problem,) = PrepareConfig(normalization="nfkc", lower_case=False, **config).problems()
-    assert str(problem).startswith("--strip_accents=true: expected false: --normalization=nfkc strips accents if it")
-    assert PrepareConfig(normalization="nfkc", **config).problems() == PrepareConfig(**config).problems() == []

@@ -15,6 +15,7 @@ from tftrain.tokenizer.added_tokens import with_added as with_added_tokens
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
 BERT = Path(__file__).parents[1] / "formats/data/hf_bert"
+NOT_CHINESE = {"type": "BertNormalizer", "handle_chinese_chars": False}
 
 
 @pytest.mark.parametrize(
@@ -25,11 +26,7 @@ BERT = Path(__file__).parents[1] / "formats/data/hf_bert"
         ("tokenizer_config.json", {"tokenize_chinese_chars": False}, "tokenize_chinese_chars False"),
         ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer 'NFC'"),
         ("tokenizer.json", {"normalizer": None}, "normalizer None"),
-        (
-            "tokenizer.json",
-            {"normalizer": {"type": "BertNormalizer", "handle_chinese_chars": False}},
-            "handle_chinese_chars False",
-        ),
+        ("tokenizer.json", {"normalizer": NOT_CHINESE}, "handle_chinese_chars False"),
         ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer 'Whitespace'"),
     ],
 )
@@ -49,14 +46,8 @@ ADDED = [
     {"content": "tic", "single_word": True},
     {"content": "Ärzte", "normalized": True},
 ]
-TEXTS = [
-    "a [E1] bed",
-    "the Covid19s COVID19 covid19",
-    "a <ent> sing tic tics",
-    "ärzte ARZTE [e1] [MASK] [SEP]",
-    "",
-    "[E1][E1]\tbed\u3000<ent>",
-]
+TEXTS = ["a [E1] bed", "the Covid19s COVID19 covid19", "a <ent> sing tic tics", "ärzte ARZTE [e1] [MASK] [SEP]", ""]
+TEXTS += ["[E1][E1]\tbed\u3000<ent>"]
 
 
 def with_added(tmp_path, where):

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from tftrain import run
+from tests.kit import runs
 from tftrain.cli import flags
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
@@ -17,7 +17,8 @@ from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run, division_of, parts_of_rank
+from tftrain.state.new_run import new_run
+from tftrain.state.run_state import division_of, parts_of_rank
 from tftrain.tasks import make_task
 from tftrain.train import held_out
 from tftrain.train.held_out import HeldOut
@@ -30,10 +31,10 @@ LAYOUTS = {"shards": (1, 1, 5), "data": (1, 1, 5), "tensor": (2, 1, 3), "pipelin
 def evaluation(mesh, path, *args):
     """Returns the evaluation of initial weights, which are the same in every layout."""
     given = ["tftrain.run", *SHAPE, f"--flagfile={path}", "--output_dir=unused", "--initializer_range=0.5", *args]
-    config = run.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
+    config = runs.with_sizes(flags.parse(TrainConfig, given).resolve(mesh.size))
     (data,) = Inputs.open(config).data
     if config.shards_weights(mesh.split.size):
-        return held_out.of_run(Run(config, mesh, trains=False), data)()
+        return held_out.of_run(new_run(config, mesh, trains=False), data)()
     parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
     return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
 

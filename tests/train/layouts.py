@@ -32,7 +32,7 @@ from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Accumulation
 from tftrain.train.step import TrainStep
 
@@ -322,7 +322,7 @@ def coarsest(config):
 
 def train(config, mesh):
     """Returns what every update reported, and the whole state before and after the first one."""
-    run = Run(config.resolve(mesh.size), mesh)
+    run = new_run(config.resolve(mesh.size), mesh)
     assert run.shards_weights == config.parallel.split_weights
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
@@ -428,8 +428,8 @@ def connected(parallel):
 
 def digests(run):
     """Returns a checksum of the bits of everything that tensor parallel ranks hold whole."""
-    state, pieces = run.optimizer.state, run.task.model.pieces
-    held = {name: value for name, value in run.task.model.named_variables().items() if not pieces[name].is_divided}
+    state, shards = run.optimizer.state, run.task.model.shards
+    held = {name: value for name, value in run.task.model.named_variables().items() if not shards[name].is_divided}
     for kind, stores in {"master": state.masters, **state.slots}.items():
         held |= {f"{kind} {n}": stores[n] for n, is_whole in enumerate(state.replicated) if is_whole}
     return {name: zlib.crc32(np.asarray(value).tobytes()) for name, value in held.items()}
@@ -441,13 +441,13 @@ def check_replicas(name, config, mesh):
     On a GPU a gradient such as that of a bias changes in its last bits from call to call. Here every rank multiplies
     the gradients of the variables that tensor parallel ranks hold whole by a number of its own.
     """
-    run, micro_batch = Run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
-    names, pieces, noise = run.task.model.named_variables(), run.task.model.pieces, 1 + 2**-9 * (1 + mesh.rank)
+    run, micro_batch = new_run(config.resolve(mesh.size), mesh), Accumulation._micro_batch
+    names, shards, noise = run.task.model.named_variables(), run.task.model.shards, 1 + 2**-9 * (1 + mesh.rank)
 
     def noisy(self, *args):
         found = micro_batch(self, *args)
         pairs = zip(names, found.dense, strict=True)
-        return found._replace(dense=[g if pieces[name].is_divided else g * noise for name, g in pairs])
+        return found._replace(dense=[g if shards[name].is_divided else g * noise for name, g in pairs])
 
     Accumulation._micro_batch = noisy
     step, (begin, end), before = TrainStep(run), mesh.data.share(SAMPLES), digests(run)
@@ -459,7 +459,7 @@ def check_replicas(name, config, mesh):
     Accumulation._micro_batch, after = micro_batch, digests(run)
     assert sum(before[what] != after[what] for what in after) > len(after) // 2, "nothing was trained"
     for what, value in after.items():  # Only weights are equal on data parallel ranks too, as state may be divided.
-        group = mesh.world if what in pieces else mesh.tensor
+        group = mesh.world if what in shards else mesh.tensor
         assert len(set(collectives.gather_numbers(group, value, "digest"))) == 1, f"{name}: {what} differs"
 
 

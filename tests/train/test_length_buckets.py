@@ -13,9 +13,10 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.data import pipeline
 from tftrain.data.length_buckets import LengthBuckets
 from tftrain.data.prepared import open_data
+from tftrain.data.source import open_source
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.step import TrainStep
 
 STEPS = 10
@@ -54,10 +55,10 @@ def whole(flags, tmp_path_factory):
 def test_losses_are_those_of_the_padded_batches(flags, tmp_path):
     """Without dropout: the mask of an attention probability depends on the length of the row."""
     config = configured(*flags, *NO_DROPOUT, "--num_hidden_layers=1", f"--output_dir={tmp_path}")
-    source = pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
+    source = open_source(open_data(config.data, config.model), "train", config.run.seed)
     order = LengthBuckets(source, config.run.seed, (8, 16, 32), 4).examples
     cut = iter(pipeline.train_batches(source, config.data, config.run.seed, 0, 4, 0, 4))
-    runs = [Run(config, Mesh()) for _ in range(2)]
+    runs = [new_run(config, Mesh()) for _ in range(2)]
     steps, lengths = [TrainStep(run) for run in runs], set()
     for number in range(STEPS):
         batch = next(cut)

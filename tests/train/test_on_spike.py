@@ -23,8 +23,9 @@ from tftrain.observe import goodput, run_page
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import spikes
 from tftrain.state.best import Best
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.state.spikes import MOST_IN_A_ROW, SpikeMonitor
+from tftrain.tasks import sources
 from tftrain.train.step import TrainStep
 
 SPIKE = POISONED[0] + 1
@@ -234,8 +235,8 @@ def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_fac
     given = (*data, f"--max_steps={steps}", "--eval_every=-1")
     trained(tmp_path, *given, "--on_spike=skip", "--checkpoint_every=30")
     config = configured(*given, f"--output_dir={tmp_path}")
-    run = Run(config, Mesh())
-    source = run.task.open_source(Inputs.open(config).data[0], "train", 1)
+    run = new_run(config, Mesh())
+    source = sources.open_source(run.task, Inputs.open(config).data[0], "train", 1)
     sums_of = tf.function(lambda batch: run.task.vector(run.task.compute(batch)), autograph=False)
     step, losses, skipped = TrainStep(run), [], []
     for number, batch in enumerate(pipeline.train_batches(source, config.data, 1, 0, BATCH, 0, BATCH).take(steps)):

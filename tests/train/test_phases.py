@@ -20,7 +20,6 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
-from tftrain.data import source as sources
 from tftrain.data.left_out import NOTHING
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
@@ -28,7 +27,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
 from tftrain.state.spikes import SpikeMonitor
-from tftrain.train import build, evaluate
+from tftrain.train import build
 from tftrain.train.phases import Phases
 
 MODEL = (
@@ -97,7 +96,7 @@ def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
     fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
-    fake.task = SimpleNamespace(open_source=sources.open_source)
+    fake.task = None
     found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:
         of_run.begin()
@@ -188,7 +187,7 @@ def resumed(folder, *args):
 
 def test_an_evaluation_of_the_checkpoint_is_of_the_last_phase(phased):
     config = resumed(phased, "--mode=evaluate", "--eval_examples=8")
-    row = evaluate.evaluate(config, Mesh())
+    row = runs.evaluate(config)
     assert row.means["eval_mlm_loss"] == pytest.approx(rows(phased)[1][-1]["eval_mlm_loss"], rel=1e-6)
 
 

@@ -12,8 +12,9 @@ from tests.kit.runs import configured, losses, rows, train_alone
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.data import pipeline
 from tftrain.data.prepared import open_data
+from tftrain.data.source import open_source
 from tftrain.parallel.mesh import Mesh
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.step import TrainStep
 
 pytestmark = pytest.mark.slow
@@ -42,8 +43,8 @@ def step_of(run, config):
 
 def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
     config = configured(*RAMP, f"--output_dir={ramped}")
-    run, consumed, expected = Run(config, Mesh()), 0, []
-    source = pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
+    run, consumed, expected = new_run(config, Mesh()), 0, []
+    source = open_source(open_data(config.data, config.model), "train", config.run.seed)
     steps = {}
     for size in SIZES:
         if size not in steps:

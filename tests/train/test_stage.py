@@ -13,10 +13,10 @@ from tftrain.config.parallel import BatchConfig
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules.table import Action, Schedule
 from tftrain.schedules.table import ActionKind as Kind
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
-from tftrain.train.stage import Stage
+from tftrain.train.stage import CompiledStage
 
 MICRO_BATCHES, SAMPLES = 2, 12
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
@@ -54,8 +54,8 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
         batch=BatchConfig(None, MICRO_BATCHES, SAMPLES),
         compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
     ).resolve(1)
-    run = Run(config, Mesh())
-    stage = Stage(run.task, run.parts, jit, seed=0)
+    run = new_run(config, Mesh())
+    stage = CompiledStage(run.task, run.parts, jit, seed=0)
     (batch,) = batches(1, samples=SAMPLES)
     whole, halves = (gradients(run, stage, table(*kinds), batch) for kinds in ((B,), (BI, BW)))
     np.testing.assert_array_equal(halves.sums, whole.sums)

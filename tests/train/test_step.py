@@ -18,7 +18,7 @@ from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.families import FAMILIES
 from tftrain.parallel.mesh import Mesh
-from tftrain.state.run_state import Run
+from tftrain.state.new_run import new_run
 from tftrain.train.step import Requests, TrainStep
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def batches(count, seed=0, samples=SAMPLES):
 
 def trained(config, steps=4, data=None):
     """Returns the run after some updates, and what each update reported."""
-    run = Run(config.resolve(1), Mesh())
+    run = new_run(config.resolve(1), Mesh())
     step = TrainStep(run)
     return run, [step(batch) for batch in (data or batches(steps))]
 
@@ -113,7 +113,7 @@ def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
     no_dropout = dataclasses.replace(BASE.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config = accumulating(3, dataclasses.replace(BASE, model=no_dropout))
     (batch,) = batches(1)
-    model = Run(config.resolve(1), Mesh()).task.model
+    model = new_run(config.resolve(1), Mesh()).task.model
     with tf.GradientTape() as tape:
         sums = loss_sums(model, batch)
         loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
@@ -183,7 +183,7 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
 
 
 def test_a_step_hands_on_the_values_of_the_one_before():
-    run = Run(BASE.resolve(1), Mesh())
+    run = new_run(BASE.resolve(1), Mesh())
     step, infos = TrainStep(run), []
     for batch in batches(3):
         infos.append(step(batch))
@@ -198,7 +198,7 @@ def test_a_step_hands_on_the_values_of_the_one_before():
 
 def test_nothing_of_an_update_is_reduced_on_the_host():
     """TensorFlow's GPU kernels of reductions over int32 have their input in the host's memory."""
-    run = Run(BASE.resolve(1), Mesh())
+    run = new_run(BASE.resolve(1), Mesh())
     graph = TrainStep(run).traced(next(batches(1)), Requests()).graph
     functions = [graph, *(f.graph for f in graph._functions.values() if hasattr(f, "graph"))]
     nodes = [node for found in functions for node in found.as_graph_def().node]

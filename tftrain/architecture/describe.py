@@ -33,11 +33,11 @@ def describe(model: ModelConfig) -> Architecture:
     return Architecture(
         word=TableSpec(model.vocab_size, width, divided=True),
         tables=tuple(tables),
-        embedding_norm=norm if family.norms_embedding or not _is_pre_norm(model) else None,
+        embedding_norm=norm if family.norms_embedding or not is_pre_norm(model) else None,
         layers=model.num_hidden_layers,
         cycle=_cycle(model, norm),
         norms_first_block=not family.norms_embedding,
-        final_norm=norm if _is_pre_norm(model) else None,
+        final_norm=norm if is_pre_norm(model) else None,
         heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else TableSpec(model.vocab_size, width, divided=True),
@@ -52,7 +52,7 @@ def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[TransformerBlockSpec, ..
     local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
     attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
     feed_forward = _feed_forward(model)
-    return tuple(TransformerBlockSpec(each, norm, feed_forward, norm, _is_pre_norm(model)) for each in attentions)
+    return tuple(TransformerBlockSpec(each, norm, feed_forward, norm, is_pre_norm(model)) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -60,7 +60,8 @@ def pretrained(model: ModelConfig) -> Architecture:
     return describe(dataclasses.replace(model, task="pretraining", labels=()))
 
 
-def _is_pre_norm(model: ModelConfig) -> bool:
+def is_pre_norm(model: ModelConfig) -> bool:
+    """Returns whether each sub-layer has its norm before it."""
     return model.family.pre_norm if model.norm_position == "auto" else model.norm_position == "pre"
 
 

@@ -15,7 +15,7 @@ class ForwardFlops(NamedTuple):
 
     attention_projections: int  # queries, keys, values and output of all layers
     attention_products: int  # scores and weighted values of all layers
-    feed_forward: int  # of all layers
+    feed_forward: int  # the products of all layers
     heads: int  # the dense layers of the heads
     logits: int  # products with the output layer
 

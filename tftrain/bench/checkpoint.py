@@ -108,13 +108,14 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     Returns a function that takes the operation and the place of the files (see `ROWS`) and returns seconds and bytes.
     """
     config = run_config(shlex.split(settings["flags"]))
+    from tftrain.inputs.inputs import Inputs
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
     from tftrain.state.checkpoints import Checkpoints
-    from tftrain.state.run_state import Run
+    from tftrain.state.new_run import new_run
 
-    run = Run(config, start(Launch(), config.compute.cpu_threads))
-    checkpoints = Checkpoints(run)
+    run = new_run(config, start(Launch(), config.compute.cpu_threads))
+    checkpoints = Checkpoints(run, Inputs.open(config))
     home = folder.checkpoint_folder(config.run.folder)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.

@@ -26,7 +26,7 @@ class BenchConfig:
     scale: str = flag("auto")
     """Scale of layers, width and batch of a published row: full, a factor, or auto, the largest power of 1/2 with which
     all rows of the table fit this machine and take a few seconds a step."""
-    output_dir: str = flag("build/bench", path=True)
+    output_dir: str = flag("build/bench", names="path")
     """Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."""
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
     resume: bool = flag(False, "Keep the rows that output_dir has, if measured with these flags; measure the others.")
@@ -34,7 +34,7 @@ class BenchConfig:
     working_set_mb: float | None = flag(None, above=0)
     """Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache."""
     extra_flags: str = flag("", "Flags of tftrain.run, separated by blanks; they override those of each training row.")
-    torch_python: str | None = flag(None, path=True)
+    torch_python: str | None = flag(None, names="path")
     """Python with torch and transformers for the rows of table peers that need them; by default this one."""
 
     def run_flags(self) -> "list[str]":

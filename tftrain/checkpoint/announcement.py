@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.placement import BlockSpec, Placement, SliceCollector, columns
+from tftrain.checkpoint.placement import BlockKey, Placement, SliceCollector, columns
 from tftrain.checkpoint.shard import Written
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -21,7 +21,7 @@ class _File(msgspec.Struct, array_like=True):
     name: str
     bytes: int
     digests: dict[str, str]
-    places: list[BlockSpec]
+    places: list[BlockKey]
     starts: list[Count]
     stops: list[Count]
 

@@ -146,7 +146,7 @@ class Placement(Mapping[str, Written]):
         return np.array(rows, np.int64).reshape(-1, 3), owners
 
 
-class BlockSpec(NamedTuple):
+class BlockKey(NamedTuple):
     """A block of a tensor: name, dtype and shape of the tensor, and offset and shape of the block."""
 
     name: str
@@ -156,9 +156,9 @@ class BlockSpec(NamedTuple):
     shape: Shape
 
 
-def columns(pieces: Sequence[TensorSlice]) -> tuple[list[BlockSpec], list[int], list[int]]:
+def columns(pieces: Sequence[TensorSlice]) -> tuple[list[BlockKey], list[int], list[int]]:
     """Returns the arguments of `SliceCollector.add` for pieces in a file."""
-    places = [BlockSpec(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
+    places = [BlockKey(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
     return places, [each.start for each in pieces], [each.stop for each in pieces]
 
 
@@ -166,10 +166,10 @@ class SliceCollector:
     """Collects pieces and makes series of them; a piece takes 32 bytes."""
 
     def __init__(self):
-        self._numbers: dict[BlockSpec, int] = {}
+        self._numbers: dict[BlockKey, int] = {}
         self._rows: list[np.ndarray] = []
 
-    def add(self, file: int, places: Sequence[BlockSpec], starts: Sequence[int], stops: Sequence[int]) -> None:
+    def add(self, file: int, places: Sequence[BlockKey], starts: Sequence[int], stops: Sequence[int]) -> None:
         """Adds pieces in a file of this number, of one block after the other, and start and stop of each range."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]

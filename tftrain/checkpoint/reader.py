@@ -97,33 +97,27 @@ class Reader:
         """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[TensorSlice]] = defaultdict(list)
-        for stored_piece in known:
-            by_tensor[stored_piece.name].append(stored_piece)
+        for each in known:
+            by_tensor[each.name].append(each)
         files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
-        # By file and stored piece, the wanted pieces that overlap it.
-        targets = {
-            name: {
-                stored: [each for each in by_tensor[stored.name] if tensor_slice.overlap(stored, each)]
-                for stored in file.pieces
-            }
-            for name, file in files.items()
-        }
-
         idle_blocks: SimpleQueue[np.ndarray] = SimpleQueue()
-        for block in memory.blocks(min(READING_THREADS, len(targets)), BLOCK_BYTES):
+        for block in memory.blocks(min(READING_THREADS, len(files)), BLOCK_BYTES):
             idle_blocks.put(block)
 
-        def read_file(name: str) -> None:
-            def allocate(stored: TensorSlice) -> np.ndarray | None:
-                if stored in known:
-                    return wanted[stored]
-                return np.empty(stored.size, DTYPES[stored.dtype]) if targets[name][stored] else None
+        def targets(stored: TensorSlice) -> list[TensorSlice]:
+            return [each for each in by_tensor.get(stored.name, ()) if tensor_slice.overlap(stored, each)]
 
+        def allocate(stored: TensorSlice) -> np.ndarray | None:
+            if stored in known:
+                return wanted[stored]
+            return np.empty(stored.size, DTYPES[stored.dtype]) if targets(stored) else None
+
+        def read_file(name: str) -> None:
             file, block = files[name], idle_blocks.get()
             try:
                 with ShardFile(self.path / name, file.bytes, block) as source:
                     for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
-                        for target in targets[name][stored]:
+                        for target in targets(stored):
                             if target != stored:
                                 tensor_slice.copy(stored, values, target, wanted[target])
             finally:
@@ -131,7 +125,7 @@ class Reader:
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
             # The largest files first, so that no thread reads alone in the end.
-            order = sorted(targets, key=lambda name: -files[name].bytes)
+            order = sorted(files, key=lambda name: -files[name].bytes)
             futures = {name: pool.submit(read_file, name) for name in order}
             try:
                 for name in sorted(futures):

@@ -78,10 +78,6 @@ class TensorSlice:
         """Returns a range of this piece; `start` and `stop` count from the beginning of the piece."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
-    def take_block(self, whole):
-        """Returns the block of a whole tensor, a NumPy array or a tf.Tensor."""
-        return whole[tuple(slice(low, low + size) for low, size in zip(self.offset, self.shape, strict=True))]
-
 
 class TensorData(NamedTuple):
     """A piece and its elements, flat."""

@@ -1,4 +1,4 @@
-"""The command line, made from the configuration's dataclasses with absl flags.
+"""The command line, made from the configuration's dataclasses.
 
 All problems of a command line are reported at once, one line each. Only rank 0 reports them: the same lines from 64
 ranks would hide the reason.
@@ -9,14 +9,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from absl import flags
-
 from tftrain.cli import flagfile
-from tftrain.config.fields import ConfigError, Problem, bounds, expand, flag_name, help_of, sections, type_of
+from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections, type_of
 from tftrain.config.fields import parse as parse_value
+from tftrain.config.paths import expand
 from tftrain.config.suggestions import REPLACED, suggest
 from tftrain.host.exit_codes import ExitCode
 
@@ -37,6 +36,7 @@ class Described(NamedTuple):
 # If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50
 RANK_0_PRINT_SECONDS = 5
+_FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 
 
 def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
@@ -72,18 +72,17 @@ def read(
     """
     defaults = config_class()
     args, problems = flagfile.expand(argv)
-    values = _define(defaults, problems)
-    try:
-        if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
-            print_help(help_text(config_class, args[0]))
-        values.set_gnu_getopt(arguments is not None)
-        stray = values(_with_values(args, values, problems), known_only=True)[1:]
-    except flags.Error as error:
-        return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))], frozenset()
+    if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
+        print_help(help_text(config_class, args[0]))
+    types = {
+        flag_name(field): type_of(part, field) for part in sections(defaults) for field in dataclasses.fields(part)
+    }
+    texts, stray = _divided(args[1:], types, problems)
     if arguments is not None:
         stray = _without_arguments(stray, arguments)
-    problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
-    named = frozenset(name for name in values if values[name].present)
+    values = _parsed(texts, types, problems)
+    problems += [_unknown(arg, types if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
+    named = frozenset(texts)
     filled = [_fill(section, values, named, problems) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
         return filled[0], problems, named
@@ -145,75 +144,64 @@ def described(section: Any) -> list[Described]:
     return lines
 
 
-class _Parser(flags.ArgumentParser):
-    """Parses the values of one kind; a value that is wrong becomes a problem, and the flag keeps its default."""
+def _divided(
+    args: Sequence[str], types: Mapping[str, type], problems: list[Problem]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns the texts of each flag that is given, in their order, and the other arguments, with all after "--".
 
-    def __init__(self, kind: type):
-        self._kind = kind
+    A flag that lacks its value becomes a problem; the flag after it is none.
+    """
+    texts, stray, waiting = {}, [], list(reversed(args))
+    while waiting:
+        arg = waiting.pop()
+        if arg == "--":
+            return texts, [*stray, arg, *reversed(waiting)]
+        match = _FLAG.fullmatch(arg)
+        name, text = match.groups() if match else ("", None)
+        if text is None and types.get(name) is bool:
+            text = "true"
+        elif text is None and types.get(name.removeprefix("no")) is bool:
+            name, text = name.removeprefix("no"), "false"
+        elif text is None and name in types:
+            if not waiting or waiting[-1].startswith("--"):
+                problems.append(Problem(name, None, f"expected a value: --{name}=VALUE"))
+                continue
+            text = waiting.pop()
+        if name in types:
+            texts.setdefault(name, []).append(text)
+        else:
+            stray.append(arg)
+    return texts, stray
 
-    def parse(self, argument: Any) -> Any:
-        return parse_value(self._kind, argument) if isinstance(argument, str) else argument
 
+def _parsed(texts: Mapping[str, list[str]], types: Mapping[str, type], problems: list[Problem]) -> dict[str, Any]:
+    """Returns the value of each flag: all of a flag that may be repeated, as they were typed, and the last of others.
 
-class _Flag(flags.Flag):
-    """A flag whose wrong values become problems."""
-
-    def __init__(self, kind: type, name: str, default: Any, problems: list[Problem]):
-        self._problems = problems
-        super().__init__(_Parser(kind), flags.ArgumentSerializer(), name, default, "", boolean=kind is bool)
-
-    def parse(self, argument: Any) -> None:
-        try:
-            super().parse(argument)
-        except flags.IllegalFlagValueError as error:
-            self._problems.append(Problem(self.name, argument, str(error.__cause__ or error.__context__)))
-
-
-def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
-    """Returns a private flag registry for the fields of `defaults`; parsing appends wrong values to `problems`."""
-    values = flags.FlagValues()
-    for section in sections(defaults):
-        for field in dataclasses.fields(section):
-            value_type, name, default = type_of(section, field), flag_name(field), getattr(section, field.name)
-            if value_type is tuple:  # Every occurrence of the flag adds a value; the values stay as they were typed.
-                definition = flags.MultiFlag(_Parser(str), flags.ArgumentSerializer(), name, list(default), "")
-            else:
-                definition = _Flag(value_type, name, default, problems)
-            flags.DEFINE_flag(definition, flag_values=values)
+    Wrong values become problems.
+    """
+    values = {}
+    for name, given in texts.items():
+        for text in given:
+            try:
+                values[name] = parse_value(types[name], text)
+            except ValueError as error:
+                problems.append(Problem(name, text, str(error)))
+        if types[name] is tuple:
+            values[name] = tuple(given)
     return values
 
 
-def _fill(section: Any, values: flags.FlagValues, named: Collection[str], problems: list[Problem]) -> Any:
+def _fill(section: Config, values: Mapping[str, Any], named: Collection[str], problems: list[Problem]) -> Config:
     """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
     given = {}
     for field in dataclasses.fields(section):
-        value = values[flag_name(field)].value
-        value = tuple(value) if isinstance(value, list) else value
-        try:
-            value = expand(field, value)
-        except ValueError as error:
-            problems.append(Problem(flag_name(field), value, str(error)))
-        given[field.name] = value
+        if (name := flag_name(field)) in values:
+            try:
+                given[field.name] = expand(field, values[name])
+            except ValueError as error:
+                problems.append(Problem(name, values[name], str(error)))
     filled = dataclasses.replace(section, **given)
     return filled.with_family_defaults(named) if hasattr(filled, "with_family_defaults") else filled
-
-
-def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:
-    """Returns the arguments without flags that lack their value, which become problems.
-
-    absl would take the next flag for the value, or would stop at the last argument.
-    """
-    complete = []
-    for number, arg in enumerate(args):
-        if arg == "--":
-            return [*complete, *args[number:]]
-        match, following = re.fullmatch(r"--?(\w+)", arg), args[number + 1 : number + 2]
-        lacks_value = not following or following[0].startswith("--")
-        if match and match[1] in values and not values[match[1]].boolean and lacks_value:
-            problems.append(Problem(match[1], None, f"expected a value: --{match[1]}=VALUE"))
-        else:
-            complete.append(arg)
-    return complete
 
 
 def _without_arguments(stray: list[str], arguments: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Set
 
-from tftrain.config import fine_tuning, length_choice, mixture, param_groups
+from tftrain.config import cudnn, fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, not_installed, refused, superfluous
@@ -45,8 +45,7 @@ def of_model(
     if size % multiple or size > largest:
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield refused(model, "attn_impl", f"expected softmax with heads of {size} elements: {takes}")
-    if model.attn_impl == "cudnn" and (reason := _no_cudnn(model, data, compute, parallel)):
-        yield refused(model, "attn_impl", f"expected flash or softmax with {reason}")
+    yield from cudnn.of_flags(model, data, compute, parallel)
 
 
 def _of_family(model: ModelConfig) -> Iterator[Problem]:
@@ -61,24 +60,6 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
     for name, part in model.without_fused_op.items():
         if getattr(model, name) == "fused":
             yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
-
-
-def _no_cudnn(model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig) -> str | None:
-    """Returns why cuDNN can't compute the attention, as far as it depends on neither data nor device."""
-    reasons = {
-        "--precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
-        "--attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
-            model.attention_probs_dropout_prob > 0
-        ),
-        "--position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
-            model.position_embedding == "alibi"
-        ),
-        "--local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
-        "--document_mask: cuDNN would mix the documents of a row": data.document_mask,
-        "--deterministic: cuDNN adds gradients in any order": compute.deterministic,
-        "a step that XLA does not compile": not compute.compiles(True, parallel.has_deferred_collectives),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def of_examples(settings: FineTuningConfig, model: ModelConfig, data: DataConfig, mode: str) -> Iterator[Problem]:

@@ -76,14 +76,14 @@ def parse_place(value: str) -> Place | None:
 class ConvertConfig:
     """Which model is read, and in which format it is written."""
 
-    from_: str | None = flag(None, f"The model to read, as {FORM}. {FORMATS_IN_WORDS}.", location=True)
-    to: str | None = flag(None, location=True)
+    from_: str | None = flag(None, f"The model to read, as {FORM}. {FORMATS_IN_WORDS}.", names="location")
+    to: str | None = flag(None, names="location")
     """The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."""
     architecture: str | None = flag(None)
     """Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf;
     BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default the
     largest class whose output heads the model has."""
-    tokenizer_dir: str | None = flag(None, path=True)
+    tokenizer_dir: str | None = flag(None, names="path")
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
     max_shard_gb: float = flag(5.0, above=0)
     """Most GB (1e9 bytes) of weights in one file of hf; a larger model has several, and an index."""

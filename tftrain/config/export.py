@@ -15,7 +15,7 @@ _ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
 class ExportFlags:
     """What is written, and where."""
 
-    to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.", path=True)
+    to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.", names="path")
     format: str = flag("saved_model", choices=("saved_model", "onnx"))
     """saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids."""
     variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
@@ -24,7 +24,7 @@ class ExportFlags:
     input_names: str = flag("tftrain", choices=("tftrain", "transformers"))
     """Names and types of signatures on token ids. transformers: int64 inputs, attention_mask for input_mask,
     last_hidden_state for hidden_states and pooler_output for pooled."""
-    text_file: str | None = flag(None, path=True)
+    text_file: str | None = flag(None, names="path")
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)

@@ -11,11 +11,9 @@ import operator
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tftrain.files.addresses import absolute
-from tftrain.files.reading import expanded
 from tftrain.host.text import one_line, shown
 from tftrain.host.user_code import CLASS, is_class_name
 
@@ -84,17 +82,12 @@ def flag(
     default: Any,
     help: str = "",
     *,
-    choices=None,
-    minimum=None,
-    maximum=None,
-    above=None,
-    below=None,
+    choices: Sequence[str] | None = None,
+    names: str = "",
     implementation: str | None = None,
-    path: bool = False,
-    in_file: bool = False,
-    location: bool = False,
     on_resume: str | None = None,
     restrict: Mapping[str, tuple] | None = None,
+    **limits: float,
 ) -> Any:
     """Declares a dataclass field that is also a flag.
 
@@ -104,20 +97,20 @@ def flag(
         help: one sentence for `--help` and the documentation. "" if it does not fit on the line: then it is the string
             below the field, see `help_of`.
         choices: the allowed values, if there are only a few; CLASS among them allows every name of a class.
-        minimum, maximum: inclusive bounds of a number.
-        above, below: exclusive bounds of a number.
+        names: what of a file the value names. path: a path or a glob, see `tftrain.config.paths`; location: a path
+            beside other words, such as FORMAT:PATH; content: perhaps a file with the text, which a checkpoint holds.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
-        path: whether the value is a path or a glob, see `with_absolute_paths`.
-        in_file: whether the value may be the name of a file that has the text; a checkpoint holds the text.
-        location: whether the value has a path beside other words, such as FORMAT:PATH.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
         restrict: by another flag, the values of it that this flag is for, see `restricted`.
+        limits: `minimum` and `maximum`, inclusive bounds of a number; `above` and `below`, exclusive ones.
     """
-    limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume, "restrict": restrict or {}}
-    texts = {"help": help, "in_file": in_file, "has_path": path or in_file or location}
-    return dataclasses.field(default=default, metadata={**texts, **limits, **kinds})
+    if unknown := limits.keys() - _BOUNDS.keys():
+        raise TypeError(f"a flag has no {min(unknown)}")
+    files = {"path": names == "path", "in_file": names == "content", "has_path": bool(names)}
+    kinds = {"implementation": implementation, "on_resume": on_resume, "restrict": restrict or {}}
+    bounds = dict.fromkeys(_BOUNDS) | limits
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, **files, **kinds, **bounds})
 
 
 def help_of(section: Any, field: dataclasses.Field) -> str:
@@ -149,14 +142,6 @@ def implementations(config: Any) -> dict[str, str]:
     """Returns the flags of a dataclass that only choose an implementation, each with its value for plain TensorFlow."""
     plain = {field.name: field.metadata.get("implementation") for field in dataclasses.fields(config)}
     return {name: value for name, value in plain.items() if value is not None}
-
-
-def with_absolute_paths(section: Config) -> Config:
-    """Returns a copy of a dataclass whose paths hold in any working folder; addresses are as they were."""
-    paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
-    return dataclasses.replace(
-        section, **{name: absolute(value) for name in paths if (value := getattr(section, name))}
-    )
 
 
 def flag_name(field: dataclasses.Field) -> str:
@@ -205,13 +190,6 @@ def parse(value_type: type, text: str) -> Any:
         return value
     except (KeyError, ValueError) as error:
         raise ValueError(_EXPECTED[value_type]) from error
-
-
-def expand(field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of a flag with `~` and variables of its paths replaced; for the ValueError see `expanded`."""
-    if not value or not field.metadata["has_path"]:
-        return value
-    return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
 
 
 def names_code(field: dataclasses.Field, value: Any) -> bool:

@@ -8,6 +8,16 @@ from tftrain.families import FAMILIES, listed
 from tftrain.host.user_code import is_class_name
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
+# Names of a task's scores; the first one chooses the best checkpoint by default. Higher is better.
+METRICS = {
+    "classification": ("accuracy", "f1", "matthews"),
+    "multi_label": ("f1_micro", "f1_macro", "exact_match"),
+    "regression": ("spearman", "pearson", "negative_rmse"),
+    "token_classification": ("f1", "precision", "recall"),
+    "question_answering": ("f1", "exact_match"),
+    "embedding": ("recall_at_1", "mrr", "spearman"),
+    "completion": ("negative_perplexity", "exact_match"),
+}
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
 _TEXTS, _COMPLETION, _ANSWERS = (
     {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))
@@ -21,10 +31,10 @@ class FineTuningConfig:
 
     ON_RESUME = "named"
 
-    train_file: str | None = flag(None, path=True)
+    train_file: str | None = flag(None, names="path")
     """Labelled examples: TSV, CSV, JSON; CoNLL for token_classification; SQuAD's JSON for question_answering; for
     completion, prompts with completions, or JSON with lists of messages."""
-    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
+    eval_file: str | None = flag(None, "Held-out examples, in the same format.", names="path")
     text_column: str | None = flag(None, restrict=_WITH_COLUMNS)
     """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
     with task=completion; with task=token_classification the number of the column of the word, by default 0."""
@@ -35,7 +45,7 @@ class FineTuningConfig:
     last one."""
     header: bool = flag(True, restrict=_TEXTS)
     """Whether the first line of a TSV or CSV has the names of the columns."""
-    chat_template: str | None = flag(None, path=True, restrict=_COMPLETION)
+    chat_template: str | None = flag(None, names="path", restrict=_COMPLETION)
     """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by
     default the tokenizer's own."""
     label_separator: str = flag("|", restrict={"task": ("multi_label",)})
@@ -44,8 +54,10 @@ class FineTuningConfig:
     """Leave out examples that can't be read, and say how many; by default the first one ends the run."""
     glue_task: str | None = flag(None, choices=GLUE_TASKS)
     """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
-    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
-    tokenizer_dir: str | None = flag(None, path=True, on_resume="local")
+    glue_dir: str | None = flag(
+        None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", names="path"
+    )
+    tokenizer_dir: str | None = flag(None, names="path", on_resume="local")
     """Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights."""
     doc_stride: int = flag(128, minimum=1, restrict=_ANSWERS)
     """Tokens from the beginning of a window of a long context to that of the next."""

@@ -20,14 +20,14 @@ from tftrain.files.addresses import is_address
 class ModelSource:
     """The model, and its tokenizer."""
 
-    output_dir: str | None = flag(None, path=True)
+    output_dir: str | None = flag(None, names="path")
     """Output folder of a run, or its address: its newest checkpoint, or its best if fine-tuned."""
     init_checkpoint: str | None = flag(
-        None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.", location=True
+        None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.", names="location"
     )
     weights: str = flag("trained", choices=WEIGHTS)
     """Weights of a run: averaged are the moving average of its ema_decay."""
-    tokenizer_dir: str | None = flag(None, path=True)
+    tokenizer_dir: str | None = flag(None, names="path")
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
 
     @property

@@ -1,13 +1,28 @@
 """The flags of the update rule and its schedule: `OptimizerConfig`."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tftrain.config.fields import flag
 
-# The update rules of tftrain.optim.rules, and which of them have fused ops.
-OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False, "muon": False, "stableadamw": False}
-ORTHOGONAL_ITERATIONS = 5  # of Newton and Schulz in an update of muon
-_FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, has_fused in OPTIMIZERS.items() if has_fused]
+
+class Rule(NamedTuple):
+    """An update rule of `tftrain.optim.rules`: its fp32 state tensors for each weight, and whether it has fused ops."""
+
+    slots: tuple[str, ...] = ("adam_m", "adam_v")
+    has_fused: bool = False
+    slots_of_kernels: tuple[str, ...] = ()  # those of the kernels of the blocks, if they have others
+
+
+UPDATE_RULES = {
+    "lamb": Rule(has_fused=True),
+    "adamw": Rule(has_fused=True),
+    "lion": Rule(("lion_m",)),
+    "muon": Rule(slots_of_kernels=("muon_m",)),
+    "stableadamw": Rule(),
+}
+ORTHOGONAL_ITERATIONS = 5  # Newton and Schulz's, in an update of muon
+_FORCED = [f"{how}_{name}" for how in ("fused", "reference") for name, rule in UPDATE_RULES.items() if rule.has_fused]
 _FALLING = ("polynomial", "cosine", "wsd", "inverse_sqrt")
 
 
@@ -17,7 +32,7 @@ class OptimizerConfig:
 
     ON_RESUME = "named"
 
-    optimizer: str = flag("lamb", choices=(*OPTIMIZERS, *_FORCED), on_resume="fixed")
+    optimizer: str = flag("lamb", choices=(*UPDATE_RULES, *_FORCED), on_resume="fixed")
     """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675; Muon: arXiv 2502.16982;
     StableAdamW: arXiv 2304.13013), by fused ops where they are built, else by plain TensorFlow; the prefixes fused_ and
     reference_ force one."""
@@ -44,7 +59,7 @@ class OptimizerConfig:
     ema_decay: float = flag(0.0, minimum=0, below=1, on_resume="logged")
     """Decay of an exponential moving average of the weights, such as 0.999, which weights=averaged evaluates; 0: no
     average. After t updates it is at most (1 + t) / (10 + t)."""
-    param_groups: str | None = flag(None, in_file=True)
+    param_groups: str | None = flag(None, names="content")
     """File of parameter groups: on each line a pattern of weights' names, then rate=X, which multiplies the learning
     rate, weight_decay=Y, or both, such as layer_0*/attention/* rate=0.5 weight_decay=0; or the lines themselves,
     separated by semicolons. A checkpoint holds the groups, not the file's name."""

@@ -63,7 +63,7 @@ class BatchConfig:
             raise ConfigError(wrong)
         return sized
 
-    def _with_sizes(self, data_parallel_size):
+    def _with_sizes(self, data_parallel_size: int) -> "BatchConfig":
         micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
         ranks = data_parallel_size
         if self.fit_micro_batch:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import ConfigError, Problem, expand, parse, type_of
+from tftrain.config.fields import ConfigError, Problem, parse, type_of
 from tftrain.config.parallel import BatchConfig
+from tftrain.config.paths import expand
 from tftrain.config.ramp import Stage
 from tftrain.config.suggestions import suggest
 from tftrain.files.lines import lines

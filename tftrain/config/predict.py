@@ -13,7 +13,7 @@ STANDARD_INPUT = "-"
 class PredictFlags:
     """What is predicted, and how it is printed."""
 
-    input_file: str | None = flag(None, path=True)
+    input_file: str | None = flag(None, names="path")
     """UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab separates the two
     texts of a pair."""
     format: str = flag("text", choices=("text", "jsonl"))

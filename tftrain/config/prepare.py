@@ -24,13 +24,13 @@ _OF_RECORDS = (
 class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
-    input_files: tuple[str, ...] = flag((), path=True)
+    input_files: tuple[str, ...] = flag((), names="path")
     """Files, folders, globs and addresses such as s3://bucket/texts; separate them by commas, or repeat the flag. UTF-8
     text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
-    input_records: str | None = flag(None, path=True)
+    input_records: str | None = flag(None, names="path")
     """Glob of TFRecords of another program instead of text: those of the original BERT, or for objective=causal of
     max_seq_length + 1 input_ids. They are copied."""
-    eval_records: str | None = flag(None, "The same of the held-out split.", path=True)
+    eval_records: str | None = flag(None, "The same of the held-out split.", names="path")
     text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
     id_column: str | None = flag(None)
     """Column of tables with a document's id. The id, instead of its number, decides whether it is held out."""
@@ -52,7 +52,7 @@ class PrepareConfig:
     are nearly the same as an earlier one (MinHash). none: keep all text."""
     min_tokens_used: float = flag(0.9, minimum=0, maximum=1)
     """Refuse the text if a smaller share of its tokens, without duplicates, is in examples."""
-    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.", path=True)
+    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.", names="path")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
     objective: str = flag(
         "masked",
@@ -65,7 +65,7 @@ class PrepareConfig:
     --next_sentence=false and --model_family=modernbert."""
     tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"))
     """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
-    vocab_file: str | None = flag(None, path=True)
+    vocab_file: str | None = flag(None, names="path")
     """Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json with
     merges.txt beside it."""
     vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20)

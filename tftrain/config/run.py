@@ -70,7 +70,7 @@ class CheckpointConfig:
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
-    resume: str = flag("auto", path=True, on_resume="local")
+    resume: str = flag("auto", names="path", on_resume="local")
     """Checkpoint to start from. auto: the newest valid one in output_dir. none: a fresh start. best: the one with the
     best score, in fine-tuning. Or a checkpoint's path."""
     resume_check: str = flag("xxh3_128", choices=("xxh3_128", "sha256"), on_resume="local")
@@ -132,20 +132,20 @@ class RunConfig:
 
     mode: str = flag("train", choices=("train", "evaluate"), on_resume="local")
     """Train, or evaluate a checkpoint: the newest, or the one that resume names."""
-    output_dir: str | None = flag(None, path=True, on_resume="local")
+    output_dir: str | None = flag(None, names="path", on_resume="local")
     """Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots; or its address, such
     as s3://bucket/run, to which a local folder is uploaded in the background."""
-    local_dir: str | None = flag(None, path=True, on_resume="local")
+    local_dir: str | None = flag(None, names="path", on_resume="local")
     """Local folder of a run whose output_dir is an address; by default one in cache_dir."""
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1, on_resume="logged")
-    init_checkpoint: str | None = flag(None, location=True, on_resume="local")
+    init_checkpoint: str | None = flag(None, names="location", on_resume="local")
     """Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue from;
     the flags of the model follow from them."""
     init_missing: bool = flag(False, on_resume="local")
     """Give random weights to output heads that init_checkpoint lacks."""
     hooks: tuple[str, ...] = flag((), on_resume="local")
     """Your own class around the steps, as MODULE:CLASS, derived from tftrain.hooks.Hook; may be given several times."""
-    machine_file: str = flag("build/machine.json", path=True, on_resume="host")
+    machine_file: str = flag("build/machine.json", names="path", on_resume="host")
     """Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU
     reports no planned step time."""
     seed: int = flag(1, minimum=0, maximum=2**31 - 1, on_resume="fixed")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from tftrain.config import combinations, mixture, param_groups, phases
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import ConfigError, Problem, field_problems, sections, with_absolute_paths
+from tftrain.config.fields import ConfigError, Problem, field_problems, sections
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.config.paths import with_absolute_paths
 from tftrain.config.phases import Timeline
 from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 

@@ -9,10 +9,10 @@ another.
 
 import tensorflow as tf
 
-from tftrain.config.data_sizes import Sizes
 from tftrain.data.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.data.masking import random_block, stream_key
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes
 
 _NAMES = ("input_ids", "labels")
 
@@ -25,7 +25,7 @@ class CausalSource(RecordSource):
         super().__init__(records, sizes.max_seq_length, dict.fromkeys(names, sizes.max_seq_length), sizes.vocab_size)
         self._end_id = end_id
 
-    def _features(self, serialized, where, first_sample):
+    def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         features = {"input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)}
         tokens = tf.io.parse_example(serialized, features, example_names=where)["input_ids"]
         length = self.max_seq_length + 1

@@ -77,7 +77,7 @@ class RecordSource(ExampleSource):
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples."""
 
-        def read(first):
+        def read(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             records = list(self._records.read_all(order(np.arange(first, first + count)).tolist()))
             return (
                 np.array([canonical(payload, place) for place, payload in records], object),

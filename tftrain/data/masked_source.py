@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data_sizes import Sizes, predictions
 from tftrain.data.example import decode
 from tftrain.data.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.objectives import TOKEN_TYPES
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes, predictions
 
 _WEIGHTS = ("masked_lm_weights",)
 _LISTS = ("sequence_lengths", "second_segment_start", "next_sentence_labels")  # with a number for each example
@@ -71,7 +71,7 @@ class DynamicSource(PairRecords):
         """Returns the widths of shorter batches, which have fewer predictions too."""
         return widths(length, min(self.max_predictions_per_seq, predictions(length, self._masking.masked_lm_prob)))
 
-    def _features(self, serialized, where, first_sample):
+    def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         features = {
             "input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
             "second_segment_start": tf.io.FixedLenFeature([], tf.int64),
@@ -124,7 +124,7 @@ class PackedSource(PairRecords):
         self.widths = {**self.widths, **of_tokens, **of_examples}
         self._masking, self._most, self.real_examples = masking, most, examples
 
-    def _features(self, serialized, where, first_sample):
+    def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
         parsed = tf.io.parse_example(serialized, dict.fromkeys(("input_ids", *_LISTS), feature), example_names=where)
         tokens, counts = parsed["input_ids"], [parsed[name].row_lengths() for name in _LISTS]
@@ -158,7 +158,7 @@ class PackedSource(PairRecords):
             "next_sentence_labels": tf.cast(labels, tf.int32),
         }
 
-    def _places(self, lengths, seconds):
+    def _places(self, lengths: tf.Tensor, seconds: tf.Tensor) -> Batch:
         """Returns the features that follow from the lengths of the examples and of their first texts, [n, E]."""
         starts, ends = tf.cumsum(lengths, axis=1, exclusive=True), tf.cumsum(lengths, axis=1)
         position = tf.range(self.max_seq_length, dtype=tf.int64)[tf.newaxis, :]  # [1, S]
@@ -185,7 +185,7 @@ class StaticSource(PairRecords):
         places = [*np.flatnonzero(features.get("input_mask", ())), *features.get("masked_lm_positions", ())]
         return int(max(places, default=0)) + 1
 
-    def _features(self, serialized, where, first_sample):
+    def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         length = self.max_seq_length
         features = {
             name: tf.io.FixedLenFeature([width or 1], tf.float32 if name in self.weights else tf.int64)
@@ -236,7 +236,7 @@ class SyntheticPairs(ExampleSource):
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         draws = random_block(self._key, first_sample, tf.constant(count), length + slots + 1)
 
-        def ids(part):
+        def ids(part: tf.Tensor) -> tf.Tensor:
             return tf.minimum(4 + tf.cast(part * (self._vocab_size - 4), tf.int32), self._vocab_size - 1)
 
         begin, end = tf.fill([count, 1], 2), tf.fill([count, 1], 3)

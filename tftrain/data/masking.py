@@ -91,7 +91,7 @@ class Masking:
         first, limit = tf.convert_to_tensor(first_sample, tf.int64), tf.convert_to_tensor(limit, tf.int32)
         return _masks(replace(self, key=0))(tokens, tf.constant(self.key, tf.uint64), first, limit)
 
-    def _dense(self, masked, positions, labels) -> dict[str, tf.Tensor]:
+    def _dense(self, masked: tf.Tensor, positions: tf.RaggedTensor, labels: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         return {
             "input_ids": masked.to_tensor(shape=[None, length]),
@@ -184,13 +184,13 @@ def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
         bool [n, S]: true for selected words.
     """
 
-    def fits(selected, remaining):
+    def fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         return ~selected & (sizes <= remaining)
 
-    def any_fits(selected, remaining):
+    def any_fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         return tf.reduce_any(fits(selected, remaining))
 
-    def select(selected, remaining):
+    def select(selected: tf.Tensor, remaining: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         candidate = tf.where(fits(selected, remaining), sizes, 0)
         added = (candidate > 0) & (tf.cumsum(candidate, 1) <= remaining)
         return selected | added, remaining - tf.reduce_sum(tf.where(added, sizes, 0), 1, keepdims=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from tftrain import families
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import packed_predictions, predictions
 from tftrain.config.fields import Problem, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import Manifest
+from tftrain.data.sizes import packed_predictions, predictions
 from tftrain.files.errors import DataError
 
 # The token types of an example: of its first and its second text.

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from tftrain.config import length_choice
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.config.fields import Problem, field_problems, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.example import decode
 from tftrain.data.objectives import OBJECTIVES, Objective
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.records import RecordSet, match_files
+from tftrain.data.sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 _NO_VOCAB_SIZE = "expected the vocabulary's size, as --train_files do not state it"
 
 
 @dataclass(frozen=True)
-class OpenedData(abc.ABC):
+class OpenedData(PhaseData):
     """The data of a run, or of one of its phases; files are read when they are first needed, and once.
 
     Attributes:
@@ -37,15 +37,6 @@ class OpenedData(abc.ABC):
         return OBJECTIVES[self.model.objective]
 
     @property
-    @abc.abstractmethod
-    def sizes(self) -> Sizes:
-        """The sizes of a run; the data supplies those that no flag sets.
-
-        Raises:
-            DataError: the data can't be read, or neither a flag nor the data states the size of the vocabulary.
-        """
-
-    @property
     def identity(self) -> dict[str, str]:
         """Properties of the data, by name, that must be equal on all ranks and after a resume.
 
@@ -54,22 +45,8 @@ class OpenedData(abc.ABC):
         """
         return {}
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that has made the data; None if it is not known."""
-        return None
-
-    @property
-    def has_held_out(self) -> bool:
-        """Whether there is a held-out split."""
-        return True
-
     def problems(self, mode: str, eval_every: int) -> list[Problem]:
-        """Returns all conflicts with the flags, except with the content of records.
-
-        Args:
-            mode, eval_every: what the run does with the data, as the flags of the same names.
-        """
+        """Returns all conflicts with the flags, see `PhaseData`."""
         return self.objective.flag_problems(self.model, self.settings) + self._problems(mode, eval_every)
 
     @abc.abstractmethod

@@ -13,12 +13,11 @@ import tensorflow as tf
 from tftrain.config import length_choice
 from tftrain.config.data import DataConfig
 from tftrain.config.ramp import Ramp
+from tftrain.data.example_source import Batch, ExampleSource
 from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets
-from tftrain.data.source import Batch, ExampleSource, open_source
 
 AHEAD = 16  # batches that are read at once if their records are at an address
-__all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
 def train_batches(
@@ -120,7 +119,9 @@ def eval_batches(
     return _dataset(tf.data.Dataset.range(len(bounds)), batch, source, data)
 
 
-def _dataset(numbers: tf.data.Dataset, batch, source: ExampleSource, data: DataConfig) -> tf.data.Dataset:
+def _dataset(
+    numbers: tf.data.Dataset, batch: Callable[[tf.Tensor], Batch], source: ExampleSource, data: DataConfig
+) -> tf.data.Dataset:
     # Threads that wait for a server need no core.
     readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
     options = tf.data.Options()

@@ -7,14 +7,14 @@ from collections.abc import Collection
 import msgspec
 
 from tftrain import families
-from tftrain.config import length_choice, mixture
+from tftrain.config import cudnn, length_choice, mixture
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import NAME, Manifest, file_sha256, read_manifest
 from tftrain.data.mirror import local_folder
 from tftrain.data.opened import OpenedData, RecordFiles, Synthetic, held_out_problems
+from tftrain.data.sizes import Sizes
 from tftrain.files import addresses
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -138,9 +138,7 @@ class Prepared(OpenedData):
         if data.seq_length_buckets != length_choice.NONE and most:
             expected = f"expected none: the rows of {folder} are packed, so they are full"
             faults.append(refused(data, "seq_length_buckets", expected))
-        if model.attn_impl == "cudnn" and most:
-            expected = f"expected flash or softmax: the rows of {folder} are packed, and cuDNN would mix their examples"
-            faults.append(refused(model, "attn_impl", expected))
+        faults += cudnn.of_packed_rows(model, folder) if most else []
         if manifest.examples("train") == 0 and mode == "train":
             faults.append(refused(data, flag, "its train split is empty; prepare it from more text"))
         if not self.has_held_out:

@@ -1,17 +1,15 @@
 """Opens the source of examples that the flags select: prepared data, other records, or synthetic data."""
 
-from tftrain.config.data_sizes import Sizes
 from tftrain.data.causal_source import CausalSource, SyntheticSequences
-from tftrain.data.example_source import Batch, ExampleSource
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
 from tftrain.data.masking import Masking, stream_key
 from tftrain.data.mixture import Mixture
 from tftrain.data.opened import OpenedData, Synthetic
 from tftrain.data.prepared import Prepared
 from tftrain.data.records import RecordSet
+from tftrain.data.sizes import Sizes
 from tftrain.files.errors import DataError
-
-__all__ = ["Batch", "ExampleSource", "open_source"]
 
 # By objective, the sources of synthetic data, and of records that another program wrote.
 _SYNTHETIC = {"masked": SyntheticPairs, "causal": SyntheticSequences}

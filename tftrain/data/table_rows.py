@@ -10,7 +10,7 @@ from typing import Any, AnyStr, BinaryIO, NamedTuple
 
 import msgspec
 
-from tftrain.files import seven_bit, strict_json
+from tftrain.files import encodings, strict_json
 from tftrain.files.errors import DataError
 
 LONGEST_LINE = 1 << 26
@@ -144,6 +144,6 @@ def _lines(readline: Callable[[int], AnyStr], name: str) -> Iterator[AnyStr]:
     while line := readline(LONGEST_LINE):
         number += 1
         _check_length(len(line), f"{name}, line {number}")
-        if isinstance(line, str) and _SUSPECT.search(line) and (encoding := seven_bit.encoding(line)):
+        if isinstance(line, str) and _SUSPECT.search(line) and (encoding := encodings.encoding(line)):
             raise DataError(f"{name}, line {number}: {encoding}")
         yield line

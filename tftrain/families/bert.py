@@ -71,7 +71,6 @@ FAMILY = Family(
     description="an encoder that learns masked words and the next sentence",
     objective=MASKED,
     pre_norm=False,
-    norm="layer",
     token_types=True,
     scales_residual=False,
     values={"position_embedding": ("learned",), **CLASSIC, **FIRST_TOKEN},

@@ -10,79 +10,49 @@ MASKED, CAUSAL = "masked", "causal"
 
 
 class ModelType(NamedTuple):
-    """A model_type of transformers.
-
-    Attributes:
-        name: its name there.
-        fields: our flags, each with the field of config.json and the value that the field has where it is left out: the
-            default of the type's config class in transformers, or None, which is the default of our own flag.
-        architectures: the classes, the largest first, each with the heads that it has.
-        scopes: the names of the tensors, see `tftrain.formats.links.Names`.
-        prefix: what base models leave out at the beginning of names.
-        tied_copies: copies of other tensors, by name, that must be equal to them.
-        transposes: whether kernels are [outputs, inputs]; else they are [inputs, outputs].
-        flags: the flags that tell the type from the other types of its family.
-        fixed: fields that this project has with one value only, the library's default.
-        answers: name of the head for question_answering.
-        gelu_tanh: name of the tanh approximation.
-        special_tokens: tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
-        telling: scope and leaf of tensors of the first layer that other types of the family lack.
-        lacking: scope and leaf of tensors of the first layer that the type lacks and others have.
-        read: maps a config.json and the values of `fields` in it to more flags; raises a ValueError for a model that
-            this project does not have.
-        write: maps a model's flags and the values of `fields` to more fields.
-    """
+    """A model_type of transformers."""
 
     name: str
+    # Our flags, each with the field of config.json, and the field's value if it is left out: what the type's config
+    # class in transformers has, or None, which stands for our own flag's default.
     fields: Mapping[str, tuple[str, Any]]
-    architectures: Mapping[str, Sequence[str]]
-    scopes: Mapping[str, str]
-    prefix: str
-    tied_copies: Mapping[str, str]
-    transposes: bool = True
-    flags: Flags = _NONE
-    fixed: Mapping[str, Any] = _NONE
-    answers: str = "classifier"
-    gelu_tanh: str = "gelu_pytorch_tanh"
+    architectures: Mapping[str, Sequence[str]]  # the classes, the largest first, each with the heads that it has
+    scopes: Mapping[str, str]  # the names of the tensors, see `tftrain.formats.links.Names`
+    prefix: str  # what base models leave out at the beginning of names
+    tied_copies: Mapping[str, str]  # copies of other tensors, by name, that must be equal to them
+    transposes: bool = True  # whether kernels are [outputs, inputs]; else they are [inputs, outputs]
+    flags: Flags = _NONE  # those that tell the type from the other types of its family
+    fixed: Mapping[str, Any] = _NONE  # fields that this project has with one value only, the library's default
+    answers: str = "classifier"  # name of the head for question_answering
+    gelu_tanh: str = "gelu_pytorch_tanh"  # name of the tanh approximation
+    # Tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
     special_tokens: Mapping[str, str] = _NONE
+    # Scope and leaf of tensors of the first layer that tell it from other types: those it has, and those it lacks.
     telling: Sequence[tuple[str, str]] = ()
     lacking: Sequence[tuple[str, str]] = ()
+    # Maps a config.json and the values of `fields` to more flags; a ValueError for a model that this project lacks.
     read: Callable[[Mapping[str, Any], Flags], dict[str, Any]] = lambda config, values: {}
+    # Maps a model's flags and the values of `fields` to more fields.
     write: Callable[[Flags, Mapping[str, Any]], dict[str, Any]] = lambda flags, values: {}
 
 
 class Family(NamedTuple):
-    """A model family.
+    """A model family."""
 
-    Attributes:
-        name: as --model_family names it.
-        description: for the help of --model_family.
-        objective: what it is pre-trained on: masked words or, of a decoder, the causal next token.
-        pre_norm: whether each sub-layer has its norm before it, where `--norm_position` does not say.
-        norm: "layer" or "rms" (arXiv 1910.07467).
-        token_types: whether the embedding has a table of token types.
-        scales_residual: whether projections into the residual stream begin with smaller weights, as in GPT-2.
-        values: by flag, the values that the family takes; of other flags it takes all.
-        types: what transformers calls its models.
-        defaults: by flag, the value where the command line gives none, if it is not the flag's default.
-        norm_shift: whether a norm has a shift beside its scale.
-        norms_embedding: whether a pre-norm model has a norm after the embedding instead of before the first attention.
-        transforms_for_tasks: whether classifiers read what the masked words' layer and norm make of a token, instead of
-            BERT's pooler or of the token itself.
-    """
-
-    name: str
-    description: str
-    objective: str
-    pre_norm: bool
-    norm: str
-    token_types: bool
-    scales_residual: bool
-    values: Mapping[str, tuple]
-    types: Sequence[ModelType]
-    defaults: Flags = _NONE
-    norm_shift: bool = True
-    norms_embedding: bool = False
+    name: str  # as --model_family names it
+    description: str  # for the help of --model_family
+    objective: str  # what it is pre-trained on: masked words or, of a decoder, the causal next token
+    values: Mapping[str, tuple]  # by flag, the values that the family takes; of other flags it takes all
+    types: Sequence[ModelType]  # what transformers calls its models
+    defaults: Flags = _NONE  # by flag, the value where the command line gives none, if it is not the flag's default
+    pre_norm: bool = True  # whether each sub-layer has its norm before it, where `--norm_position` does not say
+    norm: str = "layer"  # or "rms" (arXiv 1910.07467)
+    norm_shift: bool = True  # whether a norm has a shift beside its scale
+    token_types: bool = False  # whether the embedding has a table of token types
+    scales_residual: bool = True  # whether projections into the residual stream begin with smaller weights, as in GPT-2
+    norms_embedding: bool = False  # whether a pre-norm model has a norm after the embedding, not before attention 0
+    # Whether classifiers read what the masked words' layer and norm make of a token, instead of BERT's pooler or of the
+    # token itself.
     transforms_for_tasks: bool = False
 
     @property

@@ -38,10 +38,6 @@ FAMILY = Family(
     name="gpt",
     description="a decoder that learns the next token",
     objective=CAUSAL,
-    pre_norm=True,
-    norm="layer",
-    token_types=False,
-    scales_residual=True,
     values={**CLASSIC, **DECODER},
     types=(_GPT2,),
 )

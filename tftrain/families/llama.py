@@ -4,18 +4,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.families import rope
-from tftrain.families.family import (
-    ALL_GLOBAL,
-    CAUSAL,
-    DECODER,
-    ROTARY,
-    ROTARY_DEFAULTS,
-    Family,
-    Flags,
-    ModelType,
-    sizes,
-)
+from tftrain.families import family, rope
+from tftrain.families.family import Family, Flags, ModelType, sizes
 
 _BIASES = ("attention_bias", "mlp_bias")
 
@@ -108,13 +98,11 @@ _QWEN3 = _QWEN2._replace(
 FAMILY = Family(
     name="llama",
     description="a decoder with RMSNorm, SwiGLU and rotary positions",
-    objective=CAUSAL,
-    pre_norm=True,
+    objective=family.CAUSAL,
     norm="rms",
-    token_types=False,
     scales_residual=False,
-    values={"activation": ("swiglu",), "gelu_form": ("tanh",), **ROTARY, **ALL_GLOBAL, **DECODER},
+    values={"activation": ("swiglu",), "gelu_form": ("tanh",), **family.ROTARY, **family.ALL_GLOBAL, **family.DECODER},
     types=(_LLAMA, _QWEN2, _QWEN3),
-    defaults={"activation": "swiglu", "tie_output": False, **ROTARY_DEFAULTS},
+    defaults={"activation": "swiglu", "tie_output": False, **family.ROTARY_DEFAULTS},
     norm_shift=False,
 )

@@ -3,18 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.families import bert, rope
-from tftrain.families.family import (
-    EVEN_HEADS,
-    MASKED,
-    QUERY_KEY_VALUE,
-    ROTARY,
-    ROTARY_DEFAULTS,
-    Family,
-    Flags,
-    ModelType,
-    sizes,
-)
+from tftrain.families import bert, family, rope
+from tftrain.families.family import Family, Flags, ModelType, sizes
 
 _WINDOW = 128
 _FIXED = {
@@ -96,7 +86,7 @@ _TYPE = ModelType(
     scopes={
         "embeddings/word": "model.embeddings.tok_embeddings.weight",
         "embeddings/norm": "model.embeddings.norm",
-        **dict.fromkeys(QUERY_KEY_VALUE, "model.layers.{layer}.attn.Wqkv"),
+        **dict.fromkeys(family.QUERY_KEY_VALUE, "model.layers.{layer}.attn.Wqkv"),
         "attention/output": "model.layers.{layer}.attn.Wo",
         "attention/norm": "model.layers.{layer}.attn_norm",
         "feed_forward/gate": "model.layers.{layer}.mlp.Wi",
@@ -118,26 +108,22 @@ _TYPE = ModelType(
 FAMILY = Family(
     name="modernbert",
     description="an encoder with rotary positions and local attention, which learns masked words",
-    objective=MASKED,
-    pre_norm=True,
-    norm="layer",
-    token_types=False,
-    scales_residual=True,
+    objective=family.MASKED,
     values={
         "activation": ("geglu",),
         "bias": ("none",),
         "next_sentence": (False,),
         "num_key_value_heads": (None,),
-        **ROTARY,
+        **family.ROTARY,
         "rope_scaling": ("none",),
         "tie_output": (True,),
-        **EVEN_HEADS,
+        **family.EVEN_HEADS,
     },
     types=(_TYPE,),
     defaults={
         "activation": "geglu",
         "gelu_form": "erf",
-        **ROTARY_DEFAULTS,
+        **family.ROTARY_DEFAULTS,
         "local_attention": _WINDOW,
         "next_sentence": False,
         "rope_theta": 160_000.0,

@@ -100,7 +100,7 @@ def size(name: str) -> int:
 def listing(address: str) -> dict[str, str]:
     """Returns the files below a folder, maybe none, and words for each that change with its content; raises OSError."""
 
-    def find(_):
+    def find(_: str) -> dict[str, str]:
         system, path = _system(address)
         system.invalidate_cache()
         root, files = path.rstrip("/") + "/", sorted(limits.files_below(system, path).items())
@@ -115,7 +115,7 @@ def listing(address: str) -> dict[str, str]:
 def read(address: str, start: int, stop: int) -> bytes:
     """Returns the bytes [start, stop) of a file at an address; raises OSError."""
 
-    def get(_):
+    def get(_: str) -> bytes:
         system, path = _system(address)
         block = system.cat_file(path, start=start, end=stop)
         if len(block) != stop - start:
@@ -137,7 +137,7 @@ def read_small(address: str, limit: int) -> bytes:
 def download(address: str, path: str | os.PathLike) -> None:
     """Copies a file to a path, which has the whole file or does not exist; raises OSError."""
 
-    def get(_):
+    def get(_: str) -> None:
         system, name, info = _status(address)
         limits.get_file(system, name, partial, info["size"])
         if info["size"] not in (None, size := os.path.getsize(partial)):
@@ -164,7 +164,7 @@ def upload(path: str | os.PathLike, address: str) -> None:
     Object stores show a file when it is complete.
     """
 
-    def put(_):
+    def put(_: str) -> None:
         system, name = _system(address)
         size = os.path.getsize(path)
         system.put_file(str(path), name)
@@ -183,7 +183,7 @@ def copy(address: str, other: str) -> None:
 def remove(address: str) -> None:
     """Removes a file that may be gone already; raises OSError."""
 
-    def rm(_):
+    def rm(_: str) -> None:
         system, name = _system(address)
         with contextlib.suppress(FileNotFoundError):
             system.rm_file(name)
@@ -225,7 +225,7 @@ class _Remote(io.RawIOBase):
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: memoryview) -> int:
         count = max(0, min(len(buffer), self._size - self._position))
         if count:
             buffer[:count] = read(self._address, self._position, self._position + count)
@@ -249,7 +249,7 @@ def _file_system(root: str, _pid: int) -> tuple[Any, str]:
 
     system, path = fsspec.core.url_to_fs(root)
     system.retries = 1  # Those of s3fs and gcsfs would multiply with the ones here.
-    system.auto_mkdir = True  # Of file://; object stores need no folder.
+    system.auto_mkdir = True  # file:// needs it; object stores need no folder.
     if hasattr(system, "config_kwargs"):  # s3fs: boto's default is 10 requests at once.
         system.config_kwargs.setdefault("max_pool_connections", 2 * REQUESTS)
     return system, path

@@ -38,7 +38,7 @@ class RunLock:
         self._file: int | None = None
 
     def acquire(self, wait_seconds: float = 0.0) -> str | None:
-        """Locks the folder; returns words for the process that still holds the lock after so many seconds, else None.
+        """Locks the folder; returns words for the process that still holds the lock after `wait_seconds`, else None.
 
         It waits longer for a process on another host, which may be dead. If the file system has no locks, this warns
         and goes on.

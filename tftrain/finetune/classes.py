@@ -92,7 +92,7 @@ def ordered(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def doubts(labels: Sequence[str], examples: int, task: str) -> Iterator[str]:
-    """Yields what is odd about the classes of a training file with so many examples, a line each."""
+    """Yields what is odd about the classes of a training file with this number of examples, a line each."""
     numbers = [float(label) for label in labels if re.fullmatch(r"-?[0-9]+([.][0-9]+)?", label)]
     if len(set(numbers)) < len(numbers):
         yield f"some of the classes {listed(labels, 10)} are the same number; write it in one way"

@@ -80,7 +80,7 @@ def read_examples(
     if is_chat:
         if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
-        compiled = compiled_template(tokenizer)
+        compiled = Template(tokenizer)
         with contextlib.suppress(DataError):  # A template may refuse these messages and take those of the file.
             if not end_of_answer(compiled) and notes is not None:
                 notes.warning("the chat template writes nothing after an answer; the model learns no end of answers")
@@ -104,6 +104,7 @@ class Template:
     """A tokenizer's Jinja template with what transformers gives it, see `chat_template`."""
 
     def __init__(self, tokenizer: Tokenizer):
+        """Compiles the template; raises TemplateError if it is none."""
         self.text, self._tokens = tokenizer.chat_template, tokenizer.named_tokens
         path = getattr(tokenizer.chat_template, "path", "")
         name = f"{path}: the chat template" if path else "the chat template"
@@ -124,11 +125,6 @@ class Template:
 
 class TemplateError(DataError):
     """A chat template is not one of Jinja."""
-
-
-def compiled_template(tokenizer: Tokenizer) -> Template:
-    """Compiles a tokenizer's template; raises TemplateError if it is none."""
-    return Template(tokenizer)
 
 
 def question(text: str, template: Template) -> str:

@@ -10,16 +10,6 @@ import numpy as np
 
 from tftrain.finetune.entities import Scheme
 
-# Names of a task's scores; the first one chooses the best checkpoint by default. Higher is better.
-METRICS = {
-    "classification": ("accuracy", "f1", "matthews"),
-    "multi_label": ("f1_micro", "f1_macro", "exact_match"),
-    "regression": ("spearman", "pearson", "negative_rmse"),
-    "token_classification": ("f1", "precision", "recall"),
-    "question_answering": ("f1", "exact_match"),
-    "embedding": ("recall_at_1", "mrr", "spearman"),
-    "completion": ("negative_perplexity", "exact_match"),
-}
 _ROWS_AT_ONCE = 1024
 
 

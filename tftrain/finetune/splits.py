@@ -38,7 +38,7 @@ class MemorySource(ExampleSource):
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples; the dtypes are those of the rows."""
 
-        def read(first):
+        def read(first: np.ndarray) -> list[np.ndarray]:
             return list(self._rows(order(np.arange(first, first + count))).values())
 
         return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
@@ -50,7 +50,7 @@ def open_source(
     """Opens the examples of a split, "train" or "eval".
 
     Features are input_ids, input_mask and segment_ids, int32 [n, S] with S = `length`, and labels, see the tasks; for
-    completion those of `completions.Rows`.
+    completion those of `completions.CompletionRows`.
 
     Args:
         examples: as the task has them, with classes of the model.
@@ -133,7 +133,7 @@ def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
     flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
     widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: array[numbers] for name, array in flat.items()}
 
     source = MemorySource(arrays["input_ids"], length, widths, rows)
@@ -141,9 +141,9 @@ def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
     return source
 
 
-def _of_completions(examples, tokenizer, length, split) -> MemorySource:
+def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, length: int, split: str) -> MemorySource:
     try:
-        packed = completions.Rows(examples, completions.encode(examples, tokenizer), length)
+        packed = completions.CompletionRows(examples, completions.encode(examples, tokenizer), length)
     except DataError as error:
         raise DataError(f"{examples[0].place.rpartition(', line')[0]}: {error}") from error
     if packed.cut or packed.left_out:
@@ -153,7 +153,7 @@ def _of_completions(examples, tokenizer, length, split) -> MemorySource:
         )
     logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         return {name: values[numbers] for name, values in packed.features.items()}
 
     source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
@@ -173,7 +173,7 @@ def _of_sequences(
     `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
     """
 
-    def rows(numbers):
+    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
         return features | ({"labels": labels(numbers)} if labels else {})
@@ -182,7 +182,7 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(examples, encoder, task, labels) -> MemorySource:
+def _of_texts(examples: list, encoder: Encoder, task: str, labels: Sequence[str]) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
@@ -196,11 +196,13 @@ def _of_texts(examples, encoder, task, labels) -> MemorySource:
     return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
-def _of_sentences(sentences, encoder, labels, unknown_id) -> MemorySource:
+def _of_sentences(
+    sentences: list[conll.Sentence], encoder: Encoder, labels: Sequence[str], unknown_id: int
+) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(sentences, encoder, unknown_id)
 
-    def values(numbers):
+    def values(numbers: np.ndarray) -> np.ndarray:
         rows = np.full([len(numbers), length], -1, np.int32)
         for row, number in enumerate(numbers):
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]

@@ -222,7 +222,7 @@ def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarr
     return np.argmax(scores, axis=0)
 
 
-def _answer_tokens(question: Question, spans, words) -> tuple[int, int] | None:
+def _answer_tokens(question: Question, spans: Sequence[tuple[int, int]], words: np.ndarray) -> tuple[int, int] | None:
     """Returns the first and the last token of the first answer; None if there is none, or it has no tokens."""
     if not question.answers:
         return None

@@ -125,7 +125,7 @@ class AnswerScorer(Scorer):
         for group in groups.values():
             yield group[0][0], self._candidates(group)
 
-    def _candidates(self, group) -> list[Answer]:
+    def _candidates(self, group: Sequence[tuple[Question, Window, np.ndarray]]) -> list[Answer]:
         settings, null = self._settings, np.inf
         best: dict[str, Answer] = {}
         for question, window, logits in group:
@@ -134,7 +134,7 @@ class AnswerScorer(Scorer):
                 ends = window.spans[begin][0], window.spans[end][1]
                 text = question.context[slice(*ends)]
                 if text not in best or score > best[text].score:
-                    best.pop(text, None)  # Of equal scores, the one that was found first is the better one.
+                    best.pop(text, None)  # The first one of equal scores is the better one.
                     best[text] = Answer(text, score, *ends)
         ranked = sorted(best.values(), key=lambda answer: -answer.score)[: settings.n_best]
         nothing = Answer("", null, 0, 0)

@@ -1,6 +1,5 @@
 """Tables of examples: TSV, CSV and JSON files as rows that know their line."""
 
-import codecs
 import collections
 import csv
 import io
@@ -13,13 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tftrain.data.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
-from tftrain.files import seven_bit, strict_json
+from tftrain.files import encodings, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import pointer
 from tftrain.host.text import reason
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".json")
-_ENCODINGS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
 T = TypeVar("T")
 
 
@@ -85,20 +83,10 @@ def read_text(path: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: not UTF-8; {_conversion(content)}") from error
-    if encoding := seven_bit.encoding(text):
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {encodings.conversion(content)}") from error
+    if encoding := encodings.encoding(text):
         raise DataError(f"{path}: {encoding}")
     return text if "\n" in text else text.replace("\r", "\n")
-
-
-def _conversion(content: bytes) -> str:
-    """Returns how to convert a file that is not UTF-8."""
-    is_latin = 8 * sum(byte > 127 for byte in content) < len(content)
-    encodings = _ENCODINGS[::-1] if is_latin else _ENCODINGS
-    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encodings
-    fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
-    others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
-    return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"
 
 
 def read_table(path: str, header: bool = True, skips: bool = False, notes: Notes | None = None) -> list[Row]:

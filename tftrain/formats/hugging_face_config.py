@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tftrain.architecture.describe import describe
+from tftrain.architecture.describe import is_pre_norm
 from tftrain.config.fields import field_problems
 from tftrain.config.model import ModelConfig
 from tftrain.families import bert
@@ -199,7 +199,7 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         raise FormatError(
             f"--to: the model is a {model.model_family}, the format of {library} has only BERT; expected --to=hf:FOLDER"
         )
-    position = "pre" if describe(model).block.pre_norm else "post"
+    position = "pre" if is_pre_norm(model) else "post"
     if position not in norm_positions:
         has = f"--to: the model's norm_position is {position}"
         raise FormatError(f"{has}, the {model.model_family} of {library} has only {norm_positions[0]}")

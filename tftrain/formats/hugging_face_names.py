@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from tftrain.architecture.describe import describe
+from tftrain.architecture.describe import describe, is_pre_norm
 from tftrain.config.model import ModelConfig
 from tftrain.families import FAMILIES, Family
 from tftrain.families.family import ModelType
@@ -32,7 +32,7 @@ def type_of(model: ModelConfig) -> ModelType:
     Raises:
         FormatError: there is none.
     """
-    own = dataclasses.replace(model, norm_position="pre" if describe(model).block.pre_norm else "post")
+    own = dataclasses.replace(model, norm_position="pre" if is_pre_norm(model) else "post")
     for each in reversed(model.family.types):
         if all(getattr(own, name) == value for name, value in each.flags.items()):
             return each

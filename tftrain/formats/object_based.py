@@ -29,7 +29,7 @@ class Library(NamedTuple):
     name: str  # for messages
     whole: str  # its class for the encoder with both heads
     alone: str  # its class for the encoder alone
-    names: Names  # of its variables but those of the pooler
+    names: Names  # the names of all variables but the pooler's
     # The scopes that hold the pooler, each as a whole; `{layer}` is the number after that of the last block.
     poolers: tuple[str, ...]
     roots: Mapping[str, str]  # where `encoder`, `masked_lm` and `head` begin in a checkpoint of the first class
@@ -155,16 +155,16 @@ def object_graph(names: Iterable[str]) -> bytes:
 
     graph = TrackableObjectGraph()
     graph.nodes.add()
-    places = {(): 0}
+    numbers = {(): 0}
     for name in names:
         path: tuple[str, ...] = ()
         for part in name.removesuffix(VALUE).split("/"):
-            parent, path = places[path], (*path, part)
-            if path not in places:
-                places[path] = len(graph.nodes)
+            parent, path = numbers[path], (*path, part)
+            if path not in numbers:
+                numbers[path] = len(graph.nodes)
                 graph.nodes.add()
                 # In a path, a slash is ".S" and a dot is two.
                 local = part.replace("..", "\0").replace(".S", "/").replace("\0", ".")
-                graph.nodes[parent].children.add(node_id=places[path], local_name=local)
-        graph.nodes[places[path]].attributes.add(name="VARIABLE_VALUE", checkpoint_key=name)
+                graph.nodes[parent].children.add(node_id=numbers[path], local_name=local)
+        graph.nodes[numbers[path]].attributes.add(name="VARIABLE_VALUE", checkpoint_key=name)
     return graph.SerializeToString()

@@ -1,4 +1,4 @@
-"""torch's files (`torch.save`), read and written without torch, and read without running what is in them.
+"""torch's files (`torch.save`), read and written without torch. Reading one runs nothing that is in it.
 
 A file is a zip archive with a pickle of containers and tensors, and an entry for the elements of each storage. A pickle
 may name any function of any module, to be called when it is loaded. This reader calls none of them: it rebuilds tensors

@@ -32,7 +32,7 @@ _MAX_NAMED = 5
 class Weights(abc.ABC):
     """A model's weights in files, under the names of this project."""
 
-    path: str  # of the files, for messages
+    path: str  # where the files are, for messages
     model: ModelConfig  # sizes and parts of the model; its vocab_size is the number of rows of the token embedding
     # The shape of each variable by name, in the order of the model. Heads may be missing.
     shapes: Mapping[str, tuple[int, ...]]
@@ -101,17 +101,22 @@ class LinkedWeights(Weights):
 
 
 class DerivedWeights(Weights):
-    """Some of the variables of other weights."""
+    """Some of the variables of other weights; `change` maps the name and the value of each that is read."""
 
-    def __init__(self, weights: Weights, shapes: Mapping[str, tuple[int, ...]]):
+    def __init__(
+        self,
+        weights: Weights,
+        shapes: Mapping[str, tuple[int, ...]],
+        change: Callable[[str, np.ndarray], np.ndarray] = lambda name, value: value,
+    ):
         self.path, self.model = weights.path, weights.model
         self.tokenizer, self.notes = weights.tokenizer, weights.notes
         self.fine_tuning, self.max_seq_length = weights.fine_tuning, weights.max_seq_length
-        self.shapes, self._weights = shapes, weights
+        self.shapes, self._weights, self._change = shapes, weights, change
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
-        return self._weights.read(name)
+        return self._change(name, self._weights.read(name))
 
 
 def without(weights: Weights, head: str) -> Weights:
@@ -119,31 +124,15 @@ def without(weights: Weights, head: str) -> Weights:
     return DerivedWeights(weights, {name: shape for name, shape in weights.shapes.items() if part_of(name) != head})
 
 
-class ReorderedWeights(DerivedWeights):
-    """Weights whose classes have other names or another order: class i is number `rows[i]` of the weights' own."""
+def reordered(weights: Weights, labels: tuple[str, ...], head: str, rows: Sequence[int]) -> Weights:
+    """Returns weights with other names or another order of classes: class i is number `rows[i]` of the weights' own."""
 
-    def __init__(self, weights: Weights, labels: tuple[str, ...], head: str, rows: Sequence[int]):
-        super().__init__(weights, weights.shapes)
-        self.model = dataclasses.replace(weights.model, labels=labels)
-        self._head, self._rows = head, list(rows)
+    def change(name: str, value: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(value[..., list(rows)]) if part_of(name) == head else value
 
-    def read(self, name: str) -> np.ndarray:
-        """Returns a variable, fp32; see `Weights.read`."""
-        value = super().read(name)
-        return np.ascontiguousarray(value[..., self._rows]) if part_of(name) == self._head else value
-
-
-class WatchedWeights(DerivedWeights):
-    """Weights that call `watch` for each variable that is read."""
-
-    def __init__(self, weights: Weights, watch: Callable[[], object]):
-        super().__init__(weights, weights.shapes)
-        self._watch = watch
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a variable, fp32; see `Weights.read`."""
-        self._watch()
-        return super().read(name)
+    derived = DerivedWeights(weights, weights.shapes, change)
+    derived.model = dataclasses.replace(weights.model, labels=labels)
+    return derived
 
 
 class CompletedWeights(DerivedWeights):

@@ -10,7 +10,7 @@ from tftrain.inference.generation import GREEDY, Generator, Sampling
 from tftrain.inference.trained_model import Sample, TrainedModel, encoder_batch, most_probable, padded
 from tftrain.tokenizer.vocabulary import Vocabulary, decode_bytes
 
-# Logits of so many tokens exist at once.
+# The number of tokens whose logits exist at once.
 _ROWS = 1024
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
@@ -37,12 +37,12 @@ class MaskedTokens:
         tokens = len(self._vocabulary)
 
         @tf.function(input_signature=[_IDS, tf.TensorSpec([None], tf.int32)], autograph=False)
-        def encode(ids, lengths):
+        def encode(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
             hidden, _ = network.encode(encoder_batch(ids, tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)))
             return tf.reshape(hidden, [1, -1, hidden.shape[-1]])
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def predict(hidden, rows):
+        def predict(hidden: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return most_probable(network.masked_lm(hidden, rows[tf.newaxis])[0], tokens, top_k)
 
         self._encode, self._predict = encode, predict

@@ -15,7 +15,7 @@ class Sampling(NamedTuple):
     """How the next token is chosen."""
 
     temperature: float = 0.0  # divides the logits of the distribution that it is drawn from; 0: the most probable token
-    top_k: int | None = None  # it is one of so many most probable tokens; None: of all
+    top_k: int | None = None  # the next token is one of the k most probable ones; None: of all
     # One of the fewest most probable tokens that together have this probability (Holtzman et al., arXiv 1904.09751).
     top_p: float = 1.0
     seed: int = 0  # the draws for a text depend on the seed and the text's number alone
@@ -53,7 +53,7 @@ class Generator:
         temperature, top_k, top_p = sampling[:3]
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def choose(logits, uniform):
+        def choose(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
             if not temperature:
                 return tf.argmax(logits, axis=1, output_type=tf.int32)
             return drawn(logits, uniform, temperature, top_k, top_p)
@@ -88,14 +88,14 @@ class Generator:
                 break
         return first, [each.text() for each in continuations]
 
-    def _read(self, texts):
+    def _read(self, texts: Sequence[np.ndarray]):
         """Reads the ends of texts, as much of each as the model reads."""
         texts = [text[int(max(len(text) - self._longest, 0)) :] for text in texts]
         ids, lengths = padded(texts)
         self._capacity = int(min(ids.shape[1] + self._most, self._longest))
         return self._decoder.read(ids, lengths, self._capacity)[:, : self._tokens]
 
-    def _read_more(self, texts):
+    def _read_more(self, texts: Sequence[np.ndarray]):
         """Reads the last token of each text; when a text is longer than the model reads, its end from the beginning."""
         lengths = np.array([len(text) for text in texts], np.int32)
         if lengths.max() > self._capacity:

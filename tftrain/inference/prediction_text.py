@@ -1,14 +1,18 @@
 """How tftrain.predict prints predictions: lines to read, or a JSON object."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tftrain.host.text import CONTROLS, listed, printable
+from tftrain.inference.candidates import Candidate, Continuation
+from tftrain.inference.trained_model import Sample
+
+Predicted = list[list[Candidate]] | Continuation  # for each masked token, or after the text
 
 
-def as_text(text: str, sample, value, streamed: bool = False) -> str:
-    """Returns the lines that are printed for a text; if it and its continuation are there already, the others."""
+def as_text(text: str, sample: Sample, value: Predicted, streamed: bool = False) -> str:
+    """Returns the lines that are printed for a text, without the text and continuation if they were streamed."""
     lines = [] if streamed else [printable(text)]
     if not isinstance(value, list):
         lines.append(f"  next: {_listed(value.candidates, quote=True)}")
@@ -46,16 +50,16 @@ def _predicted(task: str, item: Mapping[str, Any], top_k: int) -> str:
     return f"{'cosine' if task == 'embedding' else 'number'}: {item['prediction']:.4f}"
 
 
-def _scored(pairs) -> str:
+def _scored(pairs: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {score:.4f}" for name, score in pairs)
 
 
-def _listed(candidates, quote: bool = False) -> str:
+def _listed(candidates: Sequence[Candidate], quote: bool = False) -> str:
     shown = (json.dumps(token, ensure_ascii=False) if quote else token for token, _ in candidates)
     return ", ".join(f"{token} {each.probability:.4f}" for token, each in zip(shown, candidates, strict=True))
 
 
-def as_json(text: str, sample, value) -> str:
+def as_json(text: str, sample: Sample, value: Predicted) -> str:
     """Returns the JSON object of a text, in one line."""
     if isinstance(value, list):
         masks = zip(sample.masks.tolist(), value, strict=True)
@@ -70,5 +74,5 @@ def json_line(value: Mapping[str, Any]) -> str:
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
-def _objects(candidates) -> list[dict]:
+def _objects(candidates: Sequence[Candidate]) -> list[dict]:
     return [each._asdict() for each in candidates]

@@ -202,7 +202,7 @@ class TaskPredictions:
         self._reader, self._batch_size = reader, batch_size
 
         @tf.function(input_signature=[_IDS] * 3, autograph=False)
-        def run(ids, mask, token_types):
+        def run(ids: tf.Tensor, mask: tf.Tensor, token_types: tf.Tensor) -> tf.Tensor:
             outputs = network.task_outputs(encoder_batch(ids, mask, token_types))
             return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
 

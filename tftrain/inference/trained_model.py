@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.data_sizes import DEFAULT_LENGTHS
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.data.sizes import DEFAULT_LENGTHS
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
 from tftrain.formats.run_folder import take_tokenizer
@@ -26,7 +26,7 @@ from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
 MASK = "[MASK]"
-# Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.
+# Most tokens of a text for a fine-tuned model without the settings of its run, if its positions allow more.
 LONGEST_EXAMPLE = 512
 
 

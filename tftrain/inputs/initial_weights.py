@@ -10,17 +10,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.architecture.describe import describe
+from tftrain.architecture.describe import is_pre_norm
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.finetune import glue
 from tftrain.finetune.classes import head_rows
 from tftrain.formats import registry
-from tftrain.formats.weights import ReorderedWeights, Weights, heads_of, structure, without
+from tftrain.formats.weights import Weights, heads_of, reordered, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
@@ -83,7 +84,8 @@ def with_model_of_weights(
     Returns:
         The configuration; its problems: weights that can't be read, and flags that contradict them; and the weights.
     """
-    config, settings = _with_glue(config), config.run
+    model, examples = _with_glue(config.model, config.fine_tuning)
+    config, settings = dataclasses.replace(config, model=model, fine_tuning=examples), config.run
     if settings.init_checkpoint is None:
         problem = Problem("init_missing", True, "remove this flag, or add --init_checkpoint")
         return config, [problem] if settings.init_missing else [], None
@@ -117,21 +119,20 @@ def with_model_of_weights(
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems, initial
 
 
-def _with_glue(config: TrainConfig) -> TrainConfig:
-    """Returns a configuration with the task and the metric of `--glue_task`, where the flags do not say them."""
-    settings = config.fine_tuning
+def _with_glue(model: ModelConfig, settings: FineTuningConfig) -> tuple[ModelConfig, FineTuningConfig]:
+    """Returns the sections with the task and the metric of `--glue_task`, where the flags do not say them."""
     if settings.glue_task not in glue.TASKS:
-        return config
+        return model, settings
     layout = glue.TASKS[settings.glue_task]
-    task = layout.task if config.model.task == "pretraining" else config.model.task
-    settings = dataclasses.replace(settings, best_metric=settings.best_metric or layout.metric)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, task=task), fine_tuning=settings)
+    task = layout.task if model.task == "pretraining" else model.task
+    metric = settings.best_metric or layout.metric
+    return dataclasses.replace(model, task=task), dataclasses.replace(settings, best_metric=metric)
 
 
 def _effective(model: ModelConfig, name: str) -> Any:
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
-        return describe(model).block.pre_norm
+        return is_pre_norm(model)
     if name == "num_key_value_heads":
         return model.key_value_heads
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
@@ -148,7 +149,7 @@ def _with_classes(weights: Weights, model: ModelConfig, what: str, mode: str) ->
         return weights
     rows = head_rows(model.labels, theirs.labels) if model.task == theirs.task else None
     if rows is not None:
-        return ReorderedWeights(weights, model.labels, NEW_HEAD, rows)
+        return reordered(weights, model.labels, NEW_HEAD, rows)
     if NEW_HEAD in weights.parts:
         other = f"its {NEW_HEAD} is for {theirs.task} with the classes {listed(theirs.labels, 10)}"
         if mode == "evaluate" and model.task == theirs.task:

@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
-from tftrain.data.opened import OpenedData
+from tftrain.data.phase_data import PhaseData
 from tftrain.data.prepared import ONE_VOCABULARY, Prepared, difference, open_data
 from tftrain.files.errors import DataError, FormatError
 from tftrain.formats.weights import Weights
@@ -33,7 +34,7 @@ class Inputs:
         folder: the folder of the run.
     """
 
-    data: tuple[OpenedData | Labelled, ...]
+    data: tuple[PhaseData, ...]
     phases: str | None
     initial: InitialWeights | None
     mode: str
@@ -63,6 +64,12 @@ class Inputs:
         every = config.evaluation.eval_every
         return cls(data, None if model.reads_examples else config.data.phases, initial, run.mode, every, run.folder)
 
+    def resolved(self, config: TrainConfig) -> "Inputs":
+        """Returns what a resolved configuration names, whose paths hold in any folder; what is the same stays open."""
+        own = Inputs.open(config, self.initial)
+        data = tuple(old if old == new else new for old, new in zip(self.data, own.data, strict=True))
+        return dataclasses.replace(own, data=data)
+
     def of_run(self, folder: str) -> "Inputs":
         """Returns what a run of another seed reads, whose folder may have a tokenizer of its own."""
         data = tuple(each.of_run(folder) if isinstance(each, Labelled) else each for each in self.data)
@@ -80,7 +87,7 @@ class Inputs:
             DataError: the data can't be read.
         """
         data = iter(self.data)
-        return config.change_phases(lambda phase: _with_sizes(phase, next(data)))
+        return config.change_phases(lambda phase: changed(phase, _sizes(phase.model, next(data))))
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:
@@ -144,7 +151,7 @@ class Inputs:
         return [Problem("init_checkpoint", self.initial.value, f"{expected}; {remedy}")]
 
 
-def _with_sizes(config: TrainConfig, data: OpenedData | Labelled) -> TrainConfig:
+def _sizes(model: ModelConfig, data: PhaseData) -> dict[str, Any]:
+    """Returns the sizes and the classes that data gives a run, by flag."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
-    sizes = {**data.sizes._asdict(), "intermediate_size": config.model.feed_forward_size}
-    return changed(config, labels | sizes)
+    return labels | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}

@@ -7,14 +7,14 @@ import logging
 from dataclasses import dataclass
 
 from tftrain.config.data import DataConfig
-from tftrain.config.data_sizes import Sizes, example_length
 from tftrain.config.fields import Problem, refused
-from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.fine_tuning import METRICS, FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.data.phase_data import PhaseData
+from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.scorers import METRICS
 from tftrain.finetune.tables import Notes, RowError, read_bytes
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(PhaseData):
     """Labelled files, "train" and "eval"; each is read when it is first needed, and once.
 
     Attributes:
@@ -39,7 +39,7 @@ class Labelled:
 
     def of_run(self, folder: str) -> "Labelled":
         """Returns the files for a run in a folder, which may have a tokenizer of its own."""
-        return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, run_folder=folder))
+        return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, output_dir=folder))
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -26,7 +26,7 @@ class TokenizerChoice:
     Attributes:
         folder, template: values of --tokenizer_dir and --chat_template.
         initial: the weights that the run begins with, if it does.
-        run_folder: the folder of the run.
+        output_dir: the folder of the run.
         resumes: whether the run continues, if its folder has a checkpoint.
         is_for_encoders: whether the model is an encoder, whose vocabulary has special tokens.
     """
@@ -34,7 +34,7 @@ class TokenizerChoice:
     folder: str | None
     template: str | None
     initial: InitialWeights | None
-    run_folder: str | None
+    output_dir: str | None
     resumes: bool
     is_for_encoders: bool
 
@@ -45,7 +45,7 @@ class TokenizerChoice:
         Raises:
             DataError: there is none, it is damaged, or it is not for an encoder.
         """
-        kept = kept_folder(self.run_folder)
+        kept = kept_folder(self.output_dir)
         try:
             if self.folder:
                 tokenizer, origin = run_folder.tokenizer_of(self.folder), f"--tokenizer_dir={self.folder}"
@@ -62,7 +62,7 @@ class TokenizerChoice:
             raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
         if self.is_for_encoders and not tokenizer.vocabulary.is_for_encoders:
             raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
-        if self.resumes and find(self.run_folder or "") and kept.is_dir():
+        if self.resumes and find(self.output_dir or "") and kept.is_dir():
             # A run that began when tftrain put nothing before a text goes on so.
             begins = tokenizer_files.read(kept).begins_with_bos
             tokenizer = tokenizer._replace(begins_with_bos=begins and tokenizer.begins_with_bos)
@@ -71,14 +71,14 @@ class TokenizerChoice:
         return tokenizer._replace(chat_template=ChatTemplate.of(read_text(self.template), self.template))
 
 
-def kept_folder(run_folder: str | None) -> Path:
+def kept_folder(output_dir: str | None) -> Path:
     """Returns the folder in which a run keeps its tokenizer, so that its checkpoints need nothing else."""
-    return Path(run_folder or "") / run_folder.TOKENIZER_FOLDER
+    return Path(output_dir or "") / run_folder.TOKENIZER_FOLDER
 
 
-def keep(tokenizer: Tokenizer | None, run_folder: str) -> None:
+def keep(tokenizer: Tokenizer | None, output_dir: str) -> None:
     """Writes the tokenizer of a run into its folder; nothing for records and synthetic data without a tokenizer."""
-    folder = kept_folder(run_folder)
+    folder = kept_folder(output_dir)
     if folder.is_dir():  # It may be that of a run that was started over, perhaps on another vocabulary.
         if tokenizer_files.read(folder) == tokenizer:
             return

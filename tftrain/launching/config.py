@@ -20,7 +20,7 @@ class LaunchConfig:
     hostfile: str | None = flag(
         None,
         "File with a host on each line, such as `node1 slots=16`; those of other launchers are read too.",
-        path=True,
+        names="path",
     )
     network_interfaces: str | None = flag(
         None,
@@ -28,7 +28,7 @@ class LaunchConfig:
         "the interface by which a host reaches this one.",
     )
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
-    ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.", path=True)
+    ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.", names="path")
     pass_env: str | None = flag(None)
     """Environment variables that other hosts get beside the usual ones, separated by commas: names or patterns, such as
     AWS_*,MY_FLAG. By default they get none that docs/security.md does not name, so no keys and no passwords."""
@@ -41,7 +41,7 @@ class LaunchConfig:
     layout: str = flag("given", choices=("given", "auto"))
     """given: the layout of the flags. auto: the planner chooses the fastest layout that fits the memory and has all
     flags that are given; see docs/planner.md."""
-    cluster: str | None = flag(None, path=True)
+    cluster: str | None = flag(None, names="path")
     """With layout=auto, the machine: a name that tftrain.plan --list prints, or FILE.json; by default this host, which
     is measured once (--machine_file)."""
     verbose: bool = flag(False, "Print where each rank runs, how it ended, and the commands for other hosts.")

@@ -24,7 +24,7 @@ from tftrain.launching.hosts import Host, variables
 from tftrain.launching.layouts import Layouts
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
 from tftrain.parallel import store_server
-from tftrain.parallel.rendezvous import STORE_ERRORS, Store
+from tftrain.parallel.rendezvous import STORE_ERRORS, LauncherStore
 from tftrain.supervise.signals import Signals
 
 logger = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ class _Job:
 
     def _are_connected(self) -> bool:
         """Returns whether every rank has reached the start of Horovod; ranks put a note into the store there."""
-        store = Store(f"{self._address or '127.0.0.1'}:{self._port}")
+        store = LauncherStore(f"{self._address or '127.0.0.1'}:{self._port}")
         try:
             return all(store.get(f"present_{rank}", seconds=5) is not None for rank in self._host_names)
         except STORE_ERRORS:

@@ -42,7 +42,7 @@ class LayerCache:
                 held[:, :, : tf.shape(new)[2]].assign(new)
             return key, value
         for held, new in ((self._key, key), (self._value, value)):
-            held.scatter_nd_update(_places(positions, held.shape[1]), new)
+            held.scatter_nd_update(_indices(positions, held.shape[1]), new)
         return self._key.read_value(), self._value.read_value()
 
 
@@ -59,12 +59,12 @@ class LoopCache:
             paddings = [[0, 0], [0, 0], [0, self._capacity - tf.shape(key)[2]], [0, 0]]
             self.held = tf.pad(key, paddings), tf.pad(value, paddings)
             return key, value
-        pairs, places = zip(self.held, (key, value), strict=True), _places(positions, key.shape[1])
-        self.held = tuple(tf.tensor_scatter_nd_update(held, places, new) for held, new in pairs)
+        pairs, indices = zip(self.held, (key, value), strict=True), _indices(positions, key.shape[1])
+        self.held = tuple(tf.tensor_scatter_nd_update(held, indices, new) for held, new in pairs)
         return self.held
 
 
-def _places(positions: tf.Tensor, heads: int) -> tf.Tensor:
+def _indices(positions: tf.Tensor, heads: int) -> tf.Tensor:
     """Returns the text, the head and the position of each token's vectors, int32 [texts, heads, S, 3]."""
     texts = tf.range(tf.shape(positions)[0])
     axes = texts[:, None, None], tf.range(heads)[None, :, None], positions[:, None, :]
@@ -174,10 +174,10 @@ def _logits(
     layers: Sequence[LayerCache | LoopCache],
     batch: Mapping[str, tf.Tensor],
     mask: AttentionMask,
-    places: tf.Tensor,
+    indices: tf.Tensor,
 ) -> tf.Tensor:
     x = network.embedding(batch, None)
     for block, layer in zip(network.blocks, layers, strict=True):
         x = block(x, BlockContext(mask._replace(cache=layer)))
-    x = tf.gather(x, places, batch_dims=1)[:, tf.newaxis]
+    x = tf.gather(x, indices, batch_dims=1)[:, tf.newaxis]
     return tf.cast(network.logits(x)[:, 0], tf.float32)

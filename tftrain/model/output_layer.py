@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tftrain.config.output_chunks import rows_of_chunk
+from tftrain.architecture.output_chunks import rows_of_chunk
 from tftrain.host import devices
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives
@@ -68,7 +68,7 @@ def output_cross_entropy(
     return tuple(tf.reshape(each, tf.shape(labels)) for each in losses)
 
 
-def _cross_entropy(chunks: "_Chunks", labels: tf.Tensor, _first: int, _group: Group, _place: str):
+def _cross_entropy(chunks: "_Chunks", labels: tf.Tensor, _first: int, _group: Group, _name: str):
     """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
     if chunks.is_one:  # The gradient takes the place of the logits.
         entropy, winner, saved = _compare(chunks.logits, chunks.labels)
@@ -95,7 +95,7 @@ def _compare(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     with tf.name_scope("cross_entropy"):
         probabilities = tf.nn.softmax(logits)
         best, own = (tf.gather(logits, classes, batch_dims=1) for classes in (winner, labels))
-        entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))  # of at least 1 / words
+        entropy = best - own - tf.math.log(tf.gather(probabilities, winner, batch_dims=1))
         with tf.control_dependencies([entropy]):  # The gradient takes the place of the probabilities.
             return entropy, winner, _less_one(probabilities, labels)
 
@@ -110,8 +110,8 @@ def _dlogits(logits: tf.Tensor, labels: tf.Tensor, upstream: tf.Tensor) -> tf.Te
 
 def _less_one(probabilities: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns probabilities [n, words] less 1 at the label of each row, in place if nothing else reads them."""
-    places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
-    return tf.tensor_scatter_nd_sub(probabilities, places, tf.ones_like(labels, probabilities.dtype))
+    indices = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=-1)
+    return tf.tensor_scatter_nd_sub(probabilities, indices, tf.ones_like(labels, probabilities.dtype))
 
 
 def _cross_entropy_over_ranks(chunks: "_Chunks", labels: tf.Tensor, first: int, group: Group, name: str):

@@ -22,7 +22,7 @@ def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> 
     frequencies = theta ** (-np.arange(size // 2) / (size / 2))
     if scaling is None:
         return frequencies
-    waves = scaling.length * frequencies / (2 * math.pi)  # of each pair in the sequences before the scaling
+    waves = scaling.length * frequencies / (2 * math.pi)  # turns of each pair over a sequence before the scaling
     as_before = np.clip((waves - scaling.low) / (scaling.high - scaling.low), 0, 1)
     return frequencies * (as_before + (1 - as_before) / scaling.factor)
 
@@ -84,7 +84,7 @@ def distance_bias(
     Returns:
         [heads, S, S], or [b, heads, queries, S]; for keys after the query, which a causal mask hides, it is positive.
     """
-    places = tf.range(length)
-    queries = places if positions is None else positions
-    distance = tf.cast(places - queries[..., tf.newaxis], dtype)  # key - query
+    keys = tf.range(length)
+    queries = keys if positions is None else positions
+    distance = tf.cast(keys - queries[..., tf.newaxis], dtype)  # key - query
     return tf.constant(slopes, dtype)[:, tf.newaxis, tf.newaxis] * distance

@@ -111,7 +111,7 @@ class Health:
             self._in_a_row, self.problem = 0, None
             return
         self._in_a_row += 1
-        bad = [rank for place in np.flatnonzero(info.bad_ranks) for rank in self._ranks[place]]
+        bad = [rank for index in np.flatnonzero(info.bad_ranks) for rank in self._ranks[index]]
         where = f" on {'ranks' if len(bad) > 1 else 'rank'} {', '.join(map(str, bad))}" if bad else ""
         self.problem = f"in step {step} {self._culprit_name(int(info.culprit))}{where} was not"
         if self._in_a_row == 1:

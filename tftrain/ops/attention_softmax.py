@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
-from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
+from tftrain.ops.dropout import Dropout, attention_arguments, reference_dropout
+from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.grouped_heads import grouped_product, grouped_sum
 from tftrain.ops.library import library
 from tftrain.ops.shapes import dimension
@@ -52,14 +52,15 @@ def attention(
     Raises:
         tf.errors.InvalidArgumentError: a shape, dtype or rate is not as above (ValueError while a graph is built).
     """
-    attributes, position = _op_arguments(query, dropout)
-    attributes |= {"scale": scale, "causal": mask.causal}
+    attributes, position = attention_arguments(dropout, query.shape[1] if query.shape.rank == 4 else None)
+    attributes |= {"scale": scale, "causal": mask.causal, "dropouts": int(attributes["drop_below"] > 0)}
     is_limited = mask.sequences is not None or mask.window is not None
 
     @tf.custom_gradient
     def context(query: tf.Tensor, key: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         scores = grouped_product(query, key, transpose_b=True)  # [b, heads, queries, keys]
-        scores, keys = _checked(scores if bias is None else scores + bias, mask.keys)
+        scores = checked("scores", scores if bias is None else scores + bias)
+        keys = checked("key_mask", mask.keys, tf.int32)
         if is_limited:
             attended = mask._replace(keys=keys, causal=False).attended(dimension(query, 2))
             masked = tf.constant(max(MASKED, float(scores.dtype.min) / 2), scores.dtype)
@@ -97,23 +98,8 @@ def _context_and_gradient(
     return grouped_product(_dropped(dropped, probabilities), values), gradient
 
 
-def _checked(scores: tf.Tensor, key_mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    scores, key_mask = tf.convert_to_tensor(scores), tf.convert_to_tensor(key_mask)
-    check_storage("scores", scores)
-    check_dtype("key_mask", key_mask, tf.int32)
-    return scores, key_mask
-
-
 def _dropped(outputs: Any, probabilities: tf.Tensor) -> tf.Tensor:
     return outputs.dropped[0] if outputs.dropped else probabilities
-
-
-def _op_arguments(scores: tf.Tensor, dropout: Dropout | None) -> tuple[dict[str, Any], tf.Tensor]:
-    """Returns the op's attributes, except for `scale` and `causal`, and its input `position`."""
-    attributes, position = op_arguments(dropout)
-    first, total = (dropout and dropout.part) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
-    attributes |= {"first_head": first, "total_heads": total or 0, "dropouts": int(attributes["drop_below"] > 0)}
-    return attributes, position
 
 
 def reference_attention_context(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.dtypes import check_dtype
+from tftrain.ops.dtypes import checked
 from tftrain.ops.flash_attention import reference_flash_attention
 from tftrain.ops.library import MissingLibraryError, library
 
@@ -38,12 +38,11 @@ def cudnn_attention(
         TypeError: a dtype is not as above.
         tf.errors.InvalidArgumentError: the function is not compiled by XLA for a GPU.
     """
-    query, key, value, key_lengths = (tf.convert_to_tensor(tensor) for tensor in (query, key, value, key_lengths))
+    query = tf.convert_to_tensor(query)
     if query.dtype not in _ROUNDING:
         raise TypeError(f"query: expected fp16 or bf16, got {query.dtype.name}")
-    check_dtype("key", key, query.dtype, "as query")
-    check_dtype("value", value, query.dtype, "as query")
-    check_dtype("key_lengths", key_lengths, tf.int32)
+    key, value = (checked(name, given, query.dtype, "as query") for name, given in (("key", key), ("value", value)))
+    key_lengths = checked("key_lengths", key_lengths, tf.int32)
     # cuDNN does not say what a row without keys gives, so such a row attends to one, and its context is dropped.
     context, _log_sum_exp = library().tftrain_cudnn_attention(
         query=query,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
+from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
 
 PHILOX = 1
@@ -75,14 +75,6 @@ class Dropout(NamedTuple):
         """Factor of the elements that are not dropped, which keeps the expectation."""
         return RATE_UNIT / (RATE_UNIT - self.drop_below)
 
-    def attributes(self) -> dict[str, int]:
-        """Returns the attributes that ops take."""
-        return {"drop_below": self.drop_below, "seed": self.key.seed, "site": self.site}
-
-    def position(self) -> tf.Tensor:
-        """Returns the input that ops take, int64 [2]: step and first sample."""
-        return tf.stack([tf.cast(self.key.step, tf.int64), tf.cast(self.key.first_sample, tf.int64)])
-
 
 def dropout_at(key: DropoutKey | None, rate: float, site: int, part: AxisRange | None = None) -> Dropout | None:
     """Returns the dropout of one site; None where nothing drops: without a key (inference) or with rate 0."""
@@ -90,7 +82,7 @@ def dropout_at(key: DropoutKey | None, rate: float, site: int, part: AxisRange |
 
 
 def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
-    """Returns the attributes and the position that an op takes for `dropout`, or for no dropout.
+    """Returns the attributes that an op takes for `dropout`, or for no dropout, and its input: step and first sample.
 
     Raises:
         tf.errors.InvalidArgumentError: the rate is not in [0, 1).
@@ -99,7 +91,15 @@ def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
         return {"drop_below": 0, "seed": 0, "site": 0}, tf.zeros([2], tf.int64)
     if not 0 <= dropout.rate < 1:
         raise tf.errors.InvalidArgumentError(None, None, f"rate is {dropout.rate}, expected at least 0 and below 1")
-    return dropout.attributes(), dropout.position()
+    attributes = {"drop_below": dropout.drop_below, "seed": dropout.key.seed, "site": dropout.site}
+    return attributes, tf.stack([tf.cast(value, tf.int64) for value in dropout.key[1:]])
+
+
+def attention_arguments(dropout: Dropout | None, heads: int | None) -> tuple[dict[str, int], tf.Tensor]:
+    """Returns what `op_arguments` does for attention of so many heads on this rank, with the place of these heads."""
+    attributes, position = op_arguments(dropout)
+    first, total = (dropout and dropout.part) or (0, heads or 0)
+    return {**attributes, "first_head": first, "total_heads": total}, position
 
 
 def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
@@ -117,13 +117,11 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout
     Raises:
         tf.errors.InvalidArgumentError: a shape, dtype or rate is not as above (ValueError while a graph is built).
     """
-    x, bias, residual = (tf.convert_to_tensor(tensor) for tensor in (x, bias, residual))
-    check_storage("x", x)
-    check_storage("bias", bias)
-    check_dtype("residual", residual, x.dtype, "as x")
+    x, bias = checked("x", x), checked("bias", bias)
+    residual = checked("residual", residual, x.dtype, "as x")
     attributes, position = op_arguments(dropout)
     if dropout is not None and dropout.part is not None:
-        rows = math.prod(x.shape[2:-1])  # of the op, for each of what is along axis 1
+        rows = math.prod(x.shape[2:-1])  # rows of the op for each index of axis 1
         attributes |= {"first_row": dropout.part.first * rows, "total_rows": dropout.part.total * rows}
     return library().tftrain_bias_dropout_add(x=x, bias=bias, residual=residual, position=position, **attributes)
 

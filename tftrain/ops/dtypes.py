@@ -21,16 +21,19 @@ def exact_sum(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reduce_sum(tf.cast(x, tf.float64)), x.dtype)
 
 
-def check_storage(name: str, tensor: tf.Tensor) -> None:
-    """Raises a tf.errors.InvalidArgumentError if an argument, called `name`, is neither fp32 nor fp16 nor bf16."""
-    if tensor.dtype not in STORAGE:
+def checked(name: str, value: tf.Tensor, expected: tf.DType | None = None, why: str = "") -> tf.Tensor:
+    """Returns an argument, called `name`, as a tensor.
+
+    Raises:
+        tf.errors.InvalidArgumentError: its dtype is another than expected, by default neither fp32 nor fp16 nor bf16;
+            `why` is the reason for it, "as x".
+    """
+    tensor = tf.convert_to_tensor(value)
+    if expected is None and tensor.dtype not in STORAGE:
         _refuse(f"{name} is {tensor.dtype.name}, expected float32, float16 or bfloat16")
-
-
-def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str = "") -> None:
-    """Raises a tf.errors.InvalidArgumentError if an argument has another dtype; `why` is the reason for it, "as x"."""
-    if tensor.dtype != expected:
+    if expected is not None and tensor.dtype != expected:
         _refuse(f"{name} is {tensor.dtype.name}, expected {expected.name}" + (why and f", {why}"))
+    return tensor
 
 
 def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], why: str) -> None:

@@ -10,8 +10,8 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import reference_attention_context
-from tftrain.ops.dropout import Dropout, op_arguments
-from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
+from tftrain.ops.dropout import Dropout, attention_arguments
+from tftrain.ops.dtypes import check_shape, checked, wide_dtype
 from tftrain.ops.grouped_heads import grouped_product
 from tftrain.ops.library import library
 
@@ -43,34 +43,26 @@ def flash_attention(
     Raises:
         tf.errors.InvalidArgumentError: a shape, dtype or rate is not as above (ValueError while a graph is built).
     """
-    query, key, value, key_mask = (tf.convert_to_tensor(tensor) for tensor in (query, key, value, mask.keys))
-    check_storage("query", query)
-    check_dtype("key", key, query.dtype, "as query")
-    check_dtype("value", value, query.dtype, "as query")
-    check_dtype("key_mask", key_mask, tf.int32)
+    query = checked("query", query)
+    key, value = (checked(name, given, query.dtype, "as query") for name, given in (("key", key), ("value", value)))
     heads = query.shape[2] if query.shape.rank == 4 else None  # the op itself refuses any other rank
-    lists = {"sequence_ids": [], "slopes": []}
-    if mask.sequences is not None:
-        lists["sequence_ids"].append(tf.convert_to_tensor(mask.sequences))
-        check_dtype("sequence_ids", lists["sequence_ids"][0], tf.int32)
-    if mask.slopes is not None:
-        lists["slopes"].append(tf.constant(mask.slopes, tf.float32))
-        check_shape("slopes", lists["slopes"][0], [heads], "one for each head")
-    attributes, position = op_arguments(dropout)
-    first, total = (dropout and dropout.part) or (0, heads or 0)
+    sequences = [] if mask.sequences is None else [checked("sequence_ids", mask.sequences, tf.int32)]
+    slopes = [] if mask.slopes is None else [tf.constant(mask.slopes, tf.float32)]
+    if slopes:
+        check_shape("slopes", slopes[0], [heads], "one for each head")
+    attributes, position = attention_arguments(dropout, heads)
     context, _log_sum_exp = library().tftrain_flash_attention(
         query=query,
         key=key,
         value=value,
-        key_mask=key_mask,
+        key_mask=checked("key_mask", mask.keys, tf.int32),
         position=position,
+        sequence_ids=sequences,
+        slopes=slopes,
         scale=scale,
         causal=mask.causal,
         window=-1 if mask.window is None else mask.window,
-        first_head=first,
-        total_heads=total,
         **attributes,
-        **lists,
     )
     return context
 

@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
+from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
 
 FORMS = ("erf", "tanh")
@@ -30,11 +30,7 @@ def bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
         tf.errors.InvalidArgumentError: a shape, dtype or the form is not as above (ValueError for a shape while a graph
             is built).
     """
-    x = tf.convert_to_tensor(x)
-    check_storage("x", x)
-    biases = [] if bias is None else [tf.convert_to_tensor(bias)]
-    if biases:
-        check_storage("bias", biases[0])
+    x, biases = checked("x", x), [] if bias is None else [checked("bias", bias)]
     return library().tftrain_gelu(x=x, bias=biases, approximate=_approximate(form))
 
 
@@ -79,17 +75,15 @@ def _gated_inputs(
     Raises:
         tf.errors.InvalidArgumentError: a dtype is not as there, or one bias is given without the other.
     """
-    gate, up = tf.convert_to_tensor(gate), tf.convert_to_tensor(up)
-    check_storage("gate", gate)
-    check_dtype("up", up, gate.dtype, "as gate")
-    biases = [tf.convert_to_tensor(bias) for bias in (gate_bias, up_bias) if bias is not None]
-    if len(biases) == 1:
+    gate = checked("gate", gate)
+    up = checked("up", up, gate.dtype, "as gate")
+    if (gate_bias is None) != (up_bias is None):
         other, missing = ("gate_bias", "up_bias") if up_bias is None else ("up_bias", "gate_bias")
         raise tf.errors.InvalidArgumentError(None, None, f"{missing} is None and {other} is not: give both, or neither")
-    if biases:
-        check_storage("gate_bias", biases[0])
-        check_dtype("up_bias", biases[1], biases[0].dtype, "as gate_bias")
-    return gate, up, biases
+    if gate_bias is None:
+        return gate, up, []
+    gate_bias = checked("gate_bias", gate_bias)
+    return gate, up, [gate_bias, checked("up_bias", up_bias, gate_bias.dtype, "as gate_bias")]
 
 
 def _approximate(form: str) -> int:
@@ -98,28 +92,18 @@ def _approximate(form: str) -> int:
     return int(form == "tanh")
 
 
-@tf.RegisterGradient("TftrainGelu")
-def _gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x and, if there is one, the bias."""
-    x, *bias = op.inputs
-    gradients = library().tftrain_gelu_grad(dy=dy, x=x, bias=bias, approximate=op.get_attr("approximate"))
-    return [gradients.dx, *gradients.dbias]
+def _gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradients of x, or of gate and up, and of the biases, if there are any."""
+    names = ["x"] if op.type == "TftrainGelu" else ["gate", "up"]
+    inputs = dict(zip(names, op.inputs, strict=False))
+    attributes = {} if op.type == "TftrainSwiglu" else {"approximate": op.get_attr("approximate")}
+    function = getattr(library(), f"tftrain_{op.type.removeprefix('Tftrain').lower()}_grad")
+    gradients = function(dy=dy, **inputs, bias=op.inputs[len(names) :], **attributes)
+    return [*(getattr(gradients, f"d{name}") for name in names), *gradients.dbias]
 
 
-@tf.RegisterGradient("TftrainGeglu")
-def _geglu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of gate, up and, if there are any, their biases."""
-    gate, up, *bias = op.inputs
-    gradients = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
-    return [gradients.dgate, gradients.dup, *gradients.dbias]
-
-
-@tf.RegisterGradient("TftrainSwiglu")
-def _swiglu_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of gate, up and, if there are any, their biases."""
-    gate, up, *bias = op.inputs
-    gradients = library().tftrain_swiglu_grad(dy=dy, gate=gate, up=up, bias=bias)
-    return [gradients.dgate, gradients.dup, *gradients.dbias]
+for _type in ("TftrainGelu", "TftrainGeglu", "TftrainSwiglu"):
+    tf.RegisterGradient(_type)(_gradient)
 
 
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:

@@ -6,7 +6,7 @@ write their outputs once. Statistics are fp32 for every dtype.
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
+from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
 
 
@@ -25,11 +25,8 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: 
     Raises:
         tf.errors.InvalidArgumentError: a shape, dtype or epsilon is not as above (ValueError while a graph is built).
     """
-    x, gamma = tf.convert_to_tensor(x), tf.convert_to_tensor(gamma)
-    beta = tf.zeros_like(gamma) if beta is None else tf.convert_to_tensor(beta)
-    check_storage("x", x)
-    check_storage("gamma", gamma)
-    check_dtype("beta", beta, gamma.dtype, "as gamma")
+    x, gamma = checked("x", x), checked("gamma", gamma)
+    beta = tf.zeros_like(gamma) if beta is None else checked("beta", beta, gamma.dtype, "as gamma")
     return library().tftrain_layer_norm(x=x, gamma=gamma, beta=beta, epsilon=epsilon).y
 
 
@@ -44,9 +41,7 @@ def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
     Returns:
         A tensor like `x`. For the errors, see `layer_norm`.
     """
-    x, gamma = tf.convert_to_tensor(x), tf.convert_to_tensor(gamma)
-    check_storage("x", x)
-    check_storage("gamma", gamma)
+    x, gamma = checked("x", x), checked("gamma", gamma)
     return library().tftrain_rms_norm(x=x, gamma=gamma, epsilon=epsilon).y
 
 

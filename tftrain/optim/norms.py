@@ -24,7 +24,7 @@ class Norms:
         split: bool,
         slices: Sequence[Sequence[Slice]],
         sliced: Sequence[bool],
-        places: Sequence[int],
+        indices: Sequence[int],
         total: int,
     ):
         """Determines which tensors count on this rank.
@@ -33,14 +33,14 @@ class Norms:
             mesh, split: the ranks, and whether the data parallel ones hold shards.
             slices: of each store of the optimizer's state; the tensors of a store are all sharded or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold shards.
-            places, total: by tensor, its index among the tensors of all stages; and their number.
+            indices, total: by tensor, its index among the tensors of all stages; and their number.
         """
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
         self._model = mesh.group(_kind(mesh, split, "model", "world"))
         self._stage = mesh.group(_kind(mesh, split, "tensor", "stage"))
         self._has_replicas = not split or mesh.replicas.size > 1
         self.communicates, self._adds_shards = self._model.size > 1, self._stage.size > 1
-        self._places, self._total = list(places), total
+        self._indices, self._total = list(indices), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
         firsts = (next((item.tensor for item in store if item.tensor is not None), 0) for store in slices)
@@ -65,9 +65,9 @@ class Norms:
         Gradients are of any floating dtype, one for each store; `squares` are their sums of squares, fp32 [stores].
         """
         marks = self._marks(gradients, squares)
-        if self._places == list(range(self._total)):
+        if self._indices == list(range(self._total)):
             return marks
-        return tf.scatter_nd([[place] for place in self._places], marks, [self._total])
+        return tf.scatter_nd([[index] for index in self._indices], marks, [self._total])
 
     def _marks(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
         if not self._split:

@@ -96,10 +96,10 @@ class Optimizer(tf.Module):
         held = [each for each in parameters if each.variable is not None]
         split = _split(held, mesh, sharding) if sharding.strategy else None
         slots = {each.name: self.slots_of(each.name) if updates else () for each in held}
-        self.state = OptimizerState(held, split, mesh, slots, sharding.weights)
-        places = [self._names.index(each.name) for each in held]
+        self.state = OptimizerState(held, slots, split, mesh, sharding.weights)
+        indices = [self._names.index(each.name) for each in held]
         is_sliced = [each.shard.is_divided for each in held]
-        self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
+        self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, indices, len(self._names))
         # Products of bf16 are what GPUs are fast at; CPUs have none that are faster than those of fp32.
         products = tf.bfloat16 if gpu else tf.float32
         orthogonalization = Orthogonalization([each.shard for each in held], mesh.tensor, products)

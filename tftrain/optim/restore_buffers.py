@@ -1,7 +1,7 @@
 """Lets a restore read files directly into the memory of variables: new memory is slow, and so is a copy.
 
 TensorFlow has no interface for this. It is possible because a variable on the host has one buffer. Reading the variable
-gives a tensor that shares the buffer, without a copy, unless copy-on-read is set. Another tensor, such as the initial
+gives a tensor that shares the buffer; with copy-on-read set, it would be a copy. Another tensor, such as the initial
 value, may share the buffer too.
 """
 

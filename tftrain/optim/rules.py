@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.optimizer import UPDATE_RULES, OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 
@@ -81,7 +81,7 @@ class UpdateRule(abc.ABC):
 class AdamW(UpdateRule):
     """AdamW (arXiv 1711.05101): m_hat / (sqrt(v_hat) + epsilon)."""
 
-    slots = ("adam_m", "adam_v")
+    slots = UPDATE_RULES["adamw"].slots
 
     def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta1 * m + (1 - beta1) * g and beta2 * v + (1 - beta2) * g ** 2."""
@@ -160,7 +160,7 @@ class Muon(AdamW):
     Queries, keys and values are three matrices. Embeddings, heads and vectors are AdamW's.
     """
 
-    slots_of_matrices = ("muon_m",)
+    slots_of_matrices = UPDATE_RULES["muon"].slots_of_kernels
     fused_update = None
 
     def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
@@ -193,7 +193,7 @@ class Lion(UpdateRule):
     weight decay that is larger by the same factor, and beta2 = 0.99.
     """
 
-    slots = ("lion_m",)
+    slots = UPDATE_RULES["lion"].slots
 
     def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta2 * m + (1 - beta2) * g."""

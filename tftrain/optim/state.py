@@ -25,8 +25,6 @@ from tftrain.optim.weight_shards import WeightShards
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy
 
-ADAM_SLOTS = ("adam_m", "adam_v")
-
 
 class OptimizerState(tf.Module):
     """fp32 master weights and slots of named variables.
@@ -48,9 +46,9 @@ class OptimizerState(tf.Module):
     def __init__(
         self,
         parameters: Sequence[ParameterSpec],
+        slots: Mapping[str, Sequence[str]],
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
-        slots: Sequence[str] | Mapping[str, Sequence[str]] = ADAM_SLOTS,
         shards_weights: bool = False,
     ):
         """Creates the state, with slots of zero.
@@ -60,20 +58,19 @@ class OptimizerState(tf.Module):
 
         Args:
             parameters: those of this rank; its variables are the targets.
+            slots: names of the update rule's slots by variable, the same for variables that share a bucket; a
+                checkpoint has a tensor `SLOT/NAME` for each.
             split: see above.
             mesh: the ranks; those of `mesh.data` hold the same variables.
-            slots: names of the update rule's slots, or those of each variable by its name, the same for variables that
-                share a bucket; a checkpoint has a tensor `SLOT/NAME` for each.
             shards_weights: see `Sharding.weights`.
         """
         super().__init__(name="optimizer_state")
         self.parameters, self.split, mesh = list(parameters), split, mesh or Mesh()
         self.names, self.targets = [each.name for each in parameters], [each.variable for each in parameters]
-        of_names = dict(slots) if isinstance(slots, Mapping) else dict.fromkeys(self.names, tuple(slots))
         group, replicas = split.group if split else mesh.data, mesh.replicas
         held, buckets = {each.name: slice_of(each.shard) for each in parameters}, split.buckets if split else None
         ranks = group.rank, group.size, (replicas.rank, replicas.size)
-        self._layout = StateLayout(held, of_names, buckets, *ranks)
+        self._layout = StateLayout(held, slots, buckets, *ranks)
         if split:
             self.slices = split.slices
             values = split.take(lambda index: _initial(self.parameters[index], shards_weights))
@@ -89,8 +86,8 @@ class OptimizerState(tf.Module):
         self.replicated = [not first.shard.is_divided for first in firsts]
         self.summed = [first.is_summed for first in firsts]
         self.slots = {}
-        for slot in dict.fromkeys(itertools.chain.from_iterable(of_names.values())):
-            with_slot = zip(self.masters, (slot in of_names[first.name] for first in firsts), strict=True)
+        for slot in dict.fromkeys(itertools.chain.from_iterable(slots.values())):
+            with_slot = zip(self.masters, (slot in slots[first.name] for first in firsts), strict=True)
             self.slots[slot] = self._make(slot, (tf.zeros(each.shape) if has else None for each, has in with_slot))
 
     def slots_of(self, store: int) -> list[tf.Variable]:

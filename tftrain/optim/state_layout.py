@@ -14,8 +14,6 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import MASTER, TensorSlice, even_parts, renamed
 from tftrain.parallel.buckets import pack
@@ -53,17 +51,6 @@ class Bucket(NamedTuple):
             first, last = max(offset, start), min(offset + sizes[tensor], stop)
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
-
-    def shards(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Returns how ranks partition a tensor: the first rank, and start and stop of its shard and of each next one's.
-
-        It is `owned` of all ranks at once. The tensor is one of `tensors` and has `size` elements.
-        """
-        begin = self.offsets[self.tensors.index(tensor)]
-        bounds = np.asarray(self.bounds)
-        first, last = np.searchsorted(bounds, begin, "right") - 1, np.searchsorted(bounds, begin + size)
-        cuts = np.clip(bounds[first : last + 1] - begin, 0, size)
-        return int(first), cuts[:-1], cuts[1:]
 
     def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
         """Returns the slices of a rank's shard, in order; `sizes` are those of all tensors."""
@@ -105,7 +92,7 @@ def layout(
     for kind in dict.fromkeys(kinds):
         tensors = [tensor for tensor in reversed(range(len(sizes))) if kinds[tensor] == kind]
         packed = pack([sizes[tensor] for tensor in tensors], limit)
-        groups += [[tensors[place] for place in places] for places in packed]
+        groups += [[tensors[index] for index in indices] for indices in packed]
     if strategy == "even":
         whole = is_whole or [False] * len(sizes)
         balanced = [load if must else 0.0 for load, must in zip(loads or sizes, whole, strict=True)]
@@ -194,7 +181,7 @@ def slice_of(shard: VariableShard) -> TensorSlice:
 class Held(NamedTuple):
     """A piece that a rank holds."""
 
-    piece: TensorSlice  # of the tensor `KIND/NAME`
+    piece: TensorSlice  # its tensor is `KIND/NAME`
     kind: str  # `master`, or the name of a slot
     store: int  # index of the variable of this kind that holds it, see `OptimizerState`
     elements: slice  # where the piece is among the elements of that variable

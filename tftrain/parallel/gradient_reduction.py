@@ -80,7 +80,7 @@ class GradientReduction:
         order = list(range(len(gradients)))[::-1]
         if first_is_early:
             order = [0, *order[:-1]]
-        summed = all_reduce_sum(self._group, [gradients[place] for place in order], "gradients", self._wire)
+        summed = all_reduce_sum(self._group, [gradients[index] for index in order], "gradients", self._wire)
         return [each for _, each in sorted(zip(order, summed, strict=True), key=lambda pair: pair[0])]
 
     def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
@@ -100,27 +100,27 @@ class GradientReduction:
         if self._tensor.size == 1:
             return list(gradients)
         of_each = list(zip(self._replicated, self._summed, strict=True))
-        equal = [place for place, (is_whole, is_sum) in enumerate(of_each) if is_whole and not is_sum]
-        sums = [place for place, (_, is_sum) in enumerate(of_each) if is_sum]
+        equal = [index for index, (is_whole, is_sum) in enumerate(of_each) if is_whole and not is_sum]
+        sums = [index for index, (_, is_sum) in enumerate(of_each) if is_sum]
         gradients = self._in_buckets(gradients, equal, collectives.broadcast, "replicated_gradients")
         return self._in_buckets(gradients, sums, collectives.sum_in_rank_order, "summed_gradients")
 
     def _in_buckets(
         self,
         gradients: Sequence[tf.Tensor],
-        places: Sequence[int],
+        indices: Sequence[int],
         collective: Callable[..., list[tf.Tensor]],
         name: str,
     ) -> list[tf.Tensor]:
-        """Returns the gradients, those at `places` as a collective of the tensor parallel ranks returns them."""
+        """Returns the gradients, those at `indices` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)
-        sizes = [gradients[place].shape.num_elements() for place in places]
+        sizes = [gradients[index].shape.num_elements() for index in indices]
         for number, bucket in enumerate(buckets.pack([4 * size for size in sizes], BUCKET_BYTES)):
-            sent = [tf.cast(gradients[places[item]], tf.float32) for item in bucket]
+            sent = [tf.cast(gradients[indices[item]], tf.float32) for item in bucket]
             flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in sent], axis=0)
             flat = collective(self._tensor, flat, f"{name}.{number}")
             for item, piece in zip(bucket, tf.split(flat, [sizes[item] for item in bucket]), strict=True):
-                gradients[places[item]] = tf.reshape(piece, gradients[places[item]].shape)
+                gradients[indices[item]] = tf.reshape(piece, gradients[indices[item]].shape)
         return gradients
 
 
@@ -140,12 +140,12 @@ def all_reduce_sum(
         return list(tensors)
     summed: list[tf.Tensor] = []
     bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
-    for index, bucket in enumerate(buckets.pack(bytes_of_each, BUCKET_BYTES)):
-        sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
+    for number, bucket in enumerate(buckets.pack(bytes_of_each, BUCKET_BYTES)):
+        sent = [tf.cast(tensors[index], wire_dtype) for index in bucket]
         if wire_dtype == tf.float16 and not collectives.has_nccl():
-            summed += _sum_in_fp32(group, sent, f"{name}.{index}")
+            summed += _sum_in_fp32(group, sent, f"{name}.{number}")
         else:
-            summed += collectives.grouped_all_reduce(group, sent, f"{name}.{index}")
+            summed += collectives.grouped_all_reduce(group, sent, f"{name}.{number}")
     return summed
 
 

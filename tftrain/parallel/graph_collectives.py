@@ -33,7 +33,7 @@ def collectives_of(function: tf.types.experimental.ConcreteFunction) -> dict[str
             numbers = tuple(int(tf.get_static_value(inputs[key])) for key in ("group_key", "instance_key"))
             if (other := names.setdefault(numbers, name)) != name:
                 raise MeshError(f"{other} and {name} have the same number; use --group_transport=horovod")
-            # Of a transfer, one rank has the input and the other the output.
+            # One rank of a transfer has the input, the other the output.
             tensors = [inputs.get("input", op.outputs[0])]
         # In Horovod's all-gather, or a transfer to another rank, each rank may have a different number of rows.
         free = 1 if op.type in ("HorovodAllgather", "HorovodAlltoall") else 0

@@ -8,7 +8,7 @@ exactly once for each change: a second request would count as that of another pr
 import threading
 from collections.abc import Mapping
 
-from tftrain.parallel.rendezvous import Store, address_of_store
+from tftrain.parallel.rendezvous import LauncherStore, address_of_store
 
 ASSIGNED = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 # Longer than the driver's own limit, HOROVOD_ELASTIC_TIMEOUT, which starts only after all old ranks have ended.
@@ -34,7 +34,7 @@ class Membership:
 
         self._environ, self._address = environ, address_of_store(environ)
         self.changed = threading.Event()
-        self.store = Store(self._address)
+        self.store = LauncherStore(self._address)
         self._manager = WorkerNotificationManager()
         self._manager.register_listener(self)
         self._manager.init(
@@ -58,7 +58,7 @@ class Membership:
         """
         self.changed.clear()
         slot = f"{self._environ['HOROVOD_HOSTNAME']}:{self._environ['HOROVOD_LOCAL_RANK']}"
-        answer = Store(self._address, "rank_and_size").get(slot, ANSWER_SECONDS)
+        answer = LauncherStore(self._address, "rank_and_size").get(slot, ANSWER_SECONDS)
         numbers = (answer or "-1").split(",")
         if int(numbers[0]) < 0:
             return None

@@ -53,10 +53,10 @@ class Mesh:
     rank = tensor rank + tensor_parallel_size * (data rank + data_parallel_size * stage).
     """
 
-    rank: int = 0  # of this process among all
-    size: int = 1  # of all processes
+    rank: int = 0  # this process's number among all
+    size: int = 1  # number of all processes
     local_rank: int = 0  # among the processes on this host
-    local_size: int = 1  # of the processes on this host
+    local_size: int = 1  # number of the processes on this host
     tensor_parallel_size: int = 1  # ranks that partition every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
     # Data parallel ranks that partition a state, in a run of one stage; None: all. Others hold the same shards.
@@ -88,9 +88,9 @@ class Mesh:
         firsts = range(0, self.size, per_stage)
         groups = {
             "world": [tuple(range(self.size))],
-            "data": [tuple(range(f + place, f + per_stage, tensor)) for f in firsts for place in range(tensor)],
+            "data": [tuple(range(f + index, f + per_stage, tensor)) for f in firsts for index in range(tensor)],
             "tensor": [tuple(range(first, first + tensor)) for first in range(0, self.size, tensor)],
-            "pipeline": [tuple(range(place, self.size, per_stage)) for place in range(per_stage)],
+            "pipeline": [tuple(range(index, self.size, per_stage)) for index in range(per_stage)],
             "model": [
                 tuple(first + start + rank for first in firsts for rank in range(tensor))
                 for start in range(0, per_stage, tensor)
@@ -100,7 +100,7 @@ class Mesh:
         if split := self.split_size:
             data, holders = groups["data"], split * tensor
             groups["split"] = [line[first : first + split] for line in data for first in range(0, len(line), split)]
-            groups["replica"] = [line[place::split] for line in data for place in range(split)]
+            groups["replica"] = [line[index::split] for line in data for index in range(split)]
             groups["holders"] = [tuple(range(first, first + holders)) for first in range(0, self.size, holders)]
         return groups
 
@@ -171,8 +171,3 @@ class Mesh:
     def stage(self) -> int:
         """This rank's stage of the pipeline, from 0."""
         return self.rank // (self.size // self.pipeline_parallel_size)
-
-    @property
-    def is_last_stage(self) -> bool:
-        """Whether this rank holds the heads."""
-        return self.stage == self.pipeline_parallel_size - 1

@@ -37,9 +37,9 @@ def serve(folder: Path, host: str, key: str) -> http.server.ThreadingHTTPServer:
     return server
 
 
-def fetch(place: str, key: str, name: str, target: Path) -> None:
-    """Copies a file of the rank that serves at `place`, a host and a port; raises an OSError if it can't."""
-    request = urllib.request.Request(f"http://{place}/{name}", headers={"Authorization": key})
+def fetch(address: str, key: str, name: str, target: Path) -> None:
+    """Copies a file of the rank that serves at an address, host and port; raises an OSError if it can't."""
+    request = urllib.request.Request(f"http://{address}/{name}", headers={"Authorization": key})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     # What is there is overwritten: memory that was touched before is filled many times as fast.
     opened = os.open(target, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -32,11 +32,9 @@ class Collective(NamedTuple):
 class PendingCollectives:
     """The pending collectives of one process."""
 
-    def __init__(self, counter: type["OpCounter | VariableCounter"] | None = None):
-        """Begins empty; by default, `counter_class` says what counts."""
+    def __init__(self):
         self._counters: dict[Collective, OpCounter | VariableCounter] = {}
         self._eager: dict[Collective, None] = {}
-        self._counter_class = counter
 
     def around(
         self, collective: Collective, tensors: Sequence[tf.Tensor], operation: Callable[[list[tf.Tensor]], Any]
@@ -54,8 +52,7 @@ class PendingCollectives:
             del self._eager[collective]
             return result
         if collective not in self._counters:
-            self._counter_class = self._counter_class or counter_class()
-            self._counters[collective] = self._counter_class()
+            self._counters[collective] = counter_class()()
         counter = self._counters[collective]
         result = operation(counter.counted(list(tensors)))
         return tf.nest.pack_sequence_as(result, counter.counted(tf.nest.flatten(result)))

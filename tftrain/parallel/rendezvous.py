@@ -5,8 +5,8 @@ wait for each other until Gloo times out, and every process aborts without givin
 requests through the store first. Open MPI and Slurm have no such store.
 
 The store is one server in Python, so the number of requests grows with the number of ranks only: rank 0 collects what
-all ranks say and publishes one value, and the ranks that wait for it ask the less often, the more they are and the
-longer they have waited.
+all ranks say and publishes one value, and a rank that waits for it asks less often if there are more ranks, or if it
+has waited longer.
 """
 
 import http.client
@@ -28,7 +28,7 @@ WAIT_SECONDS = 120
 ARRIVAL_SECONDS = 600
 LATE_SECONDS = 30  # until a line says which ranks are missing
 POLL_SECONDS = 0.1
-# Of all waiting ranks together; the store is one server in Python.
+# All waiting ranks together ask so often; the store is one server in Python.
 REQUESTS_PER_SECOND = 400
 # A rank that has waited for some time waits this share of it until it asks again.
 POLL_SHARE = 0.125
@@ -37,7 +37,7 @@ STORE_ERRORS = (OSError, http.client.HTTPException)
 TOKEN = "HOROVOD_JOB_TOKEN"
 
 
-class Store:
+class LauncherStore:
     """The key-value store of the launcher; every method may raise STORE_ERRORS."""
 
     def __init__(self, address: str, scope: str = "tftrain"):
@@ -92,7 +92,7 @@ def value_of_rank_0(
     value: str,
     environ: Mapping[str, str] = os.environ,
     seconds: float = WAIT_SECONDS,
-    connect: Callable[[str], Store] = Store,
+    connect: Callable[[str], LauncherStore] = LauncherStore,
 ) -> str:
     """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
 
@@ -100,7 +100,7 @@ def value_of_rank_0(
 
     Args:
         name: letters, digits and underscores.
-        connect: returns the `Store` at an address.
+        connect: returns the store at an address.
     """
     address = address_of_store(environ)
     if not address:
@@ -119,7 +119,7 @@ def await_all(
     launch: Launch,
     environ: Mapping[str, str] = os.environ,
     seconds: float = ARRIVAL_SECONDS,
-    connect: Callable[[str], Store] = Store,
+    connect: Callable[[str], LauncherStore] = LauncherStore,
     value: str = "yes",
 ) -> list[str] | None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.

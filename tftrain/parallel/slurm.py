@@ -22,7 +22,7 @@ from tftrain.host.environment import route_to
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.parallel import store_server
 from tftrain.parallel.launcher import Launch, is_slurm_step, tasks_of_hosts
-from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, TOKEN, WAIT_SECONDS, Store
+from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, TOKEN, WAIT_SECONDS, LauncherStore
 
 # The last ports: Linux gives those below 61,000 to outgoing connections.
 FIRST_PORT, PORTS = 61440, 4096
@@ -81,7 +81,7 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
         if token:
             _write_token(token, store_server.make_token())
         address = _serve(host, port, slots, several=len(hosts) > 1)
-        Store(f"{address}:{port}").put(NAME_OF_STEP, step)
+        LauncherStore(f"{address}:{port}").put(NAME_OF_STEP, step)
     address = _await_server(host, port, step, seconds, token)
     interface = environ.get(INTERFACE) or _interface(host, address, port, len(hosts))
     network = {name: str(value) for name, value in create_run_env_vars(address, [interface], port).items()}
@@ -163,7 +163,7 @@ def _await_server(host: str, port: int, step: str, seconds: float, token: Path |
                 time.sleep(POLL_SECONDS)
                 continue
             address = socket.gethostbyname(host)
-            answer = Store(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
+            answer = LauncherStore(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
             if answer == step:
                 return address
             reason = "another program listens there"

@@ -73,11 +73,9 @@ class TensorRanks(NamedTuple):
         if not self.divide_sequence:
             return copy_to_ranks(self.group, x, name)
 
-        @tf.custom_gradient
-        def gather(x: tf.Tensor):
-            return self._gather(x, f"{name}/enter"), lambda dy: self._scatter(dy, f"{name}/enter/gradient")
-
-        return gather(x)
+        return _with_gradient(
+            x, lambda x: self._gather(x, f"{name}/enter"), lambda dy: self._scatter(dy, f"{name}/enter/gradient")
+        )
 
     def leave(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum of the ranks' summands of a sharded layer's output; the inverse of `enter`.
@@ -91,11 +89,9 @@ class TensorRanks(NamedTuple):
         if not self.divide_sequence:
             return sum_over_ranks(self.group, x, name)
 
-        @tf.custom_gradient
-        def scatter(x: tf.Tensor):
-            return self._scatter(x, f"{name}/leave"), lambda dy: self._gather(dy, f"{name}/leave/gradient")
-
-        return scatter(x)
+        return _with_gradient(
+            x, lambda x: self._scatter(x, f"{name}/leave"), lambda dy: self._gather(dy, f"{name}/leave/gradient")
+        )
 
     def collect(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
@@ -175,11 +171,7 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     if group.size == 1:
         return x
 
-    @tf.custom_gradient
-    def copy(x: tf.Tensor):
-        return tf.identity(x), lambda upstream: _sum(group, upstream, f"{name}/gradient")
-
-    return copy(x)
+    return _with_gradient(x, tf.identity, lambda upstream: _sum(group, upstream, f"{name}/gradient"))
 
 
 def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -191,11 +183,14 @@ def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     if group.size == 1:
         return x
 
-    @tf.custom_gradient
-    def total(x: tf.Tensor):
-        return _sum(group, x, name), lambda upstream: upstream
+    return _with_gradient(x, lambda x: _sum(group, x, name), lambda upstream: upstream)
 
-    return total(x)
+
+def _with_gradient(
+    x: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], gradient: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Returns function(x), whose gradient is that of another function."""
+    return tf.custom_gradient(lambda x: (function(x), gradient))(x)
 
 
 def _sum(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:

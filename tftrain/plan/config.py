@@ -5,10 +5,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.config import data_sizes, ramp
+from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
+from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.search import Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
@@ -22,7 +23,7 @@ NOT_NEEDED = ("output_dir", "data_dir")
 class PlanFlags:
     """The planner's own flags: the job, the machine, the format."""
 
-    cluster: str = flag("a100_80gb", path=True)
+    cluster: str = flag("a100_80gb", names="path")
     """The machine: a name that --list prints, or FILE.json. this_machine needs --measure once."""
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
     ranks_per_node: int = flag(1, "Ranks that share this_machine equally.", minimum=1)
@@ -48,9 +49,9 @@ class PlanFlags:
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
     rows_file: str | None = flag(
-        None, "Compare with the rows of a CSV file in a format of the published tables.", path=True
+        None, "Compare with the rows of a CSV file in a format of the published tables.", names="path"
     )
-    html: str = flag("", path=True)
+    html: str = flag("", names="path")
     """Also write the plan, or that of the fastest layout of --search, as one page of HTML to this file."""
     format: str = flag("text", "Format of tables.", choices=FORMATS)
     list: bool = flag(False, "Print the names of clusters, systems and tables.")
@@ -133,7 +134,7 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
 
     def sized(own: PlanConfig) -> PlanConfig:
         dp = own.plan.data_parallel_size or own.parallel.data_parallel_size(devices)
-        length = data_sizes.synthetic(own.data, own.model.vocab_size).max_seq_length
+        length = synthetic(own.data, own.model.vocab_size).max_seq_length
         sizes = {"max_seq_length": length, "fit_micro_batch": False}  # The micro-batch is fitted now.
         return changed(dataclasses.replace(own, batch=own.batch.resolve(dp)), sizes)
 

@@ -6,18 +6,16 @@ from typing import Any, NamedTuple
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
-from tftrain.config import data_sizes
 from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS, ModelConfig
-from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.optimizer import UPDATE_RULES
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.data.sizes import example_length, synthetic
 from tftrain.host.units import ITEM_BYTES
 
 SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
-OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
-MOMENTS = {"lion": 1}  # other update rules have two, and muon one for the kernels of the blocks
 
 
 class Workload(NamedTuple):
@@ -180,7 +178,7 @@ def update_rule(optimizer: str) -> str:
 
 def reference_optimizer(rule: str) -> str:
     """Returns the value of --optimizer that runs an update rule in plain TensorFlow."""
-    return f"reference_{rule}" if f"reference_{rule}" in OPTIMIZERS else rule
+    return f"reference_{rule}" if UPDATE_RULES[rule].has_fused else rule
 
 
 def reference_levers() -> dict[str, str]:
@@ -209,7 +207,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         per_node: devices of a host, where the ranks are on several.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = _sizes(config.data, model)
+    vocab, seq, predictions = _sizes(model, config.data)
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
@@ -250,11 +248,11 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
     )
 
 
-def _sizes(data: DataConfig, model: ModelConfig) -> tuple[int, int, int]:
+def _sizes(model: ModelConfig, data: DataConfig) -> tuple[int, int, int]:
     """Returns words, tokens of a sequence, and positions of a sequence with logits."""
     if model.reads_examples:
-        data = dataclasses.replace(data, max_seq_length=data_sizes.example_length(data, model))
-    vocab, seq, predictions = data_sizes.synthetic(data, model.vocab_size, model.objective)
+        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
+    vocab, seq, predictions = synthetic(data, model.vocab_size, model.objective)
     return vocab, seq, 0 if model.is_fine_tuned else predictions  # The head of a task has no logits of words.
 
 
@@ -265,10 +263,11 @@ def _partition(dp: int, tp: int, split_devices: int) -> int:
 
 def _moments(rule: str, model: Architecture) -> float:
     """Returns the moments that an update rule has for each weight, on average."""
-    if rule != "muon":
-        return MOMENTS.get(rule, 2)
+    slots, of_kernels = (len(each) for each in (UPDATE_RULES[rule].slots, UPDATE_RULES[rule].slots_of_kernels))
+    if not of_kernels:
+        return slots
     kernels = model.layers * sum(rows * columns for rows, columns in kernels_of_block(model))
-    return 2 - kernels / model.parameters
+    return slots - (slots - of_kernels) * kernels / model.parameters
 
 
 def _division(parallel: ParallelConfig, layers: int, head: float) -> tuple[int, ...]:

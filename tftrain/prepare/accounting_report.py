@@ -22,7 +22,7 @@ _LEAST_FACTOR = 1.1
 _MOST_IN_ROW = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # More examples in a row are advised only for so much fewer rows.
 _WORTH = 1.03
-# Packing takes time for each different length. Longer ones are rounded up to so many.
+# Packing takes time for each different length. Lengths above this number are rounded up.
 _DIFFERENT_LENGTHS = 256
 
 

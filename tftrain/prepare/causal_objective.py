@@ -14,8 +14,8 @@ import numpy as np
 from tftrain.data.example import encode
 from tftrain.host.text import one_line
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
+from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 from tftrain.tokenizer.words import by_characters
@@ -24,7 +24,7 @@ _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
 _SHOWN_TOKENS = 60
 _CHARACTERS_AT_ONCE = 1 << 16
-# A chunk of so many sequences, of about so many bytes a token, loses few percent of its text.
+# The least sequences of a chunk, which then loses few percent of its text, and about the bytes of a token.
 _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from tftrain.files import seven_bit
+from tftrain.files import encodings
 from tftrain.files.errors import DataError
 
 _BLOCK = 1 << 20
@@ -113,7 +113,7 @@ def _lines(stream: BinaryIO, name: str, separator: str) -> Iterator[str]:
         offset += len(block)
         if text and not bom_checked:
             text, bom_checked = text.removeprefix("\ufeff"), True
-        if encoding := seven_bit.encoding(text):
+        if encoding := encodings.encoding(text):
             raise DataError(f"{name}: {encoding}, or leave it out")
         text = rest + text
         # The ends of lines at the end of a block belong together with those that follow.

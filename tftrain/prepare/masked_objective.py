@@ -6,15 +6,15 @@ from itertools import islice
 
 import numpy as np
 
-from tftrain.config.data_sizes import predictions
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import encode
+from tftrain.data.sizes import predictions
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
 from tftrain.prepare.packing import pack
 from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
+from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -31,15 +31,17 @@ class MaskedObjective(Objective):
 
     special_tokens = SPECIAL_TOKENS
 
-    def passages(self, paragraphs: list[str]) -> list[str]:
+    split = staticmethod(split_sentences)
+
+    def passages(self, paragraphs: list[list[str]]) -> list[str]:
         """Returns the sentences; for a byte-level BPE with the space, or the line break, before each but the first."""
         if self.config.tokenizer_type == "bpe":
             return [
                 (" " if index else "\n" if number else "") + sentence
-                for number, paragraph in enumerate(paragraphs)
-                for index, sentence in enumerate(split_sentences(paragraph))
+                for number, sentences in enumerate(paragraphs)
+                for index, sentence in enumerate(sentences)
             ]
-        return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+        return [cut_spaceless(sentence) for sentences in paragraphs for sentence in sentences]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
         """Makes the pairs of a chunk."""

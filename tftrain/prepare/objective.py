@@ -6,15 +6,15 @@ documents, and knows what the log says of them. There is one file for each: `mas
 
 import abc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.vocabulary import Vocabulary
 
 
@@ -63,13 +63,14 @@ class Objective(abc.ABC):
     """What the examples of a data set are for."""
 
     special_tokens: tuple[str, ...]  # for a byte-level BPE that is learned
+    split: Callable[[str], list[str]] | None = None  # divides a paragraph when it is read; None: it stays whole
 
     def __init__(self, config: PrepareConfig):
         self.config = config
 
     @abc.abstractmethod
-    def passages(self, paragraphs: list[str]) -> list[str]:
-        """Returns the texts of a document that are tokenized one by one."""
+    def passages(self, paragraphs: list[Any]) -> list[str]:
+        """Returns the texts of a document that are tokenized one by one, given what `split` makes of its paragraphs."""
 
     @abc.abstractmethod
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:

@@ -11,8 +11,8 @@ A document is a stream of tokens. A pair takes as many tokens as fit, or the tok
 next pair goes on where it ends. So a sentence that is longer than a sequence is cut, and every token is in some pair.
 
 Nothing but the text tells a model the label. The lengths of A and B are drawn before the label. A random B has exactly
-as many tokens as the B that it replaces, and like it begins at the start of a sentence or not, and ends at the end of
-one or not.
+as many tokens as the B that it replaces, and starts and ends inside or at the edge of a sentence as the replaced B
+does.
 """
 
 from bisect import bisect_left, bisect_right

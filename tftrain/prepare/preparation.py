@@ -30,10 +30,10 @@ from tftrain.prepare import (
 )
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.beam_workers import BeamWorkers
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 from tftrain.tokenizer.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.tokenizer.vocabulary import write_vocabulary
@@ -68,8 +68,8 @@ def prepare(config: PrepareConfig) -> Manifest:
                 config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
                 new_manifest = _manifest(objective_of(config), work, 0, tokenizer, counted, shards_of)
             else:
-                smallest = objective.smallest_chunk()
-                spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest)
+                smallest, split = objective.smallest_chunk(), objective.split
+                spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest, split)
                 tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
                 new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:

@@ -14,10 +14,10 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.data.records import write_records
 from tftrain.prepare import decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
-from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
 from tftrain.prepare.duplicates import among
 from tftrain.prepare.objective import Objective, TokenizedText
 from tftrain.prepare.objectives import objective_of
+from tftrain.prepare.spool import Chunk, Spool, SpooledDocument
 from tftrain.tokenizer import accents
 from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 from tftrain.tokenizer.words import count_words
@@ -113,7 +113,7 @@ def _built(tokenizer: Tokenizer) -> Tokenize:
 def _tokenize(
     documents: list[SpooledDocument], objective: Objective, tokenizer: Tokenizer
 ) -> tuple[TokenizedText, Accounting]:
-    """Returns the text of a chunk without its duplicates, and its tokens, but for those of examples."""
+    """Returns the text of a chunk without its duplicates, and its accounting before there are examples."""
     tokenize, unknown = _built(tokenizer), tokenizer.vocabulary.unknown_id
     kept = [objective.passages(document.paragraphs) for document in documents]
     passages = list(chain.from_iterable(kept))

@@ -49,7 +49,7 @@ _MOST_COMPRESSIONS = 3  # one around the other
 # What readers of damaged files raise; zipfile a RuntimeError if it can't decompress or decrypt.
 _DAMAGED = (OSError, EOFError, ValueError, IndexError, RuntimeError)
 _DAMAGED += (lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
-# A compressed file may have so many times its size of text. Text of some bytes is free, and a document counts as some.
+# The most text of a compressed file, in its own sizes. The first bytes are free, and a document counts as some bytes.
 _MOST_EXPANSION = 200
 _MOST_EXPANSION_OF_ONE = 10  # if a document is too large for memory
 _FREE_BYTES = 1 << 26

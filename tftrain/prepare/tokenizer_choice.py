@@ -15,8 +15,8 @@ from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.prepare import shards
-from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.objective import Objective
+from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers, progress
 from tftrain.tokenizer import accents, words
 from tftrain.tokenizer.added_tokens import with_added

@@ -4,7 +4,6 @@ Every schedule adds the gradients of the micro-batches in the same order, so tha
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import schedule_problems
@@ -34,46 +33,30 @@ def forward_only(schedule: str, stages: int, micro_batches: int, chunks: int = 1
 
 
 def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
-    """Returns the computations of one stage in order; for the arguments, see `table`."""
+    """Returns the computations of one stage in order; for the arguments, see `table`.
+
+    - gpipe: all forwards, then all backwards (Huang et al., arXiv 1811.06965): holds every micro-batch's activations.
+    - 1f1b: one forward, one backward, after as few forwards as keep the later stages busy (arXiv 2104.04473, figure 4).
+      Stage s holds the activations of min(stages - s, micro_batches) micro-batches.
+    - interleaved: the same over several chunks of each stage (section 2.2.2), which take turns: as many micro-batches
+      as there are stages pass one chunk, then the next one. The bubble is divided by the number of chunks.
+    - zero_bubble: see `_zero_bubble`.
+    """
     if stages == 1:
         return _accumulation(micro_batches, chunks)
-    return SCHEDULES[schedule](stage, stages, micro_batches, chunks)
-
-
-def gpipe(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
-    """All forwards, then all backwards (Huang et al., arXiv 1811.06965): holds every micro-batch's activations."""
-    return [Action(kind, i) for kind in (F, B) for i in range(micro_batches)]
-
-
-def one_f_one_b(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
-    """One forward, one backward, after as few forwards as keep the later stages busy (arXiv 2104.04473, figure 4).
-
-    Stage s holds the activations of min(stages - s, micro_batches) micro-batches.
-    """
-    forwards, backwards = ([Action(kind, i) for i in range(micro_batches)] for kind in (F, B))
-    return _alternating(forwards, backwards, stages - stage - 1)
-
-
-def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
-    """One forward, one backward over several chunks of each stage (arXiv 2104.04473, section 2.2.2).
-
-    The chunks take turns: as many micro-batches as there are stages pass one chunk, then the next one. The bubble is
-    that of `one_f_one_b` divided by the number of chunks.
-    """
-    if chunks == 1:
-        return one_f_one_b(stage, stages, micro_batches)
-    turns = _by_groups(stages, micro_batches, chunks)
+    if schedule == "zero_bubble":
+        return _zero_bubble(stage, stages, micro_batches)
+    turns, later = _by_groups(stages, micro_batches, chunks), stages - stage - 1
+    warm = len(turns) if schedule == "gpipe" else later if chunks == 1 else 2 * later + (chunks - 1) * stages
     forwards = [Action(F, i, chunk) for i, chunk in turns]
-    backwards = [Action(B, i, chunks - 1 - chunk) for i, chunk in turns]
-    return _alternating(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+    return _alternating(forwards, [Action(B, i, chunks - 1 - chunk) for i, chunk in turns], warm)
 
 
-def zero_bubble(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
-    """ZB-H1 (Qi et al., arXiv 2401.10241): backward for inputs first, backward for weights in the bubbles.
+def _zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """Returns the order of ZB-H1 (Qi et al., arXiv 2401.10241): backward for weights in the bubbles.
 
-    Stage s delays the backward for weights by s micro-batches. With the forwards of `one_f_one_b` before the first
-    backward, every stage holds the activations of min(stages, micro_batches) micro-batches, as the first stage of
-    `one_f_one_b` does.
+    Stage s delays the backward for weights by s micro-batches. With the forwards of 1f1b before the first backward,
+    every stage holds the activations of min(stages, micro_batches) micro-batches, as the first stage of 1f1b does.
     """
     warm, delay = min(stages - stage, micro_batches), min(stage, micro_batches)
     actions = [Action(F, i) for i in range(warm)]
@@ -84,14 +67,6 @@ def zero_bubble(stage: int, stages: int, micro_batches: int, chunks: int = 1) ->
         if warm + i < micro_batches:
             actions.append(Action(F, warm + i))
     return actions + [Action(BW, i) for i in range(micro_batches - delay, micro_batches)]
-
-
-SCHEDULES: dict[str, Callable[[int, int, int, int], list[Action]]] = {
-    "1f1b": one_f_one_b,
-    "gpipe": gpipe,
-    "interleaved": interleaved,
-    "zero_bubble": zero_bubble,
-}
 
 
 def _accumulation(micro_batches: int, chunks: int) -> list[Action]:

@@ -15,7 +15,6 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
-from tftrain.config.phases import timeline
 from tftrain.data.left_out import LeftOut
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
@@ -36,9 +35,8 @@ OF_SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_
 class Checkpoints:
     """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
-    def __init__(self, run: Run, uploads: Uploads | None = None, inputs: Inputs | None = None):
-        """Takes what the run reads; None: it is opened here."""
-        self._inputs = inputs or Inputs.open(run.whole)
+    def __init__(self, run: Run, inputs: Inputs, uploads: Uploads | None = None):
+        self._inputs = inputs
         config, seconds = run.config, run.config.limits.save_timeout_seconds
         self._run, self._uploads = run, uploads or Uploads(config.run, seconds, run.mesh)
         self.saves = Saves(config.checkpoint, config.run, seconds, run.mesh, self._uploads.request)
@@ -181,7 +179,7 @@ class Checkpoints:
             before, after = (
                 float(
                     learning_rate(
-                        run.optimizer, run_length(run.run.max_steps, timeline(run)), tf.constant(step, tf.int64)
+                        run.optimizer, run_length(run.run.max_steps, run.timeline), tf.constant(step, tf.int64)
                     )
                 )
                 for run, step in ((older, max(done - 1, 0)), (config, done))

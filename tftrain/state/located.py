@@ -29,8 +29,10 @@ def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]
     """
     values: dict[str, Any] = {}
     cache, run, resume = config.data.cache, config.run, config.checkpoint.resume
-    places = {"local_dir": run.local_dir, "cache_dir": cache.given_folder}
-    if problems := [Problem(flag, at, "expected a local folder") for flag, at in places.items() if is_address(at)]:
+    folders = {"local_dir": run.local_dir, "cache_dir": cache.given_folder}
+    if problems := [
+        Problem(flag, path, "expected a local folder") for flag, path in folders.items() if is_address(path)
+    ]:
         return config, problems
     initial = parse_place(run.init_checkpoint or "")
     flag, value = "", ""

@@ -49,7 +49,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
     saved, of_kind = _flags(run, path), kinds(config.model)
-    found = _Differences(set(config.checkpoint.change_on_resume.split(",")))
+    differences = _Differences(set(config.checkpoint.change_on_resume.split(",")))
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
         other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
@@ -61,22 +61,22 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
         texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
         if now != before:
-            found.add("phases", _phase_changes(now, before, compared), "named")
+            differences.add("phases", _phase_changes(now, before, compared), "named")
         elif len(texts) > 1:
-            found.add("phases", f"other --phases after its {consumed} samples than it was saved with", "logged")
+            differences.add("phases", f"other --phases after its {consumed} samples than it was saved with", "logged")
     for name, value in _plain(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if not (kind is None or _same(name, before, value) or (has_phases and name in ("phases", *phases.FLAGS))):
-            found.add(name, f"--{name}={value}, saved with {before}", kind, instead=f"--{name}={before}")
+            differences.add(name, f"--{name}={value}, saved with {before}", kind, instead=f"--{name}={before}")
     for what, value in data.items():
         if (before := _data(run).get(what)) != value:
             kind = "fixed" if what in (VOCABULARY, CHAT_TEMPLATE) and before is not None else "logged"
             instead = f"the data with that {what.removeprefix('the ')}"
-            found.add(what, f"{what}: {value}, saved with {before}", kind, instead)
-    if advice := found.advice(config.batch.fit_micro_batch):
-        reasons = "; ".join([*found.refused, *found.named.values(), *advice])
+            differences.add(what, f"{what}: {value}, saved with {before}", kind, instead)
+    if advice := differences.advice(config.batch.fit_micro_batch):
+        reasons = "; ".join([*differences.refused, *differences.named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
-    return found.logged
+    return differences.logged
 
 
 class _Differences:

@@ -25,9 +25,8 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
-from tftrain.formats.weights import Weights
 from tftrain.host import devices
-from tftrain.model.part import ModelPart, joined, parts_of_stage
+from tftrain.model.part import ModelPart, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer, Sharding
 from tftrain.optim.parameter_spec import specs
@@ -36,7 +35,7 @@ from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.spikes import SpikeMonitor
-from tftrain.tasks import make_task
+from tftrain.tasks.task import Task
 
 STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
@@ -129,7 +128,7 @@ class Progress(tf.Module):
 
 
 class Run:
-    """Everything that lives as long as a training run, and its place in checkpoints.
+    """Everything that lives as long as a training run, and its tensors in checkpoints.
 
     Attributes:
         config, mesh: of the phase that runs, resolved, with the sizes that the data gives; and the ranks.
@@ -145,8 +144,8 @@ class Run:
         spikes: statistics of loss and gradient norm.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None, trains: bool = True):
-        """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn.
+    def __init__(self, config: TrainConfig, mesh: Mesh, task: Task, trains: bool = True):
+        """Builds an optimizer over the model of a task; see `new_run`.
 
         An evaluation, which never `trains`, has no moments and no average.
         """
@@ -156,8 +155,7 @@ class Run:
         self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         self.shards_weights = config.shards_weights(mesh.split.size)
         self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
-        self.task = make_task(config, mesh, joined(self.parts), initial and initial.shard)
-        model, parallel = self.task.model, config.parallel
+        self.task, model, parallel = task, task.model, config.parallel
         rounded = {name for name, each in model.parameters.items() if each.variable.dtype != tf.float32}
         if not self.shards_weights:
             named = model.named_variables()

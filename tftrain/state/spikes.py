@@ -24,7 +24,7 @@ _NEW_LEVEL = 1 - DECAY ** (MOST_IN_A_ROW - 1.5)  # share of spikes; one less in 
 _LARGEST_LOG = 88.0  # nearly that of the largest fp32 number
 
 
-class Series(msgspec.Struct):
+class SeriesStatistics(msgspec.Struct):
     """Statistics of a series of values."""
 
     count: int = 0
@@ -56,8 +56,8 @@ class Series(msgspec.Struct):
 class SpikeStatistics(msgspec.Struct):
     """What a checkpoint holds; `latest` is the last step, not in the series yet, and whether it was a spike."""
 
-    loss: Series = msgspec.field(default_factory=Series)
-    log_norm: Series = msgspec.field(default_factory=Series)
+    loss: SeriesStatistics = msgspec.field(default_factory=SeriesStatistics)
+    log_norm: SeriesStatistics = msgspec.field(default_factory=SeriesStatistics)
     share: float = 0.0  # Spikes among recent steps, weighted as these are.
     latest: tuple[float, float, bool] | None = None
 
@@ -100,4 +100,4 @@ def _add_latest(statistics: SpikeStatistics) -> None:
         statistics.loss.add(loss)
         statistics.log_norm.add(log_norm)
     elif statistics.share > _NEW_LEVEL:
-        statistics.loss, statistics.log_norm, statistics.share = Series(), Series(), 0.0
+        statistics.loss, statistics.log_norm, statistics.share = SeriesStatistics(), SeriesStatistics(), 0.0

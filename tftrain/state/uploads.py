@@ -124,12 +124,12 @@ class Uploads:
 
     def _own(self) -> None:
         """Writes at the address which run has it; raises an OSError if another run has done so since."""
-        place = join(self._address, _OWNER)
+        path = join(self._address, _OWNER)
         if not self._has_begun:
             durable.write(self._folder / _OWNER, self._owner.encode())
-            addresses.upload(self._folder / _OWNER, place)
+            addresses.upload(self._folder / _OWNER, path)
             self._has_begun = True
-        elif (owner := addresses.read_small(place, 1 << 12).decode(errors="replace")) != self._owner:
+        elif (owner := addresses.read_small(path, 1 << 12).decode(errors="replace")) != self._owner:
             raise OSError(errno.EBUSY, f"another run has begun there, on {owner.partition(' ')[0]}", self._address)
 
     def _set_aside(self, step: int) -> None:

@@ -41,7 +41,7 @@ from tftrain.host import hardware, huge_pages, log
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
-from tftrain.parallel.rendezvous import STORE_ERRORS, Store, address_of_store, value_of_rank_0
+from tftrain.parallel.rendezvous import STORE_ERRORS, LauncherStore, address_of_store, value_of_rank_0
 from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def announce_end(code: int, environ: Mapping[str, str]) -> None:
     """Ends all children, if this process is one and ends with a code that would recur: its own end may take seconds."""
     if PARENT in environ and would_recur(code) and code not in (ExitCode.DONE, *STOPS):
         with contextlib.suppress(*STORE_ERRORS):
-            Store(address_of_store(environ)).put(FINAL, str(int(code)))
+            LauncherStore(address_of_store(environ)).put(FINAL, str(int(code)))
 
 
 def last_logged_step(output_dir: str) -> int:

@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
@@ -32,10 +30,6 @@ class MaskedWords(Task):
 
     sums = ("mlm_sum", "mlm_weight", "mlm_correct", "examples")
     means = (_MLM_LOSS, _MLM_ACCURACY)
-
-    def open_source(self, data: OpenedData, split: str, seed: int) -> ExampleSource:
-        """Opens the examples of a split, "train" or "eval"."""
-        return open_source(data, split, seed)
 
     def batch_flops(self, batch: Batch) -> float:
         """Returns the operations of a batch, which may be shorter than the longest one."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
@@ -30,10 +28,6 @@ class CausalPretraining(Task):
         Mean("lm_loss", "lm loss", "language-model loss", "lm_sum", "lm_weight", is_loss=True),
         Mean("lm_accuracy", "lm accuracy", "next-token accuracy", "lm_correct", "lm_weight"),
     )
-
-    def open_source(self, data: OpenedData, split: str, seed: int) -> ExampleSource:
-        """Opens the examples of a split, "train" or "eval"."""
-        return open_source(data, split, seed)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the number of the tokens, fp32 [1]."""

@@ -4,28 +4,32 @@ The names in `head` are the --labels of the model. So checkpoints, layouts and f
 """
 
 import abc
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.config.train import TrainConfig
-from tftrain.finetune import splits
-from tftrain.finetune.scorers import Scorer
-from tftrain.finetune.splits import MemorySource
 from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
-from tftrain.inputs.labelled import Labelled
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
-from tftrain.tokenizer.tokenizer_model import Tokenize
+
+
+class Texts(Protocol):
+    """Makes tokens of texts."""
+
+    def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
+        """Does `CustomTask.encode`."""
+
+    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Does `CustomTask.tokenize`."""
 
 
 class CustomTask(LabelledTask):
@@ -42,6 +46,7 @@ class CustomTask(LabelledTask):
     minimizes: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[tuple[str, ...]] = ()
+    _texts: Texts  # of the tokenizer of the run; there before `read` is called
 
     def __init_subclass__(cls, **kwargs):
         """Makes the means and the sums of the names of a class."""
@@ -94,31 +99,17 @@ class CustomTask(LabelledTask):
 
     def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int = 1) -> dict[str, np.ndarray]:
         """Returns what an encoder reads of texts, or of pairs of texts; each example has K = `per_example` of them."""
-        return splits.encode(self._data.tokenizer, texts, per_example, self.config.data.max_seq_length)
+        return self._texts.encode(texts, per_example)
 
     def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of texts, int32 [n] each, without special tokens."""
-        return self._tokenize(texts)
+        return self._texts.tokenize(texts)
 
-    @functools.cached_property
-    def _tokenize(self) -> Tokenize:
-        return self._data.tokenizer.build()
-
-    @property
-    def config(self) -> TrainConfig:
-        """The flags of the run."""
-        return self._config
-
-    def open_source(self, data: Labelled, split: str, seed: int) -> MemorySource:
-        """Reads the examples of a split, "train" or "eval"."""
-        self._data, path = data, getattr(self.config.fine_tuning, f"{split}_file")
-        with self._named(f"read({path!r})"):
-            source = splits.of_arrays(self.read(path), self.config.model, self.config.data.max_seq_length)
-            shapes = {name: array.shape[1:] for name, array in source.examples.items()}
-            self._shapes = getattr(self, "_shapes", shapes)
-            if shapes != self._shapes:
-                raise UserCodeError(f"returned rows of {shapes}; expected those of the training file, {self._shapes}")
-        return source
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Takes the shapes of a row of each array of a file; raises a UserCodeError if another file had others."""
+        self._shapes = getattr(self, "_shapes", shapes)
+        if shapes != self._shapes:
+            raise UserCodeError(f"returned rows of {shapes}; expected those of the training file, {self._shapes}")
 
     @property
     def sequences(self) -> int:
@@ -158,10 +149,6 @@ class CustomTask(LabelledTask):
                     raise UserCodeError(f"returned shape {sums['outputs'].shape}; expected {weights.shape[0]} rows")
         return sums
 
-    def scorer(self, source: MemorySource) -> Scorer | None:
-        """Returns what calls `score`."""
-        return _Scorer(self, source.examples) if self.scored else None
-
     @property
     def loss_name(self) -> str:
         """The loss, with the class."""
@@ -185,27 +172,8 @@ class CustomTask(LabelledTask):
         return {name: exact_sum(tf.cast(value, weights.dtype) * weights) for name, value in values.items()}
 
     def _named(self, method: str) -> AbstractContextManager:
+        """Names the class and a method in what the method raises, within a `with` statement."""
         return user_code.named("task", self.config.model.task, method)
-
-
-class _Scorer(Scorer):
-    """Calls `CustomTask.score`."""
-
-    def __init__(self, task: CustomTask, examples: Mapping[str, np.ndarray]):
-        self._task, self._examples = task, examples
-
-    def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns the scores of the first examples."""
-        task = self._task
-        with task._named("score"):
-            scores = task.score(outputs, {name: array[: len(outputs)] for name, array in self._examples.items()})
-            if missing := [name for name in task.scored if name not in scores]:
-                raise UserCodeError(f"returned no {missing[0]}, which is in scored")
-            return {name: float(scores[name]) for name in task.scored}
-
-    def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
-        """Yields the prediction for each example."""
-        yield from ({"prediction": output.tolist()} for output in outputs)
 
 
 def load(name: str) -> type[CustomTask]:

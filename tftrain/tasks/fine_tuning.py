@@ -7,10 +7,6 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.data.source import ExampleSource
-from tftrain.finetune import splits, squad_answers
-from tftrain.finetune.scorers import SCORERS, Scorer
-from tftrain.inputs.labelled import Labelled
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
@@ -76,12 +72,6 @@ class FineTuning(LabelledTask):
     sums: ClassVar = ("loss_sum", "weight", "correct", "examples")
     means: ClassVar = (LOSS, ACCURACY)
 
-    def open_source(self, data: Labelled, split: str, seed: int) -> ExampleSource:
-        """Reads the labelled examples of a split, "train" or "eval"."""
-        config, length = self._config, self._config.data.max_seq_length
-        examples = data.examples(split)
-        return splits.open_source(examples, split, data.tokenizer, config.model, config.fine_tuning, length)
-
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""
         return tf.reshape(tf.reduce_sum(tf.cast(self.weights(batch), tf.float32)), [1])
@@ -120,10 +110,6 @@ class FineTuning(LabelledTask):
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns what the scorer needs of the head's outputs, fp32 [b, ...]."""
         return tf.cast(outputs, tf.float32)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns what judges the predictions: by default the scorer that the task's name gives."""
-        return SCORERS[self._config.model.task](source.examples, self._config.model.labels)
 
 
 class Classification(FineTuning):
@@ -192,10 +178,6 @@ class QuestionAnswering(FineTuning):
         logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]
         entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), axis=-1)
         return entropy, tf.reduce_all(is_best(logits, labels), axis=-1)
-
-    def scorer(self, source: ExampleSource) -> Scorer:
-        """Returns F1 and exact matches, as SQuAD's own script computes them."""
-        return squad_answers.AnswerScorer(source.examples, self._config.fine_tuning)
 
 
 def token_weights(batch: Batch) -> tf.Tensor:

@@ -17,13 +17,10 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
+from tftrain.config.fine_tuning import METRICS
 from tftrain.config.train import TrainConfig
-from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource
-from tftrain.finetune.scorers import METRICS, Scorer
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
-from tftrain.inputs.labelled import Labelled
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.parameters import InitialValues
@@ -104,6 +101,11 @@ class Task(abc.ABC):
             config.shards_weights(mesh.split.size),
         )
 
+    @property
+    def config(self) -> TrainConfig:
+        """The flags of the run, or of the phase that runs."""
+        return self._config
+
     def begin_phase(self, config: TrainConfig) -> None:
         """Takes the sizes of the data of a phase; the model is the same."""
         self._config = config
@@ -112,10 +114,6 @@ class Task(abc.ABC):
     def losses(self) -> tuple[Mean, ...]:
         """The means whose sum is minimised."""
         return tuple(mean for mean in self.means if mean.is_loss)
-
-    @abc.abstractmethod
-    def open_source(self, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
-        """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads."""
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> tf.Tensor:
@@ -187,10 +185,6 @@ class Task(abc.ABC):
 
         None if the task does not predict tokens, and the entropy says nothing.
         """
-        return None
-
-    def scorer(self, source: ExampleSource) -> Scorer | None:
-        """Returns what judges the predictions for a split; None if the means say all."""
         return None
 
     @property

@@ -14,7 +14,7 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 from tftrain.tokenizer.words import parts, word_splitter
 
 _BYTES_OF_A_CHARACTER = 4
-# Tokens of so many different words are kept in memory, at most 100 MB.
+# The number of different words whose tokens are kept in memory, at most 100 MB.
 _CACHED_WORDS = 300_000
 
 

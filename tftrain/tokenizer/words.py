@@ -40,7 +40,7 @@ def word_splitter(
 
     basic = BasicTokenizer(lower_case=lower_case)
 
-    def split(sentences):
+    def split(sentences: Sequence[str]) -> list[list[str]]:
         words = basic.tokenize(tf.constant(sentences, tf.string)).to_list()
         return [[word.decode("utf-8") for word in sentence] for sentence in words]
 
@@ -84,7 +84,7 @@ def unreachable_words(
 
 
 def by_characters(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Yields texts in lists of about so many characters."""
+    """Yields texts in lists of about this number of characters."""
     part, size = [], 0
     for text in texts:
         part.append(text)

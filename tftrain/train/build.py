@@ -20,6 +20,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.best import Best
 from tftrain.state.checkpoints import Checkpoints
+from tftrain.state.new_run import new_run
 from tftrain.state.run_state import Run
 from tftrain.state.schedule import SaveSchedule
 from tftrain.state.uploads import Uploads
@@ -66,8 +67,8 @@ def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, u
     classes = hooks.load(config.run.hooks)
     grappler.configure(config.compute)
     baseline, outside, max_steps = memory.measure().now, memory.outside_allocator(), config.run.max_steps
-    run = Run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
-    checkpoints = Checkpoints(run, uploads, inputs)
+    run = new_run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
+    checkpoints = Checkpoints(run, inputs, uploads)
     phases = Phases(run, inputs.data)
     resumed = checkpoints.restore()
     done = int(run.progress.step)

@@ -23,7 +23,8 @@ from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume, resume_compatibility
-from tftrain.state.run_state import Evaluation, Run, division_of, parts_of_rank
+from tftrain.state.new_run import new_run
+from tftrain.state.run_state import Evaluation, division_of, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
 from tftrain.train.sharded import ShardedEvaluation
@@ -33,12 +34,9 @@ logger = logging.getLogger(__name__)
 LARGEST_EXPONENT = 709  # e to the power of more is no float64
 
 
-def evaluate(
-    config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None
-) -> EvalRow:
+def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
-    inputs = inputs or Inputs.open(config)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
         task, forward, path, step = load_task(config, inputs, parts, mesh)
@@ -86,11 +84,11 @@ def load_task(
     initial = inputs.open_weights(config.model, config.run.init_missing)
     kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
     if config.shards_weights(mesh.split.size):
-        run = Run(config, mesh, initial, trains=False)
+        run = new_run(config, mesh, initial, trains=False)
         logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
     else:
-        task, forward = make_task(config, mesh, joined(parts), initial), None
+        task, forward = make_task(config, mesh, joined(parts), initial and initial.shard), None
         held = weights_of(task.model.held_variables(), task.model.shards, kind)
     if initial:
         return task, forward, Path(initial.path), 0

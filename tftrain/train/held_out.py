@@ -19,16 +19,16 @@ import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
-from tftrain.data.opened import OpenedData
-from tftrain.inputs.labelled import Labelled
+from tftrain.data.phase_data import PhaseData
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.run_state import Evaluation, Run
+from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
-from tftrain.train.stage import Stage
+from tftrain.train.stage import CompiledStage
 
 
 class HeldOut:
@@ -37,7 +37,7 @@ class HeldOut:
     def __init__(
         self,
         config: TrainConfig,
-        data: OpenedData | Labelled,
+        data: PhaseData,
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
@@ -52,13 +52,13 @@ class HeldOut:
         """
         self._weights = weights
         self._config, self._task, self._mesh = config, task, mesh
-        self._source = task.open_source(data, "eval", config.run.seed)
-        self.scorer = task.scorer(self._source)
+        self._source = sources.open_source(task, data, "eval", config.run.seed)
+        self.scorer = sources.scorer_of(task, self._source)
         self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
         if forward is not None:
             self._forward = forward
         elif mesh.pipeline_parallel_size > 1:
-            stage = Stage(task, parts, jit, config.run.seed)
+            stage = CompiledStage(task, parts, jit, config.run.seed)
             self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
@@ -74,12 +74,12 @@ class HeldOut:
         share = self._mesh.data.share(samples)
         parts = self._parts()
         sums, counts, outputs = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size), []
-        places = [place for place, part in enumerate(parts.values()) for _ in part[::samples]]
+        indices = [index for index, part in enumerate(parts.values()) for _ in part[::samples]]
         batches = pipeline.eval_batches(self._source, self._config.data, samples, *share, list(parts.values()))
-        for place, batch in zip(places, batches, strict=True):
+        for index, batch in zip(indices, batches, strict=True):
             before_batch()
             of_batch, predicted = self._forward(batch)
-            sums[place] += of_batch.numpy()
+            sums[index] += of_batch.numpy()
             if predicted is not None:
                 outputs.append(predicted.numpy())
             tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
@@ -137,7 +137,7 @@ class HeldOut:
         return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
 
 
-def of_run(run: Run, data: OpenedData | Labelled, phase: int = 0) -> HeldOut | None:
+def of_run(run: Run, data: PhaseData, phase: int = 0) -> HeldOut | None:
     """Returns the held-out split of the data of a phase; None if it has none, or `--eval_every` says never."""
     config = run.whole.phases[phase]
     if config.evaluation.eval_every < 0 or not data.has_held_out:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tftrain.config.phases import FLAGS
 from tftrain.config.ramp import Ramp
-from tftrain.data.source import ExampleSource
+from tftrain.data.example_source import ExampleSource
 from tftrain.host import devices
 from tftrain.observe import plot
 from tftrain.parallel import collectives

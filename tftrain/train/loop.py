@@ -18,11 +18,10 @@ from tftrain.train.step import Requests
 logger = logging.getLogger(__name__)
 
 
-def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None) -> ExitCode:
+def train(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
     """Trains to `max_steps`, from the state that `--resume` selects; writes a checkpoint, metrics and the loss curve.
 
-    The configuration is resolved, with the sizes that the data gives, and the ranks are connected. `inputs` is what it
-    reads; None: it is opened here.
+    The configuration is resolved, with the sizes of the inputs, and the ranks are connected.
 
     Returns:
         DONE; STOPPED, if a signal asked for the end and the state is saved; FAILED, if a required hook raised too late.
@@ -37,7 +36,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inp
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with Uploads(config.run, config.limits.save_timeout_seconds, mesh) as uploads:
         with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
-            built = build(config, inputs or Inputs.open(config), mesh, watchdog, uploads)
+            built = build(config, inputs, mesh, watchdog, uploads)
         code = _train(built, watchdog) if built else ExitCode.DONE
     watchdog.tell_end(code)
     return code

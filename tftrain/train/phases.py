@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.data import pipeline
-from tftrain.data.opened import OpenedData
-from tftrain.inputs.labelled import Labelled
+from tftrain.data.phase_data import PhaseData
 from tftrain.observe.reporter import Reporter
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.spikes import SpikeStatistics
-from tftrain.tasks import Batch
+from tftrain.tasks import Batch, sources
 from tftrain.tasks.task import Contents
 from tftrain.train import held_out, introduction, rank_checks
 from tftrain.train.observers import Decision, Observer, TakenStep
@@ -28,10 +27,10 @@ class Phases:
         source, held_out: training split and held-out split of the phase that runs; None if it has no held-out split.
     """
 
-    def __init__(self, run: Run, data: Sequence[OpenedData | Labelled]):
+    def __init__(self, run: Run, data: Sequence[PhaseData]):
         """Takes the data of each phase."""
         self._number, self._run, seed = -1, run, run.whole.run.seed
-        self._sources = [run.task.open_source(each, "train", seed) for each in data]
+        self._sources = [sources.open_source(run.task, each, "train", seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
             mixture.number(run.task.source_names)
         self._held_out = [held_out.of_run(run, each, number) for number, each in enumerate(data)]

@@ -20,14 +20,14 @@ from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, outp
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Gradients, Position
-from tftrain.train.stage import Backward, Forward, Stage
+from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
 
 class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
-    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: Stage, mesh: Mesh):
+    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: CompiledStage, mesh: Mesh):
         self._parallel, self._micro_batch_size = parallel, micro_batch_size
         self._stage, self._mesh = stage, mesh
 
@@ -51,7 +51,7 @@ class PipelineGradients:
 
     def __init__(self, run: Run):
         self._run = run
-        self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
+        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
@@ -78,7 +78,7 @@ class PartOfShare(NamedTuple):
     """A batch that is a part of a rank's share of the global batch."""
 
     end: int  # index after its last sample in the global batch
-    inputs: tf.Tensor | None  # what the first part of the model takes, see `Stage.forward`
+    inputs: tf.Tensor | None  # what the first part of the model takes, see `CompiledStage.forward`
 
 
 class StageGraph:
@@ -86,7 +86,7 @@ class StageGraph:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CompiledStage,
         mesh: Mesh,
         table: Schedule,
         batch: Batch,
@@ -141,8 +141,8 @@ class StageGraph:
         if self._clock:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
-            places = range(len(self._stage.variables)) if self._position is not None else ()
-            dense = [tf.identity(self._gradient(place)) for place in places]
+            indices = range(len(self._stage.variables)) if self._position is not None else ()
+            dense = [tf.identity(self._gradient(index)) for index in indices]
             return Gradients(dense, None, tf.identity(self._sums))
 
     def _forward(self, action: Action) -> None:
@@ -220,7 +220,7 @@ class StageGraph:
         return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
 
     def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
-        return [self._gradients[place] for place in gradients]
+        return [self._gradients[index] for index in gradients]
 
     def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:
         return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]

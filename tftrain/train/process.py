@@ -48,9 +48,9 @@ def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
         if ranks.is_chief and length > longest:
             logger.warning(f"--max_seq_length={length}: converted models will have max_position_embeddings={longest}")
         if config.run.mode == "train":
-            code = seeds.train(config, ranks, end.watchdog, inputs)
+            code = seeds.train(config, inputs, ranks, end.watchdog)
         else:
-            evaluate.evaluate(config, ranks, end.watchdog, inputs)
+            evaluate.evaluate(config, inputs, ranks, end.watchdog)
             # The lines are all that an evaluation leaves.
             code = ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:

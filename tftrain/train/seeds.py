@@ -25,21 +25,20 @@ logger = logging.getLogger(__name__)
 NAME = "seeds.json"
 
 
-def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None, inputs: Inputs | None = None) -> ExitCode:
+def train(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
     """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
 
     Returns:
         DONE; or what the first run that did not end so returned.
     """
-    inputs = inputs or Inputs.open(config)
     if config.fine_tuning.seeds == 1:
-        return loop.train(config, mesh, watchdog, inputs)
+        return loop.train(config, inputs, mesh, watchdog)
     first, folder = config.run.seed, Path(config.run.folder)
     seeds = range(first, first + config.fine_tuning.seeds)
     runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
     for run in runs:
         logger.info(f"seed {run.run.seed}: {run.run.folder}")
-        code = loop.train(run, mesh, watchdog, inputs.of_run(run.run.folder))
+        code = loop.train(run, inputs.of_run(run.run.folder), mesh, watchdog)
         gc.collect()
         if code != ExitCode.DONE:
             return code

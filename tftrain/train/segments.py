@@ -17,7 +17,7 @@ from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.gradients import Accumulation, Gradients, Position
 from tftrain.train.pipeline import PartOfShare, StageGraph
-from tftrain.train.stage import Stage
+from tftrain.train.stage import CompiledStage
 
 
 class SegmentedGradients:
@@ -29,7 +29,7 @@ class SegmentedGradients:
         self._accumulation = Accumulation(run, reduction)
         parts = parts_of_stage(split_layers(run.config.model.num_hidden_layers, 1, segments), 0, 1)
         # What backward keeps of a compiled part is a copy, which a weight need not have.
-        self._stage = Stage(run.task, parts, run.jit, run.config.run.seed, ReadAgain())
+        self._stage = CompiledStage(run.task, parts, run.jit, run.config.run.seed, ReadAgain())
         self._table = orders.table("interleaved", 1, 1, segments)
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:

@@ -37,13 +37,13 @@ class Backward(NamedTuple):
     """The backward pass of one part over one micro-batch, or the first half of it."""
 
     of_inputs: tf.Tensor | None  # gradient of the activations of the part before; None for the part with the embedding
-    of_variables: dict[int, tf.Tensor]  # index in `Stage.variables` -> gradient
-    # What `Stage.backward_weights` needs for the kernels' gradients.
+    of_variables: dict[int, tf.Tensor]  # index in `CompiledStage.variables` -> gradient
+    # What `CompiledStage.backward_weights` needs for the kernels' gradients.
     kernel_inputs: list[tf.Tensor]
     upstream: list[tf.Tensor]
 
 
-class Stage:
+class CompiledStage:
     """The compiled parts of this rank.
 
     Attributes:
@@ -63,8 +63,8 @@ class Stage:
         self._products = products
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
         self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
-        places = {variable.ref(): place for place, variable in enumerate(self.variables)}
-        self._places_of_kernels = [[places[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
+        indices = {variable.ref(): index for index, variable in enumerate(self.variables)}
+        self._indices_of_kernels = [[indices[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
         compiled = functools.partial(tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL)
         self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
         self._kernel_gradients = compiled(kernel_gradients)
@@ -107,13 +107,13 @@ class Stage:
         sources = [*([] if forward.inputs is None else [forward.inputs]), *self.variables, *forward.taps]
         gradients = forward.tape.gradient(forward.output, sources, output_gradients=upstream)
         of_inputs = None if forward.inputs is None else gradients.pop(0)
-        of_variables = {place: each for place, each in enumerate(gradients[: len(self.variables)]) if each is not None}
+        of_variables = {index: each for index, each in enumerate(gradients[: len(self.variables)]) if each is not None}
         return Backward(of_inputs, of_variables, forward.kernel_inputs, gradients[len(self.variables) :])
 
     def backward_weights(self, chunk: int, backward: Backward) -> dict[int, tf.Tensor]:
         """Runs the second half of backward: index in `variables` -> gradient, for the kernels of a part."""
         gradients = self._kernel_gradients(backward.kernel_inputs, backward.upstream)
-        return dict(zip(self._places_of_kernels[chunk], gradients, strict=True))
+        return dict(zip(self._indices_of_kernels[chunk], gradients, strict=True))
 
     def _output(self, chunk: int, results: tuple) -> tuple:
         return results if self.parts[chunk].heads else (results[0], None, results[1])
@@ -129,7 +129,7 @@ class Stage:
     ) -> tuple:
         """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps.
 
-        In an evaluation, the part with the heads returns what the task predicts in the place of those inputs.
+        In an evaluation, the part with the heads returns what the task predicts instead of those inputs.
         """
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
         part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else self._products

@@ -45,14 +45,14 @@ class StageClock:
         self.times.assign(tf.stack(self._new_times), read_value=False)
         self._new_times = []
 
-    def events(self, line: Group) -> list[TimedAction]:
+    def events(self, group: Group) -> list[TimedAction]:
         """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
 
-        `line` has the ranks at this place in all stages.
+        `group` is the pipeline group of this rank.
         """
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
-        texts = collectives.gather_texts(line, json.dumps(own), "stage_times")
+        texts = collectives.gather_texts(group, json.dumps(own), "stage_times")
         return [
             TimedAction(stage, Action(ActionKind[kind], micro_batch, chunk), begin, end)
             for stage, text in enumerate(texts)

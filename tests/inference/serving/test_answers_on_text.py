@@ -28,40 +28,26 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 __all__ = ["sentencepiece"]
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-LONG = " ".join(files.WORDS * 4)
+LONG, TH = " ".join(files.WORDS * 4), "\u0e01\u0e02"
 # Questions and contexts; no context is in the vocabulary as a whole.
-EXAMPLES = [
-    ("which type", "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."),
-    ("key?", LONG),
-    ("", "value"),
-    ("which shape", ""),
-    ("which shape", " \u00a0\t\n\u3000"),
-    ("\u0e01\u0e02" * 60, "key " + "\u0e01\u0e02" * 80 + " map"),
-    ("name", "\u200b\x07\ufeff\x00"),
-    ("name, type and shape of all keys " * 4, f"{LONG}. {LONG}"),
-    (
-        "Caf\u00e9 cafe\u0301?",
-        "Le caf\u00e9, cafe\u0301 na\u00efve \u00c5ngstro\u0308m \u1e69 s\u0323\u0307 \u01d5ber.",
-    ),
-    ("\u6771\u4eac", "\u6771\u4eac\u306fgood\u3067\u3059\u3002\uff21\uff22\uff11\uf900\u3400 \u4e00path\u4e8c"),
-    (
-        "\ud55c",
-        "\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab key \u0939\u093f\u0928\u094d\u0926\u0940 \u0e01\u0e33\u0e49\u0e01",
-    ),
-    (
-        "\U0001f600",
-        "a\U0001f600b \U0001f468\u200d\U0001f469\u200d\U0001f467 good\u00a0bad\u2009\u2028path\u202f\u1680key",
-    ),
-    (
-        "a",
-        "co\u00adop\x07name \u202eerror\u202c \x85\x1c x\ufffdy \ue000 _under_score_ 3\u00bd \u00b2 \u2167 \U0001d7d8",
-    ),
-    (
-        "\u0130I",
-        "\u0130stanbul \u00df \u03a3\u03c2 \ufb01le \u1f80 \u212b \U00010400\U0001d15e \u0344 \U00020000\U0002f800",
-    ),
-    ("b", "x" * 120 + " key " + "\u0e01" * 130),
-]
+PAIRS = (
+    "which type|The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'.",
+    f"key?|{LONG}",
+    "|value",
+    "which shape|",
+    "which shape| \u00a0\t\n\u3000",
+    f"{TH * 60}|key {TH * 80} map",
+    "name|\u200b\x07\ufeff\x00",
+    f"{'name, type and shape of all keys ' * 4}|{LONG}. {LONG}",
+    "Caf\u00e9 cafe\u0301?|Le caf\u00e9, cafe\u0301 na\u00efve \u00c5ngstro\u0308m \u1e69 s\u0323\u0307 \u01d5ber.",
+    "\u6771\u4eac|\u6771\u4eac\u306fgood\u3067\u3059\u3002\uff21\uff22\uff11\uf900\u3400 \u4e00path\u4e8c",
+    "\ud55c|\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab key \u0939\u093f\u0928\u094d\u0926\u0940 \u0e01\u0e33\u0e49\u0e01",
+    "\U0001f600|a\U0001f600b \U0001f468\u200d\U0001f469\u200d\U0001f467 good\u00a0bad\u2009\u2028path\u202f\u1680key",
+    "a|co\u00adop\x07name \u202eerror\u202c \x85\x1c x\ufffdy \ue000 _under_score_ 3\u00bd \u00b2 \u2167 \U0001d7d8",
+    "\u0130I|\u0130stanbul \u00df \u03a3\u03c2 \ufb01le \u1f80 \u212b \U00010400\U0001d15e \u0344 \U00020000\U0002f800",
+    f"b|{'x' * 120} key {TH[0] * 130}",
+)
+EXAMPLES = [tuple(each.split("|")) for each in PAIRS]
 # What a server does. The packages that it must not need can't be imported.
 BARE = """
 import sys
@@ -140,27 +126,14 @@ def random_examples(count):
     return [(text(12), text(60)) for _ in range(count)]
 
 
-def assert_places(found):
-    assert [each[1] for each, end in zip(EXAMPLES, found["end"], strict=False) if end == 0] == [
-        context for _, context in EXAMPLES if not context.strip(" \u00a0\t\n\u3000\u200b\x07\ufeff\x00")
-    ]
-    assert max(found["start"]) > 100, "an answer is in a later window"
-
-
 def test_answers_are_those_of_predict(common):
     model, function = common
     examples = [*EXAMPLES, *random_examples(40)]
     found = answer(function, examples)
     assert_equal(found, model, examples)
-    assert_places(found)
-
-
-@pytest.mark.nightly
-def test_answers_of_a_cased_model_are_those_of_predict():
-    model, examples = drawn(pieces(lower_case=False)), [*EXAMPLES, *random_examples(40)]
-    found = answer(traced(model), examples)
-    assert_equal(found, model, examples)
-    assert_places(found)
+    without = [context for (_, context), end in zip(EXAMPLES, found["end"], strict=False) if end == 0]
+    assert without == [each for _, each in EXAMPLES if not each.strip(" \u00a0\t\n\u3000\u200b\x07\ufeff\x00")]
+    assert max(found["start"]) > 100, "an answer is in a later window"
 
 
 @pytest.mark.parametrize(
@@ -201,33 +174,21 @@ def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     found = word_span_graph.WordSpanGraph(tokenizer_type)(tf.strings.unicode_decode(texts, "UTF-8"))
     expected = [(number, *span) for number, text in enumerate(texts) for span in word_spans(text, tokenizer_type)]
     assert list(zip(*(each.numpy().tolist() for each in found[1:]), strict=True)) == expected
-    assert [each.decode() for each in found.strings.numpy()] == [
-        texts[text][begin:end] for text, begin, end in expected
-    ]
+    strings = [each.decode() for each in found.strings.numpy()]
+    assert strings == [texts[text][begin:end] for text, begin, end in expected]
 
 
 @pytest.mark.parametrize(("length", "stride"), [(8, 1), (16, 5), (23, 4), (40, 99)])
 def test_windows_are_those_of_training(length, stride):
     draw = random.Random(length)
-    sizes = [
-        (3, 0),
-        (0, 300),
-        (4, length - 7),
-        (4, length - 6),
-        *((draw.randint(0, 4), draw.randint(0, 90)) for _ in range(30)),
-    ]
-    questions = [
-        Question(
-            "", "", " ".join(draw.choices(files.WORDS, k=asked)), " ".join(draw.choices(files.WORDS, k=size)), (), ()
-        )
-        for asked, size in sizes
-    ]
+    sizes = [(3, 0), (0, 300), (4, length - 7), (4, length - 6)]
+    sizes += [(draw.randint(0, 4), draw.randint(0, 90)) for _ in range(30)]
+    drawn = [[" ".join(draw.choices(files.WORDS, k=size)) for size in pair] for pair in sizes]
+    questions = [Question("", "", *texts, (), ()) for texts in drawn]
     encoder = Encoder(files.tokenizer(), length)
     windows, encoded = divide(questions, encoder, "wordpiece", stride, 4)
-    asked, context = (
-        tf.ragged.constant(encoder.tokenize(list(texts)), tf.int32, ragged_rank=1)
-        for texts in zip(*((each.text, each.context) for each in questions), strict=True)
-    )
+    tokens = [encoder.tokenize(list(texts)) for texts in zip(*drawn, strict=True)]
+    asked, context = (tf.ragged.constant(each, tf.int32, ragged_rank=1) for each in tokens)
     ends = tuple(files.tokenizer().vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
     found = answer_graph.divide(asked, context, ends, length, stride)
     rows = Sequences(encoded).rows(np.arange(len(encoded)), max(len(each.ids) for each in encoded))
@@ -247,10 +208,10 @@ def test_a_context_of_many_windows_is_read_part_by_part(monkeypatch):
     assert_equal(answer(traced(model), examples), model, examples)
 
 
-@pytest.mark.parametrize("variants", [(), pytest.param(("bf16", "int8"), marks=pytest.mark.nightly)])
-def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common, variants):
+@pytest.mark.nightly  # `test_task_signatures` has the same for one variant and few texts.
+def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
     models = {"fp32": common[0]}
-    for variant in variants:
+    for variant in ("bf16", "int8"):
         dtype, change = VARIANTS[variant]
         models[variant] = drawn(pieces(), dtype=dtype)
         if change:
@@ -267,11 +228,12 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common, v
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc"])
-def test_tokenizers_of_tensorflow_text_give_the_answers_of_predict(sentencepiece, kind):
-    tokenizer = sentencepiece if kind == "sentencepiece" else pieces()._replace(normalization="nfkc")
-    model = drawn(tokenizer)
-    assert_equal(answer(traced(model), EXAMPLES), model, EXAMPLES)
+@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc", "cased"])
+def test_other_tokenizers_give_the_answers_of_predict(sentencepiece, kind):
+    others = {"sentencepiece": sentencepiece, "nfkc": pieces()._replace(normalization="nfkc"), "cased": pieces(False)}
+    model, examples = drawn(others[kind]), [*EXAMPLES, *random_examples(40)]
+    found = answer(traced(model), examples)
+    assert_equal(found, model, examples)
 
 
 @pytest.mark.nightly
@@ -287,12 +249,6 @@ def test_an_export_has_the_threshold_of_its_flag(capsys, tmp_path):
     expected = objects(capsys, place, "--null_score_threshold=-1000", *("\t".join(each) for each in examples))
     scores = [each["n_best"][0]["score"] for each in expected]
     np.testing.assert_allclose(found["score"], scores, rtol=1e-5, atol=1e-4)
-
-
-def test_no_texts_have_no_answers(common):
-    none = tf.zeros([0], tf.string)
-    found = common[1](question=none, context=none)
-    assert {each.shape for each in found.values()} == {(0,)}
 
 
 def test_as_many_contexts_as_questions_are_expected(common):

@@ -1,6 +1,8 @@
 """Exports for standard clients: empty batches, the names of transformers, the default, and sizes that can't work."""
 
+import functools
 import json
+import os
 import shutil
 
 import numpy as np
@@ -10,12 +12,17 @@ import tensorflow as tf
 from tests.formats.models import DATA
 from tests.test_export import run
 from tests.test_predict import load
-from tftrain import export
+from tftrain.host import log
 from tftrain.inference.serving import onnx_file, saved_model
-from tftrain.inference.serving.signatures import ServedModel, signatures
+from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
 from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
 NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
+
+
+@functools.cache
+def signatures_of(name, input_names="tftrain"):
+    return signatures(source_of(name, input_names))
 
 
 def source_of(name, input_names="tftrain"):
@@ -24,36 +31,28 @@ def source_of(name, input_names="tftrain"):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_empty_batch_has_empty_outputs(name):
-    for signature in signatures(source_of(name)).values():
+def test_an_empty_batch_and_texts_without_a_token_have_empty_outputs(name):
+    for signature in signatures_of(name).values():
         strings = {spec.name: tf.constant([], tf.string) for spec in signature.inputs if spec.dtype == tf.string}
-        for shape in [(0,)] if strings else [(0, 0), (0, 4)] if signature.is_of_ids else []:
+        for shape in [(0,)] if strings else [(0, 0), (0, 4), (2, 0)] if signature.is_of_ids else []:
             ids = {spec.name: tf.zeros(shape, spec.dtype) for spec in signature.inputs}
             for value in signature.traced(**(strings or ids)).values():
-                assert value.shape[0] == 0
+                assert value.shape[0] == shape[0]
                 assert shape == (0,) or value.shape.rank < 3 or value.shape[1] == shape[1]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0)])
 def test_an_empty_batch_has_no_continuations(shape):
-    generate = signatures(source_of("hf_gpt2"))["generate"].traced
+    generate = signatures_of("hf_gpt2")["generate"].traced
     settings = {"max_new_tokens": 2, "temperature": 0.0, "top_p": 1.0, "seed": 1}
     given = {name: tf.constant(value) for name, value in settings.items()}
     found = generate(input_ids=tf.zeros(shape, tf.int32), lengths=tf.zeros([0], tf.int32), **given)
     assert found["output_ids"].shape == (0, 2)
 
 
-@pytest.mark.parametrize("name", ["hf_bert", "hf_bert_answers", "hf_gpt2"])
-def test_texts_without_a_token_have_outputs_without_a_place(name):
-    for signature in signatures(source_of(name)).values():
-        if signature.is_of_ids:
-            ids = {spec.name: tf.zeros([2, 0], spec.dtype) for spec in signature.inputs}
-            assert all(value.shape[0] == 2 for value in signature.traced(**ids).values())
-
-
-@pytest.mark.parametrize("name", ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"])
+@pytest.mark.parametrize("name", NAMES)
 def test_names_and_types_are_those_of_transformers_if_asked(name):
-    own, theirs = (signatures(source_of(name, names)) for names in ("tftrain", "transformers"))
+    own, theirs = (signatures_of(name, names) for names in ("tftrain", "transformers"))
     ids = np.array([[3, 6, 7, 4], [3, 6, 4, 0]])
     values = {"input_ids": ids, "input_mask": (ids > 0).astype(int), "token_type_ids": ids * 0}
     for key, signature in own.items():
@@ -122,9 +121,22 @@ def test_the_limit_of_protobuf_is_one_byte_below_2_gib(count):
             onnx_file.check_size(4 * count)
 
 
-def test_each_class_is_one_line_of_its_own():
-    labels = ["a\nb", "c", "", "\u2028x\x85", "back\\slash", ' a,"b" ']
-    lines = "".join(f"{export.one_line_of(label)}\n" for label in labels).splitlines()
-    assert [json.loads(line) if line.startswith('"') else line for line in lines] == labels
-    assert lines[1] == "c"
-    assert lines[4:] == ["back\\slash", ' a,"b" ']
+def test_a_conversion_is_silent(tmp_path, capfd):
+    pytest.importorskip("tf2onnx")
+    inputs = (tf.TensorSpec([None, None], tf.int32, "input_ids"),)
+    signature = Signature(inputs=inputs, function=lambda input_ids: {"doubled": input_ids * 2})
+    onnx_file.write(tmp_path / "x.onnx", signature, 0)
+    assert (tmp_path / "x.onnx").stat().st_size > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_conversion_that_fails_has_said_is_shown(capfd):
+    def fail():
+        with log.native_log_on_failure():
+            os.write(2, b"a reason in C++\n")
+            raise ValueError("the graph")
+
+    with pytest.raises(ValueError, match="the graph"):
+        fail()
+    os.write(2, b"after it\n")
+    assert capfd.readouterr().err == "a reason in C++\nafter it\n"

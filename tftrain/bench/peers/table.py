@@ -79,8 +79,7 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
         yield from take_turns(group, config, say)
         return
     with text.prepared(work) as prepared_text:
-        examples, share = prepared_text["examples_per_row"], prepared_text["attending_pairs"]
-        say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
+        say(f"real text: {prepared_text['examples_per_row']:.2f} examples in a packed row")
         yield from take_turns([of_text(row, prepared_text) for row in group], config, say)
 
 
@@ -99,7 +98,7 @@ def take_turns(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator
     seconds: dict[str, list[float]] = {row.name: [] for row in group}
     rounds = -(-(config.steps or STEPS) // (task.TURN_STEPS - 1))
 
-    def ask(rows: list[TableRow], steps: int) -> dict[str, list[float]]:
+    def take(rows: list[TableRow], steps: int) -> dict[str, list[float]]:
         """Returns the seconds of each step by row; ends the processes that fail."""
         answers = in_turns(rows, 1, lambda row: workers[row.name].ask(steps), errors)
         for name in errors.keys() & workers.keys():
@@ -117,10 +116,10 @@ def take_turns(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator
                         continue
                     stack = ours if row.settings["implementation"] == OURS else peers
                     workers[row.name] = stack.enter_context(worker)
-                    for warm in ask([row], WARM_UP).values():
+                    for warm in take([row], WARM_UP).values():
                         say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
                 for number in range(1, rounds + 1):
-                    taken = ask(rows, task.TURN_STEPS)
+                    taken = take(rows, task.TURN_STEPS)
                     for row in rows:
                         seconds[row.name] += taken.get(row.name, [])[1:]
                     rates = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())

@@ -43,12 +43,13 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 
     Returns a function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
     packed, padded: the two files, with as many batches, and their tokens without padding; examples_per_row: of all
-    packed rows of the text; attending_pairs: of the packed batches.
+    packed rows of the text.
     """
     from tftrain.config.data import DataConfig
     from tftrain.config.model import ModelConfig
-    from tftrain.data.pipeline import open_source, train_batches
+    from tftrain.data.pipeline import train_batches
     from tftrain.data.prepared import open_data
+    from tftrain.data.source import open_source
 
     size = TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
@@ -69,7 +70,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
             task.write(f"{folder}/{name}.npz", batches)
             tokens = [int(batch["input_mask"].sum()) for batch in batches]
             numbers[name] = {"batches": f"{folder}/{name}.npz", "rows": len(batches[0]["input_ids"]), "tokens": tokens}
-        return {**numbers, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
+        return {**numbers, "examples_per_row": examples}
 
     return write
 
@@ -109,13 +110,6 @@ def _examples(batch: Batch, slots: int) -> Iterator[Batch]:
         example["masked_lm_positions"][: len(chosen)] -= start
         label, weight = batch["next_sentence_labels"][row, number], np.float32(1)
         yield example | {"next_sentence_labels": label, "example_weights": weight}
-
-
-def attending_pairs(batches: Sequence[Batch]) -> float:
-    """Returns the share of the pairs of tokens in a row that are of one example, and so attend to each other."""
-    numbers = np.concatenate([batch["sequence_ids"] for batch in batches])
-    same = numbers[:, :, np.newaxis] == numbers[:, np.newaxis, :]
-    return float((same & (numbers > 0)[:, :, np.newaxis]).mean())
 
 
 if __name__ == "__main__":

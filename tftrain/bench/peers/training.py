@@ -16,11 +16,12 @@ from tftrain.config.train import TrainConfig
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
 
-    Returns a function that answers a number of steps with the seconds of each.
+    Returns a function that takes a number of steps and returns the seconds of each.
     """
     flags = f"{settings['flags']} {settings['extra_flags']}"
     config = configuration(settings["precision"], settings["threads"], flags, task.size(settings))
-    return task.turns(make_step(config), task.batches(settings, config.model.vocab_size))
+    batches = task.batches(settings, config.model.vocab_size)
+    return task.turns(make_step(config), batches)
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.PeerTask) -> TrainConfig:
@@ -48,13 +49,13 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
 
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.state.run_state import Run
+    from tftrain.state.new_run import new_run
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)
     if inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
-    run = Run(config, mesh)
+    run = new_run(config, mesh)
     step = TrainStep(run)
 
     def update(batch: task.Batch) -> float:

@@ -15,7 +15,7 @@ from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, char
 from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
 from tftrain.model.transformer import Transformer
 
-# The model reads so many windows at once: a long context must not need the memory of all its windows.
+# Windows that the model reads at once: a long context must not need the memory of all its windows.
 WINDOWS_AT_ONCE = 32
 
 
@@ -120,7 +120,7 @@ def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the logits of both ends of an answer in each place, fp32 [w, S, 2]."""
     windows, length = (tf.shape(batch["input_ids"])[axis] for axis in (0, 1))
 
-    def step(begin, best):
+    def step(begin: tf.Tensor, best: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = {name: values[begin : begin + WINDOWS_AT_ONCE] for name, values in batch.items()}
         logits = tf.cast(network.task_outputs(part), tf.float32)
         return begin + WINDOWS_AT_ONCE, tf.concat([best, logits], axis=0)
@@ -151,7 +151,7 @@ def divide(
     count = 1 + (tf.maximum(tokens - capacity, 0) + step - 1) // step
     question = tf.repeat(tf.range(tf.size(count)), count)
 
-    def of_window(values):
+    def of_window(values: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.cast(values, tf.int32), question)[:, tf.newaxis]
 
     begin = tf.ragged.range(count).flat_values[:, tf.newaxis] * of_window(step)

@@ -38,7 +38,7 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
 
 
 def check_size(weights: int, table: int = 0) -> None:
-    """Raises a FormatError if so many bytes of weights, and of a tied table that is there twice, do not fit a file."""
+    """Raises a FormatError if bytes of weights, and of a tied table that is there twice, do not fit a file."""
     if weights + table > MAX_BYTES:
         twice = f", of which {table / 1e9:.1f} GB are the token embedding once more" if table else ""
         size = f"a file would have {(weights + table) / 1e9:.1f} GB{twice}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -89,7 +89,7 @@ def on_ids(source: ServedModel, run: Callable[..., Outputs]) -> Signature:
     dtype = tf.int64 if named else tf.int32
     inputs = tuple(tf.TensorSpec(spec.shape, dtype, named.get(spec.name, spec.name)) for spec in source.ids)
 
-    def renamed(*values, **given):
+    def renamed(*values: tf.Tensor, **given: tf.Tensor) -> Outputs:
         given |= dict(zip((spec.name for spec in inputs), values, strict=False))
         length = tf.shape(given["input_ids"])[1]
         outputs = run(**{_OURS.get(name, name): with_a_place(tf.cast(ids, tf.int32)) for name, ids in given.items()})
@@ -104,7 +104,7 @@ def on_ids(source: ServedModel, run: Callable[..., Outputs]) -> Signature:
 def with_own_names(function: Callable, signature: Signature) -> Callable:
     """Returns a function of arrays of a signature on token ids that has this project's names and int32 inputs."""
 
-    def call(**batch):
+    def call(**batch: Any) -> dict[str, Any]:
         given = {x.name: batch[_OURS.get(x.name, x.name)].astype(x.dtype.as_numpy_dtype) for x in signature.inputs}
         return {_OURS.get(name, name): value for name, value in function(**given).items()}
 

@@ -26,6 +26,7 @@ from tftrain.inference.trained_model import MASK, encoder_batch, most_probable
 from tftrain.model import bert, key_value_cache
 
 Builder = Callable[[ServedModel], Signature | None]
+Given = tf.Tensor | None  # an input that some models lack
 
 
 def fp32(x: tf.Tensor) -> tf.Tensor:
@@ -37,7 +38,7 @@ def encode(source: ServedModel) -> Signature:
     """Token ids to hidden states, and the pooled first token if the model has a pooler."""
     network, has_pooler = source.model.network, source.has_pooler
 
-    def run(input_ids, input_mask=None, token_type_ids=None):
+    def run(input_ids: tf.Tensor, input_mask: Given = None, token_type_ids: Given = None) -> Outputs:
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         return {"hidden_states": fp32(hidden)} | ({"pooled": fp32(pooled)} if has_pooler else {})
 
@@ -50,7 +51,7 @@ def masked_lm(source: ServedModel) -> Signature | None:
         return None
     network = source.model.network
 
-    def run(input_ids, input_mask, token_type_ids=None):
+    def run(input_ids: tf.Tensor, input_mask: tf.Tensor, token_type_ids: Given = None) -> Outputs:
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         places = tf.tile(tf.range(tf.shape(input_ids)[1])[tf.newaxis], [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
@@ -62,7 +63,7 @@ def next_token(source: ServedModel) -> Signature:
     """Token ids to the logits of the token after each place."""
     network = source.model.network
 
-    def run(input_ids):
+    def run(input_ids: tf.Tensor) -> Outputs:
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
     return on_ids(source, run)
@@ -80,8 +81,15 @@ def generate(source: ServedModel) -> Signature:
     words = len(vocabulary) if vocabulary else model.config.vocab_size
     other_end_id, end_id = model.tokenizer.end_ids if vocabulary else (-1, -1)
 
-    def run(input_ids, lengths, max_new_tokens, temperature, top_p, seed):
-        def choose(logits, step):
+    def run(
+        input_ids: tf.Tensor,
+        lengths: tf.Tensor,
+        max_new_tokens: tf.Tensor,
+        temperature: tf.Tensor,
+        top_p: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> Outputs:
+        def choose(logits: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
             logits = logits[:, :words]
             uniform = tf.random.stateless_uniform([tf.shape(logits)[0]], tf.stack([seed, step]))
             chosen = tf.cond(
@@ -103,7 +111,7 @@ def embeddings(source: ServedModel) -> Signature | None:
     if source.text is None:
         return None
 
-    def run(text):
+    def run(text: tf.Tensor) -> Outputs:
         batch = source.text.examples(text) if config.is_fine_tuned else encoder_batch(*source.text(text))
         hidden, pooled = network.encode(batch)
         hidden, mask = fp32(hidden), batch["input_mask"]
@@ -122,7 +130,7 @@ def masked_tokens(source: ServedModel) -> Signature | None:
         return None
     mask_id = source.model.tokenizer.vocabulary.id(MASK)
 
-    def run(text):
+    def run(text: tf.Tensor) -> Outputs:
         ids, mask = source.text(text)
         hidden, _ = network.encode(encoder_batch(ids, mask))
         places = tf.cast(tf.where(ids == mask_id), tf.int32)  # [masked tokens, 2]
@@ -140,7 +148,7 @@ def next_tokens(source: ServedModel) -> Signature | None:
     if source.text is None:
         return None
 
-    def run(text):
+    def run(text: tf.Tensor) -> Outputs:
         ids, mask = source.text(text)
         x = network.hidden_states({"input_ids": ids})
         last = tf.gather(x, tf.reduce_sum(mask, axis=1) - 1, batch_dims=1)[:, tf.newaxis]
@@ -181,7 +189,7 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: ServedModel) -> Sign
     if (CLASS if config.is_custom else config.task) not in tasks:
         return None
 
-    def run(input_ids, input_mask, token_type_ids=None):
+    def run(input_ids: tf.Tensor, input_mask: tf.Tensor, token_type_ids: Given = None) -> Outputs:
         outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
         return finish(source, fp32(outputs), input_mask)
 
@@ -196,7 +204,7 @@ def _on_text(
     if text_graph is None or source.model.config.task not in tasks:
         return None
 
-    def run(**texts):
+    def run(**texts: tf.Tensor) -> Outputs:
         batch = text_graph.examples(*(texts[spec.name] for spec in inputs))
         return finish(source, fp32(network.task_outputs(batch)), batch["input_mask"])
 

@@ -66,7 +66,7 @@ class TextGraph(tf.Module):
             characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
 
-            def tokenize(texts):
+            def tokenize(texts: tf.Tensor) -> tf.RaggedTensor:
                 return self._pieces(characters.words(texts))
 
         self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
@@ -195,7 +195,7 @@ class WordPieceGraph(tf.Module):
         lengths = tf.strings.length(words, unit="UTF8_CHAR")
         sizes = tf.range(1, self._longest + 1)
 
-        def step(offset, ids):
+        def step(offset: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             inside = tf.where(offset > 0, _INSIDE, "")[:, tf.newaxis]
             # The end of a finished word is no place in it.
             begin = tf.minimum(offset, lengths - 1)[:, tf.newaxis]

@@ -1,26 +1,50 @@
-"""The texts of a labelled file for `tftrain.predict`, which leaves out the labels."""
+"""The texts of a file for `tftrain.predict`: one a line, or those of a labelled file without the labels."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.predict import STANDARD_INPUT
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll, squad
 from tftrain.finetune.examples import PAIR_COLUMNS, TEXT_COLUMNS
 from tftrain.finetune.tables import columns_of, read_table, read_text, text_of
+from tftrain.host.text import reason
 
 _TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
 _FIRST = (*TEXT_COLUMNS, "prompt", "instruction", "question")
 
 
-def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]] | None:
-    """Returns places and texts of a table, with a tab between the texts of a pair; None: the file has a text a line.
+def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]]:
+    """Yields places and texts of a table, with a tab between the texts of a pair, or of each line of another file.
 
-    A TSV file is a table if its first line names the column of a text. The columns are those of the model's run.
+    A TSV file is a table if its first line names the column of a text. The columns are those of the model's run. The
+    path - is standard input.
 
     Raises:
         DataError: the file can't be read, or has no such column; the message names the line.
     """
+    texts = None if path == STANDARD_INPUT else _labelled(path, task, settings)
+    yield from _lines(path) if texts is None else texts
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    is_input = path == STANDARD_INPUT
+    try:
+        with open(sys.stdin.fileno() if is_input else path, "rb", closefd=not is_input) as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode("utf-8" if number > 1 else "utf-8-sig").rstrip("\r\n")
+                yield f"{'standard input' if is_input else path}: line {number}", text
+    except UnicodeDecodeError as error:
+        fault = f"line {number}, byte {error.start} of it: not UTF-8; convert the file, for instance with"
+        raise DataError(f"{path}: {fault} iconv -t UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: {reason(error)}") from error
+
+
+def _labelled(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]] | None:
+    """Returns what `read` yields of a table; None if the file has a text a line."""
     ending, settings = Path(path).suffix.lower(), settings or FineTuningConfig()
     if ending in _OTHERS:
         raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(_TABLES)}")

@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.formats.models import DATA
+from tests.formats.models import DATA, TENSORS
 from tftrain.config.convert import Place
 from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
 from tftrain.formats.registry import model_of, open_weights
 
 
-def edited(tmp_path, fixture, change):
+def changed(tmp_path, fixture, change):
     """A copy of a fixture after `change` of its tensors and its config.json; returns its place."""
     folder = shutil.copytree(DATA / fixture, tmp_path / "model", dirs_exist_ok=True)
-    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
-    tensors = change(tensors, config) or tensors
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    tensors, config = load_file(folder / TENSORS), json.loads((folder / "config.json").read_text())
+    save_file(change(tensors, config) or tensors, folder / TENSORS, {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return Place("hf", str(folder))
 
@@ -53,7 +52,7 @@ def added(**shapes):
     ],
 )
 def test_tensors_that_the_model_has_no_part_for_are_left_out_and_named(tmp_path, fixture, more):
-    said = assert_same(edited(tmp_path, fixture, added(**more)), fixture)
+    said = assert_same(changed(tmp_path, fixture, added(**more)), fixture)
     assert all(name.replace("__", ".") in said for name in more)
 
 
@@ -69,75 +68,15 @@ def test_tensors_that_the_model_has_no_part_for_are_left_out_and_named(tmp_path,
 )
 def test_a_tensor_of_a_part_that_the_model_has_is_refused(tmp_path, fixture, name):
     with pytest.raises(FormatError, match=f"{name} is unknown"):
-        open_weights(edited(tmp_path, fixture, lambda t, c: {**t, name: np.ones((2, 2), "f4")}))
+        open_weights(changed(tmp_path, fixture, lambda t, c: {**t, name: np.ones((2, 2), "f4")}))
 
 
-@pytest.mark.parametrize(
-    ("fixture", "name", "value"),
-    [
-        ("hf_bert_masked_lm", "bert.embeddings.token_type_ids", np.zeros((1, 20), "i8")),
-        ("hf_bert", "bert.embeddings.position_ids", np.zeros((1, 20), "f4")),
-        ("hf_bert", "bert.encoder.layer.0.attention.self.step", np.zeros((), "i8")),
-        ("hf_gpt2", "transformer.h.0.attn.bias", np.ones((1, 1, 20, 20), "u1")),
-        ("hf_gpt2", "transformer.h.1.attn.masked_bias", np.ones((), "f4")),
-        ("hf_llama", "model.layers.1.self_attn.rotary_emb.inv_freq", np.ones(3, "f4")),
-        ("hf_modernbert", "model.rotary_emb.sliding_attention_inv_freq", np.ones(3, "f4")),
-    ],
-)
-def test_buffers_are_left_out_without_a_word(tmp_path, fixture, name, value):
-    assert assert_same(edited(tmp_path, fixture, lambda t, c: {**t, name: value}), fixture) == ""
+def with_tensor(name, value):
+    return lambda t, c: {**t, name: value}
 
 
 def renamed(old, new, every=True):
     return lambda t, c: {new + k.removeprefix(old) if every or k.startswith(old) else k: v for k, v in t.items()}
-
-
-@pytest.mark.parametrize(
-    ("fixture", "change"),
-    [
-        ("hf_bert", renamed("", "module.")),
-        ("hf_bert_classes", renamed("", "_orig_mod.module.")),
-        ("hf_bert_classes", renamed("", "model.")),
-        ("hf_bert_tokens", renamed("bert.", "encoder.", False)),
-        ("hf_bert_model", renamed("", "bert.")),
-        ("hf_bert_model", renamed("", "0.auto_model.")),
-        ("hf_gpt2", renamed("transformer.", "")),
-        ("hf_gpt2", renamed("", "base.")),
-        ("hf_llama", renamed("", "model.")),
-        ("hf_qwen2", renamed("", "policy.module.")),
-        ("hf_modernbert_classes", renamed("model.", "", False)),
-        ("hf_modernbert", lambda t, c: {k.replace("layers.", "layers._orig_mod."): v for k, v in t.items()}),
-    ],
-)
-def test_names_that_wrappers_put_before_or_leave_out_are_read(tmp_path, fixture, change):
-    assert assert_same(edited(tmp_path, fixture, change), fixture) == ""
-
-
-def test_two_models_in_a_file_are_refused(tmp_path):
-    place = edited(tmp_path, "hf_bert_model", lambda t, c: {p + k: v for k, v in t.items() for p in ("query.", "doc.")})
-    with pytest.raises(FormatError, match=r"doc\., query\. are the names of several models"):
-        open_weights(place)
-
-
-TIED = {
-    "hf_gpt2": ("transformer.wte.weight", "lm_head.weight"),
-    "hf_qwen3": ("model.embed_tokens.weight", "lm_head.weight"),
-    "hf_bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
-    "hf_bert_masked_lm": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    "hf_modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.weight"),
-}
-
-
-@pytest.mark.parametrize("fixture", TIED)
-@pytest.mark.parametrize("wrapper", ["", "module."])
-def test_a_tied_tensor_under_its_other_name_is_enough(tmp_path, fixture, wrapper):
-    own, other = TIED[fixture]
-
-    def change(t, c):
-        t[other] = t.pop(own)
-        return {wrapper + name: value for name, value in t.items()}
-
-    assert assert_same(edited(tmp_path, fixture, change), fixture) == ""
 
 
 def without(*fields, tensors=None, **values):
@@ -150,20 +89,80 @@ def without(*fields, tensors=None, **values):
     return change
 
 
+def tied(own, other, wrapper):
+    return lambda t, c: {wrapper + (other if name == own else name): value for name, value in t.items()}
+
+
+TIED = {
+    "hf_gpt2": ("transformer.wte.weight", "lm_head.weight"),
+    "hf_qwen3": ("model.embed_tokens.weight", "lm_head.weight"),
+    "hf_bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+    "hf_bert_masked_lm": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "hf_modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.weight"),
+}
+NEUTRAL = {"chunk_size_feed_forward": 64, "torch_dtype": "bfloat16", "pruned_heads": {}, "scale_attn_weights": 0}
+LABELS = {"0": "bad", "1": "fine", "2": "good"}
+SILENT = [
+    # Buffers.
+    ("hf_bert_masked_lm", with_tensor("bert.embeddings.token_type_ids", np.zeros((1, 20), "i8"))),
+    ("hf_bert", with_tensor("bert.embeddings.position_ids", np.zeros((1, 20), "f4"))),
+    ("hf_bert", with_tensor("bert.encoder.layer.0.attention.self.step", np.zeros((), "i8"))),
+    ("hf_gpt2", with_tensor("transformer.h.0.attn.bias", np.ones((1, 1, 20, 20), "u1"))),
+    ("hf_gpt2", with_tensor("transformer.h.1.attn.masked_bias", np.ones((), "f4"))),
+    ("hf_llama", with_tensor("model.layers.1.self_attn.rotary_emb.inv_freq", np.ones(3, "f4"))),
+    ("hf_modernbert", with_tensor("model.rotary_emb.sliding_attention_inv_freq", np.ones(3, "f4"))),
+    # Names that wrappers put before or leave out.
+    ("hf_bert", renamed("", "module.")),
+    ("hf_bert_classes", renamed("", "_orig_mod.module.")),
+    ("hf_bert_classes", renamed("", "model.")),
+    ("hf_bert_tokens", renamed("bert.", "encoder.", False)),
+    ("hf_bert_model", renamed("", "bert.")),
+    ("hf_bert_model", renamed("", "0.auto_model.")),
+    ("hf_gpt2", renamed("transformer.", "")),
+    ("hf_gpt2", renamed("", "base.")),
+    ("hf_llama", renamed("", "model.")),
+    ("hf_qwen2", renamed("", "policy.module.")),
+    ("hf_modernbert_classes", renamed("model.", "", False)),
+    ("hf_modernbert", lambda t, c: {k.replace("layers.", "layers._orig_mod."): v for k, v in t.items()}),
+    # A tied tensor under its other name alone.
+    *((fixture, tied(*names, wrapper)) for fixture, names in TIED.items() for wrapper in ("", "module.")),
+    # Fields that change no result.
+    ("hf_bert", without(**NEUTRAL)),
+    ("hf_bert_classes", without(tie_word_embeddings=False, id2label=LABELS)),
+    ("hf_bert_model", without(tie_word_embeddings=False, num_labels="two")),
+    ("hf_gpt2", without(is_decoder=True, position_embedding_type=None)),
+    ("hf_llama", without(pretraining_tp=2, hidden_act="swish", is_decoder=True, use_sliding_window=False)),
+    ("hf_qwen2", without(use_sliding_window=True, sliding_window=4096, attention_bias=True, mlp_bias=None)),
+    ("hf_modernbert", without(mlp_dropout=0.1, tie_word_embeddings=None)),
+]
+
+
+@pytest.mark.parametrize(("fixture", "change"), SILENT)
+def test_what_changes_no_result_is_read_without_a_word(tmp_path, fixture, change):
+    assert assert_same(changed(tmp_path, fixture, change), fixture) == ""
+
+
+def test_two_models_in_a_file_are_refused(tmp_path):
+    twice = lambda t, c: {prefix + k: v for k, v in t.items() for prefix in ("query.", "doc.")}  # noqa: E731
+    place = changed(tmp_path, "hf_bert_model", twice)
+    with pytest.raises(FormatError, match=r"doc\., query\. are the names of several models"):
+        open_weights(place)
+
+
 @pytest.mark.parametrize(
     "fixture",
     ["hf_bert", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2", "hf_qwen3", "hf_modernbert", "hf_bert_model"],
 )
 @pytest.mark.parametrize("fields", [("model_type",), ("model_type", "architectures")])
 def test_a_missing_model_type_follows_from_the_class_or_the_tensors(tmp_path, fixture, fields):
-    said = assert_same(edited(tmp_path, fixture, without(*fields)), fixture)
+    said = assert_same(changed(tmp_path, fixture, without(*fields)), fixture)
     kind = json.loads((DATA / fixture / "config.json").read_text())["model_type"]
     assert said.endswith(f"has no model_type; by the tensors and their names it is {kind}")
 
 
 @pytest.mark.parametrize("change", [{"architectures": ["MistralForCausalLM"]}, {"tensors": renamed("model.", "m.a.")}])
 def test_a_model_type_that_nothing_says_is_refused(tmp_path, change):
-    place = edited(tmp_path, "hf_llama", without("model_type", "architectures", **change))
+    place = changed(tmp_path, "hf_llama", without("model_type", "architectures", **change))
     with pytest.raises(FormatError, match="model_type is None; expected one of bert"):
         open_weights(place)
 
@@ -171,7 +170,7 @@ def test_a_model_type_that_nothing_says_is_refused(tmp_path, change):
 @pytest.mark.parametrize("fixture", ["hf_bert_classes", "hf_bert_tokens", "hf_bert_answers", "hf_modernbert_classes"])
 @pytest.mark.parametrize("fields", [("architectures",), ("model_type", "architectures")])
 def test_a_missing_class_follows_from_the_output_head(tmp_path, fixture, fields):
-    assert "has no architectures; by the tensors" in assert_same(edited(tmp_path, fixture, without(*fields)), fixture)
+    assert "has no architectures; by the tensors" in assert_same(changed(tmp_path, fixture, without(*fields)), fixture)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,7 @@ def test_a_missing_class_follows_from_the_output_head(tmp_path, fixture, fields)
     ids=str,
 )
 def test_classes_without_whole_names_have_some(tmp_path, given, labels):
-    weights = open_weights(edited(tmp_path, "hf_bert_classes", without("id2label", "label2id", **given)))
+    weights = open_weights(changed(tmp_path, "hf_bert_classes", without("id2label", "label2id", **given)))
     assert weights.model.labels == labels
     assert model_of(Place("hf", weights.path))[0].labels == labels
     assert bool(weights.notes) == (
@@ -201,32 +200,13 @@ def test_classes_without_whole_names_have_some(tmp_path, given, labels):
 @pytest.mark.parametrize("given", [{"1": "a", "2": "b", "3": "c"}, ["a", "b", "c"], {"a": 0}, {"0": ["a"]}], ids=str)
 def test_classes_that_contradict_the_head_are_refused_by_name(tmp_path, given):
     with pytest.raises(FormatError, match="id2label"):
-        open_weights(edited(tmp_path, "hf_bert_classes", without("label2id", id2label=given)))
-
-
-@pytest.mark.parametrize(
-    ("fixture", "values"),
-    [
-        (
-            "hf_bert",
-            {"chunk_size_feed_forward": 64, "torch_dtype": "bfloat16", "pruned_heads": {}, "scale_attn_weights": 0},
-        ),
-        ("hf_bert_classes", {"tie_word_embeddings": False, "id2label": {"0": "bad", "1": "fine", "2": "good"}}),
-        ("hf_bert_model", {"tie_word_embeddings": False, "num_labels": "two"}),
-        ("hf_gpt2", {"is_decoder": True, "position_embedding_type": None}),
-        ("hf_llama", {"pretraining_tp": 2, "hidden_act": "swish", "is_decoder": True, "use_sliding_window": False}),
-        ("hf_qwen2", {"use_sliding_window": True, "sliding_window": 4096, "attention_bias": True, "mlp_bias": None}),
-        ("hf_modernbert", {"mlp_dropout": 0.1, "tie_word_embeddings": None}),
-    ],
-)
-def test_fields_that_change_no_result_are_not_refused(tmp_path, fixture, values):
-    assert assert_same(edited(tmp_path, fixture, without(**values)), fixture) == ""
+        open_weights(changed(tmp_path, "hf_bert_classes", without("label2id", id2label=given)))
 
 
 def test_a_decoder_that_does_not_say_whether_it_is_tied_follows_its_tensors(tmp_path):
-    place = edited(tmp_path, "hf_qwen3", without("tie_word_embeddings"))
+    place = changed(tmp_path, "hf_qwen3", without("tie_word_embeddings"))
     assert_same(place, "hf_qwen3")
-    rewards = edited(tmp_path, "hf_qwen3", without("tie_word_embeddings", tensors=added(score__weight=(1, 24))))
+    rewards = changed(tmp_path, "hf_qwen3", without("tie_word_embeddings", tensors=added(score__weight=(1, 24))))
     with pytest.raises(FormatError, match=r"lm_head\.weight is missing"):
         open_weights(rewards)
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tftrain.files import seven_bit
+from tftrain.files import encodings
 
 TEXT = "今日は天気が良いので散歩\n" * 20
 
@@ -22,7 +22,7 @@ TEXT = "今日は天気が良いので散歩\n" * 20
     ],
 )
 def test_an_encoding_that_looks_like_utf8_is_named(text, codec, expected):
-    found = seven_bit.encoding(text.encode(codec).decode("utf-8"))
+    found = encodings.encoding(text.encode(codec).decode("utf-8"))
     tool = "Python's codec hz" if codec == "hz" else f"iconv -f {expected} -t UTF-8"
     assert found == f"{expected}, not UTF-8; convert it with {tool}"
 
@@ -44,4 +44,4 @@ def test_an_encoding_that_looks_like_utf8_is_named(text, codec, expected):
     ],
 )
 def test_other_text_is_utf8(text):
-    assert seven_bit.encoding(text) is None
+    assert encodings.encoding(text) is None

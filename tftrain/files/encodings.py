@@ -1,5 +1,6 @@
-"""Text that looks like UTF-8 and is in another encoding: of seven bits, or UTF-16 without a byte order mark."""
+"""Which encoding a text is in that is not UTF-8, or that only looks like it, and how to convert it."""
 
+import codecs
 import re
 
 # Escapes of ISO 2022 that choose a set of characters; those of terminals are others.
@@ -7,6 +8,7 @@ _ISO_2022 = re.compile(r"\x1b\$(?:[@AB]|\)([ACG])|\([A-Z])|\x1b\([BIJ]")
 _OTHERS = {"HZ": re.compile(r"~\{(?:[!-w][!-~])+~\}"), "UTF-7": re.compile(r"\+[A-Za-z0-9+/]{3,}")}
 _MANY_NULS, _FOREIGN_SHARE = 1 / 8, 1 / 10
 _BEGINNING = 1 << 16
+_OF_EIGHT_BITS = ("GB18030", "SHIFT_JIS", "EUC-KR", "BIG5", "WINDOWS-1252")
 
 
 def encoding(text: str) -> str | None:
@@ -30,3 +32,13 @@ def _is(text: str, codec: str) -> bool:
     except ValueError:
         return False
     return sum(character.isalpha() and character > "\x7f" for character in decoded) > _FOREIGN_SHARE * len(decoded)
+
+
+def conversion(content: bytes) -> str:
+    """Returns how to convert a file that is not UTF-8, for a message."""
+    is_latin = 8 * sum(byte > 127 for byte in content) < len(content)
+    encodings = _OF_EIGHT_BITS[::-1] if is_latin else _OF_EIGHT_BITS
+    encodings = ("UTF-16",) if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encodings
+    fitting = [each for each in encodings if "\ufffd" not in content.decode(each, "replace")] or ["ISO-8859-1"]
+    others = f" (or from {', '.join(fitting[1:])})" if fitting[1:] else ""
+    return f"convert the file, for instance with iconv -f {fitting[0]} -t UTF-8{others}"

@@ -1,0 +1,41 @@
+"""What cuDNN's attention can't compute: flags, data and hosts for which --attn_impl=cudnn is refused."""
+
+from tftrain.config.compute import ComputeConfig
+from tftrain.config.data import DataConfig
+from tftrain.config.fields import Problem, refused
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import ParallelConfig
+
+
+def of_flags(model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig) -> list[Problem]:
+    """Returns why the flags refuse it."""
+    reasons = {
+        "--precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
+        "--attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
+            model.attention_probs_dropout_prob > 0
+        ),
+        "--position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
+            model.position_embedding == "alibi"
+        ),
+        "--local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
+        "--document_mask: cuDNN would mix the documents of a row": data.document_mask,
+        "--deterministic: cuDNN adds gradients in any order": compute.deterministic,
+        "a step that XLA does not compile": not compute.compiles(True, parallel.has_deferred_collectives),
+    }
+    return _refused(model, next((f" with {reason}" for reason, holds in reasons.items() if holds), ""))
+
+
+def of_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:
+    """Returns why rows of data that hold several examples refuse it."""
+    return _refused(model, f": the rows of {folder} are packed, and cuDNN would mix their examples")
+
+
+def of_host(model: ModelConfig, has_gpu: bool) -> list[Problem]:
+    """Returns why a host refuses it."""
+    return _refused(model, "" if has_gpu else ": this host has no GPU")
+
+
+def _refused(model: ModelConfig, reason: str) -> list[Problem]:
+    if model.attn_impl != "cudnn" or not reason:
+        return []
+    return [refused(model, "attn_impl", f"expected flash or softmax{reason}")]

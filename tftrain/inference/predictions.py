@@ -1,0 +1,172 @@
+"""From the flags of `tftrain.predict` to what it prints: masked tokens, or the next one, or the task of a model."""
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from tftrain.config.predict import STANDARD_INPUT, PredictConfig
+from tftrain.files.errors import DataError
+from tftrain.finetune import completions
+from tftrain.host.exit_codes import RunError
+from tftrain.inference import candidates, input_texts, prediction_text, task_predictions, trained_model
+from tftrain.inference.generation import Sampling
+from tftrain.inference.trained_model import Sample, TrainedModel
+
+logger = logging.getLogger(__name__)
+
+# A file whose texts all have the same fault gives this number of warnings, and a count of the others at the end.
+MAX_WARNINGS = 20
+
+Batch = Sequence[tuple[str, str]]  # names for messages, and texts
+# Returns what the model reads of each text, and what is printed for each.
+Run = Callable[[Batch], tuple[Sequence[Sample], Sequence[str]]]
+
+
+class PredictError(RunError):
+    """A text can't be read, or the model can't do what a flag asks for; the message names the file or the flag."""
+
+
+def predictions(
+    config: PredictConfig, texts: Sequence[str], show: Callable[[str], None] | None = None
+) -> Iterator[str]:
+    """Yields what is printed for each text, or for each line of a file, and logs warnings.
+
+    `show` is called with each part that a decoder appends to the only text, of which the result is then the rest.
+
+    Raises:
+        RunError, OSError: the message names the file or the flag.
+    """
+    settings = config.predict
+    model = trained_model.load(config.source, embeds=settings.embedding is not None)
+    for note in model.notes:
+        logger.warning(note)
+    run = _run_of_task(model, config) if model.config.is_fine_tuned else _run_of_tokens(model, config, show)
+    doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
+    lines = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+    if settings.input_file:
+        lines = _lines(model, settings.input_file)
+    while batch := list(itertools.islice(lines, settings.batch_size)):
+        samples, printed = run(batch)
+        doubts.report(batch, samples)
+        yield from printed
+    doubts.finish()
+
+
+def _lines(model: TrainedModel, path: str) -> Iterator[tuple[str, str]]:
+    try:
+        yield from input_texts.read(path, model.config.task, model.fine_tuning)
+    except DataError as error:
+        raise PredictError(f"--input_file={error}") from error
+
+
+def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[str], None] | None) -> Run:
+    """Returns what predicts masked tokens, or the next one; for `show`, see `predictions`.
+
+    Raises:
+        RunError: the model lacks something, or a flag is not for it; the message names the flag.
+    """
+    settings = config.predict
+    trained_model.require(model, config.source, ("masked_lm",))
+    prompt, stop = _chat(model, config) if settings.chat else (str, settings.stop)
+    for flag in ("max_seq_length", "null_score_threshold"):
+        _refuse(config, flag, "is not fine-tuned; remove this flag")
+    if model.config.is_causal:
+        _refuse(config, "embedding", "is a decoder; remove this flag")
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
+        run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
+        run = functools.partial(run, show=show)
+    else:
+        _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
+        run = candidates.MaskedTokens(model, settings.shown)
+    encode = trained_model.TextEncoder(model, with_special_tokens=settings.chat)
+    as_text = functools.partial(prediction_text.as_text, streamed=show is not None)
+    printed = prediction_text.as_json if settings.format == "jsonl" else as_text
+
+    def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:
+        samples = encode([prompt(text) for _, text in batch])
+        predicted = zip(batch, samples, run(samples), strict=True)
+        return samples, [printed(text, sample, each) for (_, text), sample, each in predicted]
+
+    return predict_batch
+
+
+def _chat(model: TrainedModel, config: PredictConfig) -> tuple[Callable[[str], str], tuple[str, ...]]:
+    """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
+    if not model.tokenizer.chat_template:
+        raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
+    try:
+        template = completions.Template(model.tokenizer)
+        end = completions.end_of_answer(template)
+    except DataError as error:
+        raise PredictError(f"--chat=true: {config.source.shown}: {error}") from error
+    if not end:
+        logger.warning("the chat template writes nothing after an answer; --max_new_tokens or --stop ends it")
+    return functools.partial(completions.question, template=template), (*config.predict.stop, *([end] if end else []))
+
+
+def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
+    """Returns what predicts what a model was fine-tuned for; see `_run_of_tokens`."""
+    settings, task = config.predict, model.config.task
+    trained_model.require(model, config.source)
+    _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
+    if model.config.is_custom:
+        advice = "evaluate with tftrain.run --mode=evaluate, or add --embedding=mean for the vectors of texts"
+        raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
+    if task != "question_answering":
+        _refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
+    length = settings.max_seq_length or model.max_seq_length
+    if length > model.longest:
+        raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
+    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
+    run = task_predictions.TaskPredictions(model, reader, settings.batch_size, settings.embedding or "mean")
+    flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
+
+    def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:
+        examples = []
+        for name, text in batch:
+            try:
+                examples.append(reader.split(text))
+            except ValueError as error:
+                raise PredictError(f"{flag}{name}: {error}") from error
+        samples, predicted = run(examples)
+        if settings.format == "jsonl":
+            return samples, list(map(prediction_text.json_line, predicted))
+        pairs = zip(batch, predicted, strict=True)
+        return samples, [prediction_text.of_task(text, task, each, settings.shown) for (_, text), each in pairs]
+
+    return predict_batch
+
+
+def _refuse(config: PredictConfig, name: str, why: str) -> None:
+    """Raises a PredictError with the model and `why` if a flag is given that is not for the model."""
+    value = getattr(config.predict, name)
+    if value not in (None, 0) or isinstance(value, float):
+        raise PredictError(f"--{name}={value}: {config.source.shown} {why}")
+
+
+class Doubts:
+    """Warns of texts that are cut or have unknown words, MAX_WARNINGS at most, and counts the rest."""
+
+    def __init__(self, longest: float):
+        """Takes the number of tokens of the longest text that the model reads."""
+        self._longest, self._count = longest, 0
+
+    def report(self, batch: Batch, samples: Sequence[Sample]) -> None:
+        """Warns of the samples of a batch, given their names and texts."""
+        for (name, _), sample in zip(batch, samples, strict=True):
+            warnings = []
+            if sample.cut:
+                masks = f", {sample.cut_masks} [MASK] among them" if sample.cut_masks else ""
+                warnings.append(f"{sample.cut} tokens are left out{masks}: the model reads at most {self._longest}")
+            if sample.unknown:
+                words = f"{sample.unknown} of {len(sample.ids)} tokens, which become [UNK]"
+                warnings.append(f"not in the vocabulary: {words}")
+            for warning in warnings[: max(0, MAX_WARNINGS - self._count)]:
+                logger.warning(f"{name}: {warning}")
+            self._count += len(warnings)
+
+    def finish(self) -> None:
+        """Says how many warnings there would have been."""
+        if self._count > MAX_WARNINGS:
+            logger.warning(f"and {self._count - MAX_WARNINGS} more such warnings")

@@ -1,0 +1,127 @@
+"""The folder that `tftrain.export` writes: SavedModels or ONNX files, the tokenizer and the names of the classes."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from tftrain.architecture.describe import describe
+from tftrain.config.export import ExportConfig
+from tftrain.files.complete_folder import complete_folder
+from tftrain.formats import registry
+from tftrain.host.exit_codes import RunError
+from tftrain.inference import trained_model
+from tftrain.inference.serving import onnx_file, report, saved_model
+from tftrain.inference.serving.quantized import VARIANTS
+from tftrain.inference.serving.report import Function
+from tftrain.inference.serving.signature import with_own_names
+from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
+from tftrain.inference.serving.text_graph import TextGraph, has_ops, needs_tensorflow_text
+from tftrain.inference.trained_model import TrainedModel
+from tftrain.tokenizer import tokenizer_files
+
+logger = logging.getLogger(__name__)
+
+# TensorFlow Serving takes the folder with the largest number as the version to serve.
+VERSION = "1"
+WITH_TEXT_OPS = "text"
+# The classes of a fine-tuned model, one a line, in the order of its logits.
+LABELS = "labels.txt"
+
+
+class ExportError(RunError):
+    """The model can't have what a flag asks for; the message names the flag."""
+
+
+def write(config: ExportConfig) -> None:
+    """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares.
+
+    Raises:
+        RunError, OSError: the message names the file or the flag.
+    """
+    settings = config.export
+    is_onnx = settings.format == "onnx"
+    if is_onnx:
+        shapes, _ = registry.model_of(registry.local(config.source.place, config.source.shown))
+        has_logits = shapes.tie_output and not shapes.is_fine_tuned
+        table = 4 * shapes.vocab_size * shapes.hidden_size * has_logits
+        onnx_file.check_size(4 * describe(shapes).parameters, table)
+    original = trained_model.load(config.source)
+    trained_model.check_tokens(original, config.source)
+    _check_threshold(config, original.config.task, has_ops(original.tokenizer))
+    dtype, change = VARIANTS[settings.variant]
+    model = original if settings.variant == "fp32" else trained_model.load(config.source, dtype)
+    if change:
+        change(model.network)
+    for note in [*model.notes, *_left_out(model, is_onnx)]:
+        logger.info(note)
+    text = TextGraph(model) if not is_onnx and has_ops(model.tokenizer) else None
+    source = ServedModel(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
+    built = signatures(source)
+    if is_onnx:
+        built = {name: signature for name, signature in built.items() if signature.is_of_ids}
+    with complete_folder(Path(settings.to)) as folder:
+        exported = (write_onnx if is_onnx else write_saved_models)(folder, source, built)
+        if model.tokenizer:
+            (folder / "tokenizer").mkdir()
+            positions = model.config.max_position_embeddings
+            longest = model.max_seq_length if model.config.is_fine_tuned else positions
+            tokenizer_files.write(folder / "tokenizer", model.tokenizer, longest)
+        if labels := model.config.labels:
+            (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
+        lines = report.comparison(settings, original, exported, folder)
+    for line in [*report.signatures(built, settings), "", *lines]:
+        logger.info(line)
+
+
+def one_line_of(label: str) -> str:
+    """Returns the name of a class as it is, or a JSON string if it is empty, has line breaks, or looks like one."""
+    is_plain = label.splitlines() == [label] and not (label.startswith('"') and label.endswith('"'))
+    return label if is_plain else json.dumps(label)
+
+
+def _check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
+    """Raises an ExportError if `--null_score_threshold` is given and there is no signature that it is for."""
+    threshold = config.export.null_score_threshold
+    if threshold is None or (task == "question_answering" and has_ops):
+        return
+    what = f"is for {task}, not question_answering; remove this flag"
+    if task == "question_answering":
+        what = "has no tokenizer, so no signature takes text; name one with --tokenizer_dir, or remove this flag"
+    raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
+
+
+def _left_out(model: TrainedModel, is_onnx: bool) -> list[str]:
+    """Returns what an export can't have, a line each."""
+    lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
+    if not is_onnx and not has_ops(model.tokenizer):
+        why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
+        if model.tokenizer and model.tokenizer.has_added_tokens:
+            why = "there are no ops for added tokens, which tokenizer.json has beside vocab.txt"
+        lines.append(f"no signature takes text: {why}")
+    return lines
+
+
+def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
+    """Writes the SavedModel that needs only TensorFlow, and one with tensorflow-text if the tokenizer needs that.
+
+    Returns:
+        The functions on token ids of what was written, by name.
+    """
+    bare = built
+    if source.text and needs_tensorflow_text(source.model.tokenizer):
+        bare = {name: signature for name, signature in built.items() if not signature.takes_text}
+        saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, built)
+    saved_model.write(folder / VERSION, source, bare)
+    loaded = tf.saved_model.load(str(folder / VERSION)).signatures
+    return {name: with_own_names(report.of_arrays(loaded[name]), each) for name, each in bare.items() if each.is_of_ids}
+
+
+def write_onnx(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
+    """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
+    count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
+    for name, signature in built.items():
+        onnx_file.write(folder / f"{name}.onnx", signature, 4 * count)
+    return {name: with_own_names(onnx_file.load(folder / f"{name}.onnx"), each) for name, each in built.items()}

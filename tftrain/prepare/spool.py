@@ -1,0 +1,135 @@
+"""Chunks of documents on disk, the inputs of the shards, and the assignment of documents to them.
+
+A hash of the seed and the document's number, or its id, selects the split and the chunk of a document. So a chunk is a
+random sample of the whole corpus, and random next sentences are drawn from this sample. A chunk does not depend on
+which worker adds which document: each worker appends to its own files (`tftrain.prepare.appended_files`), and
+`Spool.read` sorts the documents.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftrain.prepare import appended_files
+from tftrain.prepare.duplicates import ParagraphIndex, ParagraphRows, among, document_numbers, read_duplicates
+from tftrain.prepare.near_duplicates import Bands
+
+_BUFFERED_BYTES = 16 << 20
+_DOCUMENTS = "documents-"
+
+
+class Chunk(NamedTuple):
+    """A chunk of documents, the input of one shard: its split ("train" or "eval") and its number in the split."""
+
+    split: str
+    number: int
+
+
+class SpooledDocument(NamedTuple):
+    """A document: the paragraphs that it keeps, those that are duplicates, and all if it is a near duplicate.
+
+    A paragraph is what `Spool.split` has made of it.
+    """
+
+    paragraphs: list[Any]
+    duplicates: list[Any]
+    near_duplicates: list[Any]
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The existing folder of the chunks, and the assignment of documents to chunks by a seed."""
+
+    folder: str
+    seed: int
+    eval_fraction: float  # share of held-out documents
+    train_chunks: int
+    eval_chunks: int
+    index: ParagraphIndex | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
+    bands: ParagraphIndex | None = None  # where `add` writes those of documents; None if near duplicates stay
+    split: Callable[[str], list[str]] | None = None  # divides a paragraph into sentences; None: it stays whole
+
+    def chunks(self) -> list[Chunk]:
+        """Returns all chunks: those of "train", then those of "eval"."""
+        counts = {"train": self.train_chunks, "eval": self.eval_chunks}
+        return [Chunk(split, number) for split, count in counts.items() for number in range(count)]
+
+    def chunk_folder(self, chunk: Chunk) -> str:
+        """Returns the folder of a chunk. It does not exist if the chunk has no documents."""
+        return os.path.join(self.folder, f"{chunk.split}-{chunk.number}")
+
+    def assign(self, key: str) -> Chunk:
+        """Returns the chunk of a document, from what tells it from others."""
+        digest = hashlib.blake2b(f"{self.seed} {key}".encode(), digest_size=16).digest()
+        share, choice = int.from_bytes(digest[:8], "little") / 2**64, int.from_bytes(digest[8:], "little")
+        if share < self.eval_fraction:
+            return Chunk("eval", choice % self.eval_chunks)
+        return Chunk("train", choice % self.train_chunks)
+
+    def add(self, numbered: Iterable[tuple[int, int, list[str], str | None]]) -> dict[str, int]:
+        """Appends documents to their chunks, and returns the number of documents added to each split.
+
+        Args:
+            numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
+        """
+        buffers: dict[Chunk, list[str]] = defaultdict(list)
+        rows = [kind(index) for kind, index in ((ParagraphRows, self.index), (Bands, self.bands)) if index]
+        counts, buffered = {"train": 0, "eval": 0}, 0
+        for file, number, paragraphs, identity in numbered:
+            chunk = self.assign(f"{file} {number}" if identity is None else identity)
+            for writer in rows:
+                writer.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+            parts = list(map(self.split, paragraphs)) if self.split else paragraphs
+            line = json.dumps([file, number, parts], ensure_ascii=False)
+            buffers[chunk].append(line)
+            counts[chunk.split] += 1
+            buffered += len(line)
+            if buffered > _BUFFERED_BYTES:
+                self._flush(buffers, rows)
+                buffered = 0
+        self._flush(buffers, rows)
+        return counts
+
+    def read(self, chunk: Chunk) -> list[SpooledDocument]:
+        """Returns the documents of a chunk in the order of the corpus."""
+        entries, folder = {}, self.chunk_folder(chunk)
+        for path in appended_files.paths(folder, _DOCUMENTS):
+            with open(path, "rb") as lines:
+                for line in lines:
+                    with contextlib.suppress(ValueError):  # An incomplete line, or the empty one before the first.
+                        file, number, paragraphs = json.loads(line)
+                        entries[file, number] = paragraphs
+        keys = sorted(entries)
+        near = np.zeros(len(keys), bool)
+        if self.near_duplicates:
+            numbers = np.array(keys, np.uint64).reshape(-1, 2)
+            near = among(document_numbers(*numbers.T), np.load(self.near_duplicates, mmap_mode="r"))
+        duplicates, documents = read_duplicates(folder), []
+        for key, is_near in zip(keys, near, strict=True):
+            sides, paragraphs = ([], [], []), entries[key]
+            dropped = duplicates.get(key, ())
+            for index, paragraph in enumerate(paragraphs):
+                sides[2 if is_near else index in dropped].append(paragraph)
+            documents.append(SpooledDocument(*sides))
+        return documents
+
+    @property
+    def near_duplicates(self) -> str | None:
+        """The path of the array of `document_numbers` of near duplicates, ascending; None if they stay."""
+        return os.path.join(self.folder, "near.npy") if self.bands else None
+
+    def _flush(self, buffers: dict[Chunk, list[str]], rows: list[ParagraphRows]) -> None:
+        for chunk, lines in buffers.items():
+            # The line before may be incomplete.
+            content = "".join("\n" + line for line in lines).encode()
+            appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, content)
+        buffers.clear()
+        for writer in rows:
+            writer.flush()

@@ -1,0 +1,94 @@
+"""What joins a task with data: the source of its examples, and what judges its predictions for them.
+
+What only this module calls of a user's class is private, so that it takes no name of theirs.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tftrain.data import source as pretraining
+from tftrain.data.opened import OpenedData
+from tftrain.data.source import ExampleSource
+from tftrain.finetune import splits, squad_answers
+from tftrain.finetune.scorers import SCORERS, Scorer
+from tftrain.finetune.splits import MemorySource
+from tftrain.host.user_code import UserCodeError
+from tftrain.inputs.labelled import Labelled
+from tftrain.tasks.custom import CustomTask
+from tftrain.tasks.fine_tuning import FineTuning
+from tftrain.tasks.task import Task
+from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
+
+
+def open_source(task: Task, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
+    """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
+
+    Raises:
+        DataError, UserCodeError: a file can't be read, or can't be used for the task.
+    """
+    if isinstance(data, OpenedData):
+        return pretraining.open_source(data, split, seed)
+    if isinstance(task, CustomTask):
+        return _custom_source(task, data, split)
+    config, length = task.config, task.config.data.max_seq_length
+    examples = data.examples(split)
+    return splits.open_source(examples, split, data.tokenizer, config.model, config.fine_tuning, length)
+
+
+def scorer_of(task: Task, source: ExampleSource) -> Scorer | None:
+    """Returns what judges the predictions for a split; None if the means of the task say all."""
+    if isinstance(task, CustomTask):
+        return _CustomScorer(task, source.examples) if task.scored else None
+    if not isinstance(task, FineTuning):
+        return None
+    model = task.config.model
+    if model.task == "question_answering":
+        return squad_answers.AnswerScorer(source.examples, task.config.fine_tuning)
+    return SCORERS[model.task](source.examples, model.labels)
+
+
+def _custom_source(task: CustomTask, data: Labelled, split: str) -> MemorySource:
+    """Returns the rows that a user's class reads; those of a held-out file have the shapes of the training file."""
+    length, path = task.config.data.max_seq_length, getattr(task.config.fine_tuning, f"{split}_file")
+    task._texts = _Texts(data.tokenizer, length)
+    with task._named(f"read({path!r})"):
+        source = splits.of_arrays(task.read(path), task.config.model, length)
+        task._take_shapes({name: array.shape[1:] for name, array in source.examples.items()})
+    return source
+
+
+class _Texts:
+    """Makes tokens of texts for a user's class, see `CustomTask.encode` and `CustomTask.tokenize`."""
+
+    def __init__(self, tokenizer: Tokenizer, length: int):
+        self._tokenizer, self._length = tokenizer, length
+
+    def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
+        return splits.encode(self._tokenizer, texts, per_example, self._length)
+
+    @functools.cached_property
+    def tokenize(self) -> Tokenize:
+        return self._tokenizer.build()
+
+
+class _CustomScorer(Scorer):
+    """Calls `CustomTask.score`."""
+
+    def __init__(self, task: CustomTask, examples: Mapping[str, np.ndarray]):
+        self._task, self._examples = task, examples
+
+    def scores(self, outputs: np.ndarray) -> dict[str, float]:
+        """Returns the scores of the first examples."""
+        task = self._task
+        with task._named("score"):
+            scores = task.score(outputs, {name: array[: len(outputs)] for name, array in self._examples.items()})
+            if missing := [name for name in task.scored if name not in scores]:
+                raise UserCodeError(f"returned no {missing[0]}, which is in scored")
+            return {name: float(scores[name]) for name in task.scored}
+
+    def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yields the prediction for each example."""
+        yield from ({"prediction": output.tolist()} for output in outputs)
