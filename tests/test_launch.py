@@ -154,20 +154,24 @@ def machine_file(folder, **figures):
 
 @pytest.mark.multirank
 @pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.nightly)])
-def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path, ranks):
+def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path, ranks, monkeypatch, capsys):
+    from tftrain.launching import job
+
     flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}", machine_file(tmp_path)]
-    launch = ["-m", "tftrain.launch", "--layout=auto", "--fork_ranks", "--activation_checkpointing=full", *flags]
-    said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
+    given = ["--layout=auto", "--fork_ranks", "--activation_checkpointing=full", *flags]
+    said = run_ranks(1, ["-m", "tftrain.launch", *given, "-np", "2", "--max_steps=3"])
     chosen = re.search(r"^  1  (\S+) s a step, \S+ GB: data (\d) x tensor (\d) .* fastest of \d+ layouts", said, re.M)
     assert int(chosen[2]) * int(chosen[3]) <= 2
     assert said.count("slower, mostly by") + said.count(": as fast") == 2
     assert re.search(rf"^  step 2 +\S+ +{chosen[1]}$", said, re.M), "planned beside measured"
     if ranks == 2:
-        said = run_ranks(1, [*launch, "-np", "2", "--max_steps=3"])
-        assert "layout: that of the checkpoint stays, on 2 ranks" in said
-        assert "after step 3" in said
+        commands = []
+        monkeypatch.setattr(job, "run", lambda places, command, *_: commands.append(command) or 0)
+        assert launch.main(["tftrain.launch", *given, "-np", "2", "--max_steps=4"]) == 0
+        assert "layout: that of the checkpoint stays, on 2 ranks" in capsys.readouterr().out
+        assert [command[3:] for command in commands] == [[*given[2:], "--max_steps=4"]]
     else:
-        said = run_ranks(1, [*launch, "-np", "1", "--micro_batch_size=2", "--max_steps=4"])
+        said = run_ranks(1, ["-m", "tftrain.launch", *given, "-np", "1", "--micro_batch_size=2", "--max_steps=4"])
         assert re.search(r"layout: (\d+) of \1 layouts of 1 ranks fit", said)
         assert "8 = 2 samples x 4 micro-batches x 1 ranks" in said
         assert "continuing after step 3" in said

@@ -129,7 +129,7 @@ def test_an_address_that_only_a_checkpoint_names_gets_no_request(here, quick, mo
 @pytest.mark.parametrize("program", ["convert", "predict", "export", "run"])
 def test_programs_that_take_the_model_of_a_run_ask_no_address_for_its_tokenizer(here, program):
     with site({}) as (address, asked):
-        path = stranger(here, data_dir=f"{address}/d")
+        path = stranger(here, data_dir=f"{address}/d", num_hidden_layers=1)
         args = {
             "convert": f"--from=tftrain:{path} --to=hf:{here}/out",
             "predict": f"--output_dir={path} text",

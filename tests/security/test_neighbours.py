@@ -87,7 +87,8 @@ def token_of(process: subprocess.Popen) -> str:
 @pytest.mark.multirank
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nobody_gets_anything_from_the_ports_of_a_job(tmp_path, layout):
-    command = ["-m", "tftrain.launch", "-np", "2", *ENDLESS[2:], *LAYOUTS[layout], f"--output_dir={tmp_path}"]
+    start = () if layout == "plain" else ("--fork_ranks",)
+    command = ["-m", "tftrain.launch", "-np", "2", *start, *ENDLESS[2:], *LAYOUTS[layout], f"--output_dir={tmp_path}"]
     with started_ranks(1, command, environ={"AWS_SECRET_ACCESS_KEY": "a canary"}) as launched:
         launched.wait_for(" 20/1000000")
         assert_nothing_for_neighbours(launched.processes[0], token_of(launched.processes[0]))

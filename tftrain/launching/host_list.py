@@ -15,6 +15,7 @@ from tftrain.files.reading import read_small
 MAX_BYTES = 1 << 20
 MOST_HOSTS = 1 << 16
 _NAME = re.compile(r"(?:([\w.-]+)@)?(\w[\w.-]*(?:\[[\d,-]+\][\w.-]*)?)(?::(\d{1,6}))?")
+_ENTRY = re.compile(r"(?:[^,\[]|\[[^\]\[]*\]|\[)+")  # Commas inside of brackets belong to a range.
 _SLOTS = ("slots", "cpu", "cpus", "procs")
 _IGNORED = ("max_slots", "max-slots")
 _ELSEWHERE = {"port": "--ssh_port, or Port in ~/.ssh/config", "user": "alice@node1, or User in ~/.ssh/config"}
@@ -30,7 +31,7 @@ class Listed(NamedTuple):
 
 def of_flag(text: str) -> list[Listed]:
     """Returns the hosts of `--hosts`; raises a ConfigError that names what is wrong."""
-    return _of_entries("hosts", text, re.split(r",(?![^\[]*\])", text), "node1:16,node2:16")
+    return _of_entries("hosts", text, _ENTRY.findall(text), "node1:16,node2:16")
 
 
 def of_file(path: str) -> list[Listed]:

@@ -1,1 +1,0 @@
-from tests.kit.corpora import *  # noqa: F403

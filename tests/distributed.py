@@ -1,1 +1,0 @@
-from tests.kit.ranks import *  # noqa: F403

@@ -1,1 +1,0 @@
-from tests.kit.servers import *  # noqa: F403
