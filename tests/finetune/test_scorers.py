@@ -46,7 +46,7 @@ def test_more_classes_have_the_mean_of_their_f1():
 def test_several_classes_of_an_example():
     scorer = scorers.MultiLabelScorer(texts([("a",), ("a", "b"), ()]), ("a", "b"))
     outputs = np.array([[1, 1], [1, 1], [-1, -1]], np.float32)
-    # Of a: 2 right; of b: 1 right, 1 too many.
+    # Class a: 2 right; class b: 1 right, 1 too many.
     expected = {"f1_micro": 2 * 3 / (2 * 3 + 1), "f1_macro": (1 + 2 / 3) / 2, "exact_match": 2 / 3}
     assert scorer.scores(outputs) == pytest.approx(expected)
     assert [each["prediction"] for each in scorer.predictions(outputs)] == [["a", "b"], ["a", "b"], []]

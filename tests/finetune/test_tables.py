@@ -34,7 +34,7 @@ PLAIN = [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
         ("x.tsv", '\ufefftext\tlabel\r\na "quote\t1\r\nb,c\t2\r\n', QUOTED),
         ("x.csv", 'text,label\n"a ""quote",1\n"b,c",2\n', QUOTED),
         ("x.jsonl", '{"text": "a \\"quote", "label": "1"}\n\n{"text": "b,c", "label": "2"}\n', QUOTED),
-        # Of other programs.
+        # Files of other programs.
         ("x.csv", "text;label\na, b;1\nc;2\n", PLAIN),
         ("x.csv", "sep=;\ntext;label\na, b;1\nc;2\n", PLAIN),
         ("x.csv", "text|label\na, b|1\nc|2\n", PLAIN),

@@ -37,7 +37,7 @@ def loss_and_gradients(model, data):
 
 
 LLAMA = {"model_family": "llama", "num_attention_heads": 6}
-LLAMA3 = "llama3:8,1,4,16"  # of waves of 6.3 to 630 tokens
+LLAMA3 = "llama3:8,1,4,16"  # for waves of 6.3 to 630 tokens
 VARIANTS = [
     {},
     {"norm_position": "post"},

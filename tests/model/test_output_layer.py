@@ -72,7 +72,7 @@ def test_a_probability_that_fp32_rounds_to_0_has_a_cross_entropy(rows):
     np.testing.assert_array_equal(correct, [0, 1, 0])
     second = 1 / (1 + np.e)
     np.testing.assert_allclose(dtable[:, 0], [-1, 3 * (1 - second) - 1, 3 * second - 1], rtol=1e-5, atol=1e-6)
-    mean = 300 - second  # of the table's rows by their probabilities
+    mean = 300 - second  # the table's rows weighted by their probabilities
     np.testing.assert_allclose(dx[:, 0], [mean + 300, mean - 300, mean - 299], rtol=1e-5, atol=1e-4)
 
 

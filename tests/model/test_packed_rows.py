@@ -9,7 +9,7 @@ from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.prepare.packing import pack
 
 SIZES = [12, 7, 19, 5, 4, 9, 3]  # tokens of each example
-LENGTH, MOST, PREDICTIONS = 19, 3, 3  # of a row
+LENGTH, MOST, PREDICTIONS = 19, 3, 3  # tokens, sequences and predictions of a row
 CORE_FLAGS = {
     "plain": {},
     "fused": {"attn_softmax_impl": "fused"},

@@ -16,7 +16,7 @@ from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.new_run import new_run
 from tftrain.tasks import make_task
 
-# Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
+# Two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
 # projections of 1056, 2 norms of 64, 32 * 128 + 128 and 128 * 32 + 32; pooler 1056; heads 1056 + 64 + 101 and 66.
 WEIGHTS = 19680 + 64 + 2 * (4 * 1056 + 2 * 64 + 4224 + 4128) + 1056 + 1221 + 66
 GROWN = ("--num_hidden_layers=2", "--global_batch_size=12", "--output_dir=unused")
@@ -98,7 +98,7 @@ def test_tensor_parallel_ranks_are_expected_to_hold_what_they_hold():
     config = dataclasses.replace(config, parallel=ParallelConfig(tensor_parallel_size=2))
     held = [make_task(config, Mesh(rank, 2, tensor_parallel_size=2)).model.named_variables() for rank in range(2)]
     weights = [sum(variable.shape.num_elements() for variable in each.values()) for each in held]
-    # Of 101 words, one rank has 51 and the other 50.
+    # One rank has 51 of 101 words and the other 50.
     found = plan(config, Mesh(size=2, tensor_parallel_size=2)).memory
     assert (found["weights"], found["moments"]) == (sum(weights) / 2 * 4, sum(weights) / 2 * 8)
 
@@ -119,7 +119,7 @@ def test_nobody_is_told_of_a_machine_file_that_nobody_asked_for(tmp_path, monkey
     assert (found.seconds, found.unknown) == (None, "")
     lines = planned.time_lines(found.row(2, 0.5), found.unknown).splitlines()
     assert [line.split() for line in lines] == [["time", "of", "a", "step", "s"], ["step", "2", "0.500"]]
-    # Of one step alone, which compiles, the time is not known.
+    # The time of one step alone, which compiles, is not known.
     assert planned.time_lines(found.row(1, math.nan), found.unknown).split("\n")[1].split() == ["step", "1", "-"]
 
 

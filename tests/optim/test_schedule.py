@@ -13,7 +13,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
 
 EPSILON = float(np.finfo(np.float32).eps)
-ABSOLUTE = 4 * EPSILON * 2e-3  # of rates of 2e-3
+ABSOLUTE = 4 * EPSILON * 2e-3  # rates are 2e-3
 RAMPED = RampedSteps(10, TrainConfig(batch=BatchConfig(global_batch_size=12, batch_rampup="4:4:24")).timeline)
 
 

@@ -64,7 +64,7 @@ def test_nobody_goes_on_before_the_last_has_come_and_every_rank_learns_the_value
     for thread in early:
         thread.join()
     assert found == {rank: ["first0", "first1", "first2"] for rank in range(3)}
-    come(1, "second")  # Of another start, whose rank 0 is not there yet.
+    come(1, "second")  # It belongs to another start, whose rank 0 is not there yet.
     assert found[1] is None
     assert await_all(Launch(0, 3), {}) is None
 

@@ -27,7 +27,7 @@ from tftrain.prepare.accounting_report import padding_advice
 from tftrain.prepare.packing import pack
 from tftrain.prepare.preparation import prepare
 
-LENGTH = 32  # of the rows of the small corpus
+LENGTH = 32  # tokens in a row of the small corpus
 
 
 @given(lengths=st.lists(st.integers(1, 40), max_size=200), longest=st.integers(40, 60), most=st.integers(1, 9))

@@ -28,7 +28,7 @@ from tftrain.train import phases
 from tftrain.train.step import TrainStep
 
 SECONDS = 60
-CUTS = (0, 2), (2, 5)  # of a tensor between two ranks
+CUTS = (0, 2), (2, 5)  # where two ranks divide a tensor
 SETTINGS = ("--global_batch_size=4", "--eval_every=-1", "--max_steps=9", "--memory_checkpoint_steps=2")
 
 

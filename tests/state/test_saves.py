@@ -292,7 +292,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
     broken[:] = [False, True, True, False]
     train_alone(f"--output_dir={tmp_path}", "--global_batch_size=4", "--max_steps=6", "--checkpoint_every=1")
-    # Of the save after step k one knows at step k + 1, after its row.
+    # The end of the save after step k is known at step k + 1, after its row.
     assert [row["failed_saves"] for row in rows(tmp_path)[0]] == [0, 0, 0, 1, 2, 2]
     assert [folder.order(path)[0] for path in folder.find(tmp_path)] == [4, 5, 6]
 

@@ -45,7 +45,7 @@ def run(path, *steps, keep_last=3):
     for name in ("config.json", "metrics.jsonl", "tokenizer/vocab.txt", "run.lock", ".hidden"):
         (path / name).write_text(f"{name} {steps}")
     for step in steps:
-        # Of two shards, as there are two sizes of elements.
+        # There are two shards, as there are two sizes of elements.
         tensors = {"master/a": np.full(5, step, np.float32), "progress/step": np.array(step)}
         states.saved(path, tensors, step, keep_last=keep_last)
     return path

@@ -20,7 +20,7 @@ from tftrain.supervise.elastic import PARENT
 __all__ = ["data"]
 
 STEPS = 30
-# Of each phase: TensorFlow starts on every rank, perhaps on few cores.
+# For each phase: TensorFlow starts on every rank, perhaps on few cores.
 SECONDS = 400
 RUN = [
     "-m",

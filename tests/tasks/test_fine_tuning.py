@@ -26,7 +26,7 @@ SMALL = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--optimizer=adamw"),
     *("--learning_rate=0.003", "--initializer_range=0.1", "--log_every=1", "--global_batch_size=8"),
 )
-OUTPUT_SHAPES = {  # of 16 tokens
+OUTPUT_SHAPES = {  # with 16 tokens
     "classification": (2,),
     "multi_label": (len(files.WORDS),),
     "regression": (1,),

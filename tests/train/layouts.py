@@ -310,7 +310,7 @@ def transports():
     return chosen
 
 
-# Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
+# With 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
 TOLERANCES = {"fp32": (1e-5, 1e-4), "bf16": (8 * 2**-8, 4 * 2**-8), "fp16": (8 * 2**-11, 4 * 2**-11)}
 
 

@@ -20,7 +20,7 @@ def rewritten():
         compute = ComputeConfig(**flags)
         grappler.configure(compute)
         context.context().enable_run_metadata()
-        context.context().export_run_metadata()  # of what ran before: TensorFlow may have kept it
+        context.context().export_run_metadata()  # what ran before: TensorFlow may have kept it
         trained(dataclasses.replace(BASE, compute=compute), data=batches(1))
         graphs = context.context().export_run_metadata().function_graphs
         largest = max((graph.post_optimization_graph for graph in graphs), key=lambda graph: len(graph.node))

@@ -257,7 +257,7 @@ def test_skipped_updates_are_those_that_one_would_leave_out_by_hand(tmp_path_fac
     assert [row["step"] for row in read_rows(tmp_path) if row.get("spike_skipped")] == [each + 1 for each in bad]
     assert [row for row in read_rows(tmp_path) if "loss" in row][-1]["skipped_steps"] == len(bad)
     shutil.rmtree(checkpoints.find(tmp_path)[-1])
-    shutil.rmtree(checkpoints.find(tmp_path)[-1])  # of step 90
+    shutil.rmtree(checkpoints.find(tmp_path)[-1])  # the one of step 90
     before = rows_of_steps(tmp_path)
     trained(tmp_path, *given, "--on_spike=skip")
     assert rows_of_steps(tmp_path) == before

@@ -106,7 +106,7 @@ def _own_name(name: str, roots: Mapping[str, str]) -> str:
     fitting = [part for part, root in roots.items() if name.startswith(root)]
     if not fitting:
         return name
-    part = max(fitting, key=lambda each: len(roots[each]))  # That of a head may begin with that of the encoder.
+    part = max(fitting, key=lambda each: len(roots[each]))  # A head's root may begin with the encoder's.
     return f"{part}/{name.removeprefix(roots[part])}"
 
 

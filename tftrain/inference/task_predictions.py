@@ -82,7 +82,7 @@ class TaskReader(abc.ABC):
 
 
 class TextReader(TaskReader):
-    """Of classification, multi_label and regression; whether texts are pairs follows from the run."""
+    """Reads texts for classification, multi_label and regression; whether texts are pairs follows from the run."""
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         super().__init__(model, settings, max_seq_length, has_null)
@@ -101,7 +101,7 @@ class TextReader(TaskReader):
 
 
 class EmbeddingReader(TaskReader):
-    """Of embedding: a text has a vector, and a pair has the cosine of both vectors."""
+    """Reads texts for embedding: a text has a vector, and a pair has the cosine of both vectors."""
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each text of a pair."""
@@ -119,7 +119,7 @@ class EmbeddingReader(TaskReader):
 
 
 class WordReader(TaskReader):
-    """Of token_classification: words are divided by spaces, see `conll.words_of`."""
+    """Reads texts for token_classification: words are divided by spaces, see `conll.words_of`."""
 
     _warned = False
 
@@ -151,7 +151,7 @@ class WordReader(TaskReader):
 
 
 class QuestionReader(TaskReader):
-    """Of question_answering: a question, a tab, and the context."""
+    """Reads lines for question_answering: a question, a tab, and the context."""
 
     pairs = True
     _expected = "no tab; expected a question, a tab and the context"

@@ -105,7 +105,7 @@ class TokenEmbedding(tf.Module):
         Returns:
             [b * S, H], in the table's dtype, equal on every rank; under sequence parallelism, of this rank's tokens.
         """
-        local, is_local = self._local(tf.reshape(ids, [-1]))  # Of int32 numbers, a GPU reshapes only those of the host.
+        local, is_local = self._local(tf.reshape(ids, [-1]))  # A GPU reshapes int32 numbers only on the host.
         if rows is not None:
             x = tf.reshape(rows, [-1, rows.shape[-1]])
         else:

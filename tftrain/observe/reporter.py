@@ -68,7 +68,7 @@ class Clock:
     def step(self, samples: int, length: int, contents: Contents):
         """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
 
-        `samples` are those of all ranks, `length` is that of each with its padding, `contents` are of this rank's.
+        `samples` counts all ranks, `length` is the padded length of each sample, `contents` counts this rank alone.
         """
         self.batch_size = samples
         if not self.steps:

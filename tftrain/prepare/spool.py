@@ -57,7 +57,7 @@ class Spool:
     split: Callable[[str], list[str]] | None = None  # divides a paragraph into sentences; None: it stays whole
 
     def chunks(self) -> list[Chunk]:
-        """Returns all chunks: those of "train", then those of "eval"."""
+        """Returns all chunks: first of "train", then of "eval"."""
         counts = {"train": self.train_chunks, "eval": self.eval_chunks}
         return [Chunk(split, number) for split, count in counts.items() for number in range(count)]
 

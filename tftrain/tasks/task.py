@@ -254,7 +254,7 @@ class Task(abc.ABC):
         values = {
             mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else None
             for mean in self.means
-            if sums[mean.weight] or "/" not in mean.name  # Of a source without samples there is none.
+            if sums[mean.weight] or "/" not in mean.name  # A source without samples has no mean.
         }
         losses = [values[mean.name] for mean in self.means if mean.is_loss and values[mean.name] is not None]
         return values | {"loss": math.fsum(losses) if losses else None}

@@ -95,7 +95,7 @@ def test_every_lever_of_every_row_reaches_the_run_or_is_in_its_note(cases, confi
             excused.append(lever)
             word = {"state_split_strategy": value}.get(lever, lever)
             assert lever == "tensor_parallel_size" or word in cases[name].note, (name, lever)
-    # Of tensor parallel ranks there are as many as fit here.
+    # As many tensor parallel ranks as fit here.
     assert set(excused) == {"tokenizer_type", "state_split_strategy", "tensor_parallel_size"}
 
 

@@ -167,7 +167,7 @@ def test_of_equal_scores_the_first_counts_in_both():
 
 @pytest.mark.parametrize("tokenizer_type", ["wordpiece", pytest.param("sentencepiece", marks=pytest.mark.nightly)])
 def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
-    # Of the ideographs, private use and what is unassigned, which are nearly all, some.
+    # Ideographs, private use and what is unassigned are nearly all: some of them.
     codes = [code for code in CODES if code < 0x3400 or 0xA000 <= code < 0x12000 or code % 17 == 0]
     samples = [f"{chr(code) * 2}a{chr(code)}a " for code in codes]
     texts = ["", *("".join(samples[begin : begin + 9]) for begin in range(0, len(samples), 9))]
