@@ -2,7 +2,8 @@
 
 `tf.config.optimizer.set_experimental_options` has no key for the memory optimizer. Grappler reads the ConfigProto that
 is passed with every call of a `tf.function`, so this module sets the options there. The recomputation heuristic finds
-gradients by their name scope. Its default is the scope of TensorFlow 1, so it must be set to the scope of `tf.GradientTape`.
+gradients by their name scope. Its default is the scope of TensorFlow 1, so it must be set to the scope of
+`tf.GradientTape`.
 """
 
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
