@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.finetune.files import tokenizer
 from tftrain.finetune import conll
-from tftrain.finetune.encoding import Encoder, Sequences, cut_longest
+from tftrain.finetune.encoding import ExampleEncoder, Sequences, cut_longest
 from tftrain.finetune.squad import Question, divide
 from tftrain.tokenizer.normalization import LONGEST_WORD, cut_spaceless
 from tftrain.tokenizer.tokenization import TextTokenizer
@@ -29,7 +29,7 @@ def test_the_longer_text_is_cut_first(lengths, most):
 
 def test_a_pair_has_two_segments():
     names = tokenizer().vocabulary.tokens
-    sequences = Sequences(Encoder(tokenizer(), 10)([("Good file", "bad"), ("key", "list map type")]))
+    sequences = Sequences(ExampleEncoder(tokenizer(), 10)([("Good file", "bad"), ("key", "list map type")]))
     ids, mask, segments = sequences.rows(np.array([1, 0]), 10)
     words = " | ".join(" ".join(names[each] for each in row if each) for row in ids)
     assert words == "[CLS] key [SEP] list map type [SEP] | [CLS] good file [SEP] bad [SEP]"
@@ -38,7 +38,7 @@ def test_a_pair_has_two_segments():
 
 
 def test_long_examples_are_counted():
-    encoder = Encoder(tokenizer(), 8)
+    encoder = ExampleEncoder(tokenizer(), 8)
     encoder([("key " * 6,), ("key " * 7,)])
     assert encoder.cut == 1
 
@@ -47,7 +47,7 @@ def test_a_long_clause_without_spaces_is_cut_into_words_as_prepared_text_is():
     letters = [chr(0x0E01 + number) for number in range(40)]
     tokens = (*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters))
     own = Tokenizer(Vocabulary(tokens, "wordpiece"), True, "bert")
-    clause, encoder = "".join(letters * 7)[:250], Encoder(own, 300)
+    clause, encoder = "".join(letters * 7)[:250], ExampleEncoder(own, 300)
     expected = [f"##{letter}" if place % LONGEST_WORD else letter for place, letter in enumerate(clause)]
     prepared = TextTokenizer(own.vocabulary, True, None)([cut_spaceless(clause)])[0]
     (encoded,) = encoder([(clause,)])
@@ -68,7 +68,7 @@ def sentences(*lengths):
 
 
 def test_a_long_sentence_is_divided_between_words():
-    parts, encoded = conll.divide(sentences(3, 9), Encoder(tokenizer(), 6), unknown_id=1)
+    parts, encoded = conll.divide(sentences(3, 9), ExampleEncoder(tokenizer(), 6), unknown_id=1)
     assert [(part.number, len(part.words)) for part in parts] == [(0, 3), (1, 4), (1, 4), (1, 1)]
     assert all(len(each.ids) <= 6 for each in encoded)
     assert parts[1].places == (1, 2, 3, 4)
@@ -76,7 +76,7 @@ def test_a_long_sentence_is_divided_between_words():
 
 def test_every_word_has_a_token_of_its_own():
     words = ("file-name", "\u200b", "x" * 40)
-    parts, encoded = conll.divide([conll.Sentence("x", 0, words, ("A", "B", "C"))], Encoder(tokenizer(), 16), 1)
+    parts, encoded = conll.divide([conll.Sentence("x", 0, words, ("A", "B", "C"))], ExampleEncoder(tokenizer(), 16), 1)
     assert [word for part in parts for word in part.words] == list(words)
     names = tokenizer().vocabulary.tokens
     firsts = [names[each.ids[place]] for part, each in zip(parts, encoded, strict=True) for place in part.places]

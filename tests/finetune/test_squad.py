@@ -14,7 +14,7 @@ from tests.kit.tf_models import tf_models
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import squad_answers
-from tftrain.finetune.encoding import Encoder
+from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.squad import Question, divide, read_questions, word_spans
 from tftrain.finetune.squad_answers import AnswerScorer, score_answers
 from tftrain.finetune.tables import FileNotes
@@ -28,7 +28,7 @@ def questions_of(tmp_path, *questions):
 
 
 def windows_of(questions, length=64, stride=8, query=8):
-    return divide(questions, Encoder(tokenizer(), length), "wordpiece", stride, query)
+    return divide(questions, ExampleEncoder(tokenizer(), length), "wordpiece", stride, query)
 
 
 @pytest.mark.parametrize("answer", ["tensor-file", "tensor", "good name", "$5", "5", "'x'", "The", "list of keys"])

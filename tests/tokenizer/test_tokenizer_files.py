@@ -9,7 +9,7 @@ import tokenizers
 
 from tftrain.files.errors import FormatError
 from tftrain.finetune import squad
-from tftrain.finetune.encoding import Encoder
+from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.added_tokens import with_added as with_added_tokens
 from tftrain.tokenizer.vocabulary import read_vocabulary
@@ -141,7 +141,7 @@ def test_added_tokens_of_another_tokenizer_beside_a_vocabulary_are_not_read(tmp_
 
 def test_an_added_token_of_a_context_is_a_word_with_its_place(tmp_path):
     folder, _ = with_added(tmp_path, "tokenizer.json")
-    encoder = Encoder(tokenizer_files.read(folder), 32)
+    encoder = ExampleEncoder(tokenizer_files.read(folder), 32)
     context = "a [E1]bed, tics tic"
     question = squad.Question("line 1", "1", "a", context, ("[E1]",), (2,))
     (window,), (encoded,) = squad.divide([question], encoder, "wordpiece", 16, 8)

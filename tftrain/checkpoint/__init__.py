@@ -1,1 +1,1 @@
-"""Checkpoints independent of the layout of ranks: pieces of tensors in shards, a manifest, and durable writes."""
+"""Checkpoints independent of the layout of ranks: slices of tensors in shards, a manifest, and durable writes."""

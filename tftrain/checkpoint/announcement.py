@@ -1,6 +1,6 @@
 """The announcement of a rank: a file that tells the chief which shards the rank has written, or why it has failed.
 
-The chief reads one of every rank, with thousands of pieces in each. So an announcement is decoded straight into rows of
+The chief reads one of every rank, with thousands of slices in each. So an announcement is decoded straight into rows of
 numbers, and its content is checked once for all ranks, when the manifest is made of it.
 """
 
@@ -32,7 +32,7 @@ class _Content(msgspec.Struct):
 
 
 def encode(files: Mapping[str, Written], error: str = "") -> bytes:
-    """Returns the announcement of files, with their pieces, or of a failure, as JSON."""
+    """Returns the announcement of files, with their slices, or of a failure, as JSON."""
     entries = [_File(name, file.bytes, dict(file.digests), *columns(file.pieces)) for name, file in files.items()]
     return msgspec.json.encode(_Content(error, entries))
 

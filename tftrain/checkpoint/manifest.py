@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint, JSON, written last: every file, every tensor, and the pieces of each tensor.
+"""The manifest of a checkpoint, JSON, written last: every file, every tensor, and the slices of each tensor.
 
 A manifest may be damaged or forged, so reading checks everything that other code relies on: types, sizes, file names,
-and that the pieces hold every element of every tensor exactly once.
+and that the slices hold every element of every tensor exactly once.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ SeriesEntry = Annotated[list[Count], Meta(min_length=3, max_length=6)]
 
 
 class BlockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pieces of one block of a tensor; without offset and shape, the block is the whole tensor."""
+    """The slices of one block of a tensor; without offset and shape, the block is the whole tensor."""
 
     pieces: list[SeriesEntry]
     offset: Shape | None = None
@@ -55,7 +55,7 @@ class BlockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole tensor: a key of `DTYPES`, the shape, and the pieces by block."""
+    """A whole tensor: a key of `DTYPES`, the shape, and the slices by block."""
 
     dtype: Literal["F64", "F32", "I64"]
     shape: Shape
@@ -83,7 +83,7 @@ class CheckpointManifest:
     """The content of a checkpoint."""
 
     step: int  # updates done
-    files: Placement  # by name, with their pieces, which together hold every tensor exactly once
+    files: Placement  # by name, with their slices, which together hold every tensor exactly once
     run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
 
 
@@ -204,7 +204,7 @@ def _check(placement: Placement) -> None:
 
 
 def _check_block(name: str, tensor: SlicedTensor, block: SlicedBlock, files: int) -> None:
-    """Raises a ValueError unless a block is in its tensor, and its pieces are in the block and in one file each."""
+    """Raises a ValueError unless a block is in its tensor, and its slices are in the block and in one file each."""
     if len(block.offset) != len(tensor.shape) or len(block.shape) != len(tensor.shape):
         raise ValueError(f"a piece of {name} has other dimensions than the tensor")
     if any(begin + size > end for begin, size, end in zip(block.offset, block.shape, tensor.shape, strict=True)):

@@ -18,7 +18,7 @@ CACHED_ELEMENTS = 2**16
 
 
 def arrays(pieces: Iterable[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
-    """Returns an uninitialized array for each piece, flat."""
+    """Returns an uninitialized array for each slice, flat."""
     offsets, end = {}, 0
     for piece in pieces:
         offsets[piece] = end
@@ -48,7 +48,7 @@ def first_not_finite(tensors: Iterable[TensorData]) -> str:
 
 
 def move(tensors: list[TensorData], target: Mapping[TensorSlice, np.ndarray]) -> None:
-    """Copies tensors into the memory for their pieces, and empties the list, so that nothing holds them any more."""
+    """Copies tensors into the memory for their slices, and empties the list, so that nothing holds them any more."""
     while tensors:
         piece, values = tensors.pop()
         np.copyto(target[piece], values)

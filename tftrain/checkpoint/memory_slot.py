@@ -77,7 +77,7 @@ class Slot:
     Attributes:
         folder, entry, file: of the slot, and the paths of the rank's entry and file there.
         content: of the file, uint8.
-        arrays: the memory in it for the elements of each piece, flat.
+        arrays: the memory in it for the elements of each slice, flat.
     """
 
     def __init__(self, folder: Path, rank: int, pieces: Iterable[TensorSlice]):
@@ -100,7 +100,7 @@ class Slot:
         self.arrays = _elements(self.content, pieces)
 
     def complete(self, part: RankCopy, run: Mapping[str, Any]) -> None:
-        """Writes the entry: what the copy is, the description of the run, and the pieces and the digest of the file.
+        """Writes the entry: what the copy is, the description of the run, and the slices and the digest of the file.
 
         Raises:
             CheckpointError: an element is not finite.
@@ -115,7 +115,7 @@ class Slot:
 
 
 def _elements(content: np.ndarray, pieces: Sequence[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
-    """Returns the elements of pieces, which a file has one after the other."""
+    """Returns the elements of slices, which a file has one after the other."""
     elements, at = {}, 0
     for piece in pieces:
         elements[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])

@@ -1,8 +1,8 @@
-"""Where the pieces of tensors are: a few arithmetic series for each tensor, however many ranks have written it.
+"""Where the slices of tensors are: a few arithmetic series for each tensor, however many ranks have written it.
 
-Thousands of ranks divide a state into millions of pieces. The ranges of neighbouring ranks are equally long and
+Thousands of ranks divide a state into millions of slices. The ranges of neighbouring ranks are equally long and
 follow one another, and so do the numbers of their files. So one series describes them all: a manifest grows by an entry
-for each file and each series, and a rank looks up only the pieces that it needs.
+for each file and each series, and a rank looks up only the slices that it needs.
 """
 
 import bisect
@@ -19,7 +19,7 @@ from tftrain.checkpoint.tensor_slice import DTYPES, Shape, TensorSlice
 
 
 class SliceSeries(NamedTuple):
-    """Pieces of one block of a tensor in equal distances.
+    """Slices of one block of a tensor in equal distances.
 
     Slice i, from 0 to count - 1, is the range [start + i * step, stop + i * step) of the block, and it is in file
     number file + i * file_step.
@@ -34,14 +34,14 @@ class SliceSeries(NamedTuple):
 
 
 class SlicedBlock(NamedTuple):
-    """The pieces of one block of a tensor; offset and shape are those of `TensorSlice`."""
+    """The slices of one block of a tensor; offset and shape are those of `TensorSlice`."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
     series: tuple[SliceSeries, ...]
 
     def expanded(self) -> np.ndarray:
-        """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
+        """Returns file number, start and stop of each slice, int64 [slices, 3]."""
         rows = []
         for series in self.series:
             steps = np.arange(series.count)[:, np.newaxis] * (series.file_step, series.step, series.step)
@@ -49,7 +49,7 @@ class SlicedBlock(NamedTuple):
         return np.concatenate(rows)
 
     def ranges(self) -> np.ndarray:
-        """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
+        """Returns start and stop of each slice, int64 [slices, 2]; of the whole block, if the slices are a chain."""
         end = 0
         for series in sorted(self.series, key=lambda series: series.start):
             if series.start != end or (series.count > 1 and series.step != series.stop - series.start):
@@ -59,7 +59,7 @@ class SlicedBlock(NamedTuple):
 
 
 class SlicedTensor(NamedTuple):
-    """A tensor and its pieces; dtype and shape are those of the whole tensor."""
+    """A tensor and its slices; dtype and shape are those of the whole tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -68,17 +68,17 @@ class SlicedTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement(Mapping[str, Written]):
-    """The files of a checkpoint, by name; the pieces of a file are looked up when the file is accessed.
+    """The files of a checkpoint, by name; the slices of a file are looked up when the file is accessed.
 
-    A file's number is its place among the sorted names. A file has at most one piece of a tensor.
+    A file's number is its place among the sorted names. A file has at most one slice of a tensor.
     """
 
-    files: Mapping[str, Written]  # with the size and the digests, but without pieces
+    files: Mapping[str, Written]  # with the size and the digests, but without slices
     tensors: Mapping[str, SlicedTensor]
 
     @staticmethod
     def of(files: Mapping[str, Written]) -> "Placement":
-        """Returns the placement of files that have their pieces."""
+        """Returns the placement of files that have their slices."""
         rows = SliceCollector()
         for number, name in enumerate(sorted(files)):
             rows.add(number, *columns(files[name].pieces))
@@ -94,7 +94,7 @@ class Placement(Mapping[str, Written]):
         return len(self.files)
 
     def holders(self, wanted: TensorSlice) -> set[str]:
-        """Returns the names of the files that have an element of a piece of one of the tensors."""
+        """Returns the names of the files that have an element of a slice of one of the tensors."""
         numbers: set[int] = set()
         if not wanted.size:
             return set()
@@ -107,9 +107,9 @@ class Placement(Mapping[str, Written]):
         return {self._names[number] for number in numbers}
 
     def _holders_in(self, block: SlicedBlock, wanted: TensorSlice) -> Iterator[int]:
-        """Yields the numbers of the files with elements of a piece of another block."""
+        """Yields the numbers of the files with elements of a slice of another block."""
         rows = block.expanded()
-        # The elements of a piece lie between its first and its last one in the whole tensor.
+        # The elements of a slice lie between its first and its last one in the whole tensor.
         first, last = _flat(wanted.whole, block.offset, block.shape, rows[:, 1:].T - [[0], [1]])
         low, high = _flat(wanted.whole, wanted.offset, wanted.shape, np.array([wanted.start, wanted.stop - 1]))
         for file, start, stop in rows[(first <= high) & (last >= low)].tolist():
@@ -157,33 +157,33 @@ class BlockKey(NamedTuple):
 
 
 def columns(pieces: Sequence[TensorSlice]) -> tuple[list[BlockKey], list[int], list[int]]:
-    """Returns the arguments of `SliceCollector.add` for pieces in a file."""
+    """Returns the arguments of `SliceCollector.add` for slices in a file."""
     places = [BlockKey(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
     return places, [each.start for each in pieces], [each.stop for each in pieces]
 
 
 class SliceCollector:
-    """Collects pieces and makes series of them; a piece takes 32 bytes."""
+    """Collects slices and makes series of them; a slice takes 32 bytes."""
 
     def __init__(self):
         self._numbers: dict[BlockKey, int] = {}
         self._rows: list[np.ndarray] = []
 
     def add(self, file: int, places: Sequence[BlockKey], starts: Sequence[int], stops: Sequence[int]) -> None:
-        """Adds pieces in a file of this number, of one block after the other, and start and stop of each range."""
+        """Adds slices in a file of this number, of one block after the other, and start and stop of each range."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
         rows[:, 1], rows[:, 2], rows[:, 3] = file, starts, stops
         self._rows.append(rows)
 
     def tensors(self, numbers: np.ndarray | None = None) -> dict[str, SlicedTensor]:
-        """Returns all pieces as series, by tensor.
+        """Returns all slices as series, by tensor.
 
         Args:
             numbers: by the number of a file, the one that it has instead; None: the same.
 
         Raises:
-            ValueError: two pieces of a tensor do not agree on its dtype or shape.
+            ValueError: two slices of a tensor do not agree on its dtype or shape.
         """
         rows = np.concatenate([np.empty((0, 4), np.int64), *self._rows])
         if numbers is not None:
@@ -204,14 +204,14 @@ class SliceCollector:
 
 
 def series_of(rows: np.ndarray) -> Iterator[SliceSeries]:
-    """Yields the series of pieces of one block: file number, start and stop of each, int64 [pieces, 3]."""
+    """Yields the series of slices of one block: file number, start and stop of each, int64 [slices, 3]."""
     rows = rows[np.argsort(rows[:, 1], kind="stable")]
-    # The distance to the piece before is that of a series if start and stop move alike and the file number grows.
+    # The distance to the slice before is that of a series if start and stop move alike and the file number grows.
     steps = np.diff(rows, axis=0)
     regular = (steps[:, 1] == steps[:, 2]) & (steps[:, 0] > 0)
     same = regular[1:] & (steps[1:] == steps[:-1]).all(axis=1)
     index = 0
-    # Where the pieces after `index` stop to continue with the distance of the first two.
+    # Where the slices after `index` stop to continue with the distance of the first two.
     breaks = np.append(np.flatnonzero(~same), len(same))
     while index < len(rows):
         file, start, stop = rows[index].tolist()
@@ -233,7 +233,7 @@ def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], ele
 
 
 def nbytes(placement: Placement) -> dict[str, int]:
-    """Returns the bytes of the pieces in each file; raises a ValueError if a file has two pieces of a tensor."""
+    """Returns the bytes of the slices in each file; raises a ValueError if a file has two slices of a tensor."""
     total = np.zeros(len(placement.files), np.int64)
     for name, tensor in placement.tensors.items():
         end, are_apart, width = 0, True, DTYPES[tensor.dtype].itemsize

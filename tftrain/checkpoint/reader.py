@@ -1,4 +1,4 @@
-"""Reads a checkpoint: each rank reads the pieces that it needs, whatever the layout of the ranks that wrote it.
+"""Reads a checkpoint: each rank reads the slices that it needs, whatever the layout of the ranks that wrote it.
 
 Reading is one pass: a block of a file is read, hashed, and copied to its destination while it is in the processor's
 cache. No element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
@@ -51,12 +51,12 @@ class Reader:
         wanted: Mapping[TensorSlice, np.ndarray] | None = None,
         digest: str = DIGEST,
     ) -> None:
-        """Checks the digest of this rank's share of the files, and reads pieces in the same pass.
+        """Checks the digest of this rank's share of the files, and reads slices in the same pass.
 
         Args:
             rank, ranks: this rank, and the number of ranks that share the files.
-            wanted: pieces that `read` will be called with, and flat memory for each, looked up by several threads.
-                Pieces of tensors that are not in the checkpoint are ignored.
+            wanted: slices that `read` will be called with, and flat memory for each, looked up by several threads.
+                Slices of tensors that are not in the checkpoint are ignored.
             digest: a key of `shard.DIGESTS`.
 
         Raises:
@@ -67,12 +67,12 @@ class Reader:
         self._unchecked.clear()  # The other ranks check the other files.
 
     def read(self, wanted: TensorSlice) -> np.ndarray:
-        """Returns the elements of a piece in its stored shape, from whatever pieces are in the files.
+        """Returns the elements of a slice in its stored shape, from whatever slices are in the files.
 
-        A piece that `verify` has read is returned from the memory given there. Another piece is read from the files.
+        A slice that `verify` has read is returned from the memory given there. Another slice is read from the files.
 
         Raises:
-            CheckpointError: the checkpoint has no such tensor, or a file with a piece of it is missing or damaged.
+            CheckpointError: the checkpoint has no such tensor, or a file with a slice of it is missing or damaged.
         """
         expected, stored = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
         if stored != expected:
@@ -88,12 +88,12 @@ class Reader:
     def _fetch(
         self, wanted: Mapping[TensorSlice, np.ndarray], checked: Collection[str] = (), digest: str = ""
     ) -> dict[TensorSlice, np.ndarray]:
-        """Reads pieces into the memory of each, flat, and checks a digest of some files.
+        """Reads slices into the memory of each, flat, and checks a digest of some files.
 
-        Files to check without a wanted piece are read only for that.
+        Files to check without a wanted slice are read only for that.
 
         Returns:
-            The wanted pieces that are in the checkpoint, with their memory.
+            The wanted slices that are in the checkpoint, with their memory.
         """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[TensorSlice]] = defaultdict(list)

@@ -56,7 +56,7 @@ class Attempt:
 def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; announces a failure as well, if possible.
 
-    The pieces of all ranks hold each element of each tensor once.
+    The slices of all ranks hold each element of each tensor once.
 
     Raises:
         CheckpointError: the shards can't be written.

@@ -1,4 +1,4 @@
-"""A shard: pieces of tensors in one safetensors file, written and read strictly.
+"""A shard: slices of tensors in one safetensors file, written and read strictly.
 
 The format is https://huggingface.co/docs/safetensors: eight bytes with the length of the header, the header as JSON,
 and the elements. The safetensors library copies every tensor before it writes, computes no digest, and does not compare
@@ -31,7 +31,7 @@ DIGESTS = {"xxh3_128": xxhash.xxh3_128, "sha256": hashlib.sha256}
 
 
 class Written(NamedTuple):
-    """A complete file: its size in bytes, its digests in hexadecimal by their names in `DIGESTS`, and its pieces."""
+    """A complete file: its size in bytes, its digests in hexadecimal by their names in `DIGESTS`, and its slices."""
 
     bytes: int
     digests: Mapping[str, str]
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 def in_file_order(pieces: Iterable[TensorSlice]) -> list[TensorSlice]:
-    """Returns pieces in the order in which files have them: by name, the dtypes with most bytes per element first.
+    """Returns slices in the order in which files have them: by name, the dtypes with most bytes per element first.
 
     With this order, the offset of each element is a multiple of its size, as the format requires, and a manifest need
     not state the order.
@@ -48,7 +48,7 @@ def in_file_order(pieces: Iterable[TensorSlice]) -> list[TensorSlice]:
 
 
 def pack(pieces: Iterable[TensorSlice]) -> list[list[TensorSlice]]:
-    """Divides pieces, at most one of each tensor, among files of about `SHARD_BYTES`, in the order of the files."""
+    """Divides slices, at most one of each tensor, among files of about `SHARD_BYTES`, in the order of the files."""
     files: list[list[TensorSlice]] = []
     free_bytes = 0
     for piece in in_file_order(pieces):
@@ -63,7 +63,7 @@ def pack(pieces: Iterable[TensorSlice]) -> list[list[TensorSlice]]:
 def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray]) -> Written:
     """Writes a file, which must not exist, and flushes it to the disk.
 
-    There is at most one piece of each tensor. The elements of each are flat, and one piece's are needed at a time.
+    There is at most one slice of each tensor. The elements of each are flat, and one slice's are needed at a time.
 
     Raises:
         OSError: the file can't be written.
@@ -87,7 +87,7 @@ def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray
 
 
 def _entries(pieces: Sequence[TensorSlice]) -> dict[str, dict]:
-    """Returns the header of a file that holds pieces in this order."""
+    """Returns the header of a file that holds slices in this order."""
     entries, position = {}, 0
     for piece in pieces:
         end = position + piece.nbytes
@@ -106,11 +106,11 @@ def load(
 
     Args:
         source, expected: the file, and its description in the manifest, with the same size.
-        allocate: returns flat memory for the elements of a piece, or None to skip the piece; by default new memory.
-        check: the key of `DIGESTS` to compare after the last piece, which needs the skipped pieces as well; "": none.
+        allocate: returns flat memory for the elements of a slice, or None to skip the slice; by default new memory.
+        check: the key of `DIGESTS` to compare after the last slice, which needs the skipped slices as well; "": none.
 
     Yields:
-        The pieces that are not skipped, and their elements.
+        The slices that are not skipped, and their elements.
 
     Raises:
         CheckpointError: the file can't be read, or its header or its digest differs from the manifest.

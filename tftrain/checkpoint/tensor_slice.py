@@ -1,9 +1,9 @@
-"""A piece of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and overlaps of pieces.
+"""A slice of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and overlaps of slices.
 
 Ranks divide the state in two ways. Tensor parallel ranks hold rectangular blocks of a tensor. Data parallel ranks hold
-ranges of a block's elements in row-major order. A piece has the block and the range. The
-elements of a piece form a few boxes, each contiguous in the piece: at most two for each dimension, at the beginning and
-the end of the range, and one in the middle. Pieces of different layouts are compared box by box.
+ranges of a block's elements in row-major order. A slice has the block and the range. The elements of a slice form a
+few boxes, each contiguous in the slice: at most two for each dimension, at the beginning and the end of the range, and
+one in the middle. Slices of different layouts are compared box by box.
 """
 
 import math
@@ -24,7 +24,7 @@ AVERAGE = "ema"  # the exponential moving average of the weight
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """A piece of a named tensor: the range [start, stop) of a block's elements in row-major order."""
+    """A slice of a named tensor: the range [start, stop) of a block's elements in row-major order."""
 
     name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
     whole: Shape  # shape of the whole tensor
@@ -34,7 +34,7 @@ class TensorSlice:
     start: int
     stop: int
     # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
-    # elements, so pieces that differ only in it are equal.
+    # elements, so slices that differ only in it are equal.
     replica_id: int = field(default=0, compare=False)
 
     @staticmethod
@@ -47,7 +47,7 @@ class TensorSlice:
         elements: tuple[int, int] | None = None,
         replica_id: int = 0,
     ) -> "TensorSlice":
-        """Returns a piece; by default offset, shape and elements are those of the whole tensor."""
+        """Returns a slice; by default offset, shape and elements are those of the whole tensor."""
         whole = tuple(whole)
         offset = (0,) * len(whole) if offset is None else tuple(offset)
         shape = whole if shape is None else tuple(shape)
@@ -71,23 +71,23 @@ class TensorSlice:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The block's shape if the piece is the whole block, else [size]."""
+        """The block's shape if the slice is the whole block, else [size]."""
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
 
     def part(self, start: int, stop: int) -> "TensorSlice":
-        """Returns a range of this piece; `start` and `stop` count from the beginning of the piece."""
+        """Returns a range of this slice; `start` and `stop` count from the beginning of the slice."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
 
 class TensorData(NamedTuple):
-    """A piece and its elements, flat."""
+    """A slice and its elements, flat."""
 
     piece: TensorSlice
     values: np.ndarray
 
 
 class Box(NamedTuple):
-    """A part of a piece that is a block of the whole tensor and contiguous in the piece."""
+    """A part of a slice that is a block of the whole tensor and contiguous in the slice."""
 
     offset: Shape
     shape: Shape
@@ -95,7 +95,7 @@ class Box(NamedTuple):
 
 
 def boxes(piece: TensorSlice) -> list[Box]:
-    """Returns the boxes that a piece consists of, in the order of its elements, without empty ones."""
+    """Returns the boxes that a slice consists of, in the order of its elements, without empty ones."""
     boxes, position = [], 0
     for offset, shape in _range_boxes(piece.shape, piece.start, piece.stop):
         boxes.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
@@ -127,7 +127,7 @@ def _range_boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, S
 
 
 def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> int:
-    """Copies the common elements of two pieces of one tensor, flat, and returns their number."""
+    """Copies the common elements of two slices of one tensor, flat, and returns their number."""
     copied = 0
     for source_box, target_box, lows, highs in _common(source, target):
         _view(target_box, out, lows, highs)[...] = _view(source_box, values, lows, highs)
@@ -136,12 +136,12 @@ def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.n
 
 
 def overlap(first: TensorSlice, second: TensorSlice) -> bool:
-    """Whether two pieces of one tensor have an element in common."""
+    """Whether two slices of one tensor have an element in common."""
     return next(_common(first, second), None) is not None
 
 
 def _common(source: TensorSlice, target: TensorSlice) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
-    """Yields the pairs of boxes of two pieces that overlap, and the bounds of the overlap."""
+    """Yields the pairs of boxes of two slices that overlap, and the bounds of the overlap."""
     target_boxes = boxes(target)
     for one in boxes(source):
         for other in target_boxes:
@@ -159,7 +159,7 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
 
 
 def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np.ndarray]) -> str | None:
-    """Returns why pieces of a tensor do not hold each element exactly once; None if they do.
+    """Returns why slices of a tensor do not hold each element exactly once; None if they do.
 
     The blocks must not overlap, and the ranges of each block must follow one another without a gap.
 
@@ -196,12 +196,12 @@ def _any_overlap(blocks: list[tuple[Shape, Shape]]) -> bool:
 
 
 def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    """Divides the saving of pieces among the ranks that hold all of them, in the same order: equal bytes for each rank.
+    """Divides the saving of slices among the ranks that hold all of them, in the same order: equal bytes for each rank.
 
-    The pieces are concatenated, and each rank saves one contiguous range of the result.
+    The slices are concatenated, and each rank saves one contiguous range of the result.
 
     Yields:
-        Index of a piece, and start and stop of the part that the rank saves, for `TensorSlice.part`.
+        Index of a slice, and start and stop of the part that the rank saves, for `TensorSlice.part`.
     """
     total = sum(piece.nbytes for piece in pieces)
     low, high = total * rank // ranks, total * (rank + 1) // ranks
@@ -216,5 +216,5 @@ def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator
 
 
 def renamed(piece: TensorSlice, kind: str) -> TensorSlice:
-    """Returns the same piece of the tensor `KIND/NAME`, given a piece of the tensor `NAME`."""
+    """Returns the same slice of the tensor `KIND/NAME`, given a slice of the tensor `NAME`."""
     return replace(piece, name=f"{kind}/{piece.name}")

@@ -17,7 +17,7 @@ from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
 from tftrain.finetune import squad
 from tftrain.finetune.classes import class_name
-from tftrain.finetune.encoding import Encoded, Encoder
+from tftrain.finetune.encoding import Encoded, ExampleEncoder
 from tftrain.finetune.tables import FileNotes, column_of, read_table, read_text, usable
 
 DOCUMENT_START = "-DOCSTART-"
@@ -210,7 +210,9 @@ def words_of(text: str) -> list[str]:
     return [word for word in re.split(r"[ \t\r\n]+", text) if word]
 
 
-def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> tuple[list[Sentence], list[Encoded]]:
+def divide(
+    sentences: Sequence[Sentence], encoder: ExampleEncoder, unknown_id: int
+) -> tuple[list[Sentence], list[Encoded]]:
     """Returns the parts of sentences with the places of their words, and their token ids.
 
     A long sentence is divided between words. A word that the tokenizer has nothing for, such as a control character, is

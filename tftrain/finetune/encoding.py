@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
     first: int  # number of tokens of token type 0: up to and including the first [SEP]
 
 
-class Encoder:
+class ExampleEncoder:
     """Makes the token ids of texts, of at most `max_seq_length` tokens.
 
     Attributes:

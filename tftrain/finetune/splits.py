@@ -13,7 +13,7 @@ from tftrain.data.example_source import Batch, ExampleSource, Order
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, squad
 from tftrain.finetune.classes import doubts
-from tftrain.finetune.encoding import Encoder, Sequences
+from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.entities import Scheme
 from tftrain.finetune.squad_answers import exact_match, whole_words
 from tftrain.host.user_code import UserCodeError
@@ -65,7 +65,7 @@ def open_source(
             logger.warning(f"{settings.train_file}: {doubt}")
     if task == "completion":
         return _of_completions(examples, tokenizer, length, split)
-    encoder = Encoder(tokenizer, length)
+    encoder = ExampleEncoder(tokenizer, length)
     if task == "token_classification":
         if split == "eval" and (scheme := Scheme(labels)).name != "BIO":
             logger.info(f"entities: {scheme.name}")
@@ -99,7 +99,7 @@ def encode(
 
     S is `length`.
     """
-    encoder = Encoder(tokenizer, length)
+    encoder = ExampleEncoder(tokenizer, length)
     sequences = Sequences(encoder([(text,) if isinstance(text, str) else text for text in texts]))
     if encoder.cut:
         logger.info(f"{encoder.cut} of {len(texts)} texts are longer than --max_seq_length={length} and were cut")
@@ -182,7 +182,7 @@ def _of_sequences(
     return MemorySource(examples, length, widths, rows)
 
 
-def _of_texts(examples: list, encoder: Encoder, task: str, labels: Sequence[str]) -> MemorySource:
+def _of_texts(examples: list, encoder: ExampleEncoder, task: str, labels: Sequence[str]) -> MemorySource:
     width = None
     if task == "multi_label":
         width = len(labels)
@@ -197,7 +197,7 @@ def _of_texts(examples: list, encoder: Encoder, task: str, labels: Sequence[str]
 
 
 def _of_sentences(
-    sentences: list[conll.Sentence], encoder: Encoder, labels: Sequence[str], unknown_id: int
+    sentences: list[conll.Sentence], encoder: ExampleEncoder, labels: Sequence[str], unknown_id: int
 ) -> MemorySource:
     ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(sentences, encoder, unknown_id)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.finetune.encoding import Encoded, Encoder
+from tftrain.finetune.encoding import Encoded, ExampleEncoder
 from tftrain.finetune.tables import FileNotes, json_values, usable
 from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
 
@@ -160,7 +160,7 @@ def word_spans(context: str, tokenizer_type: str, added: str = "") -> list[tuple
 
 
 def divide(
-    questions: Sequence[Question], encoder: Encoder, tokenizer_type: str, stride: int, max_query_length: int
+    questions: Sequence[Question], encoder: ExampleEncoder, tokenizer_type: str, stride: int, max_query_length: int
 ) -> tuple[list[Window], list[Encoded]]:
     """Makes the windows of questions, and their token ids: [CLS] question [SEP] part of the context [SEP].
 
@@ -199,7 +199,7 @@ def divide(
     return windows, encoded
 
 
-def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
+def _tokens(context: str, encoder: ExampleEncoder, tokenizer_type: str):
     """Returns the words' places, the token ids, and the word of each token."""
     spans = word_spans(context, tokenizer_type, encoder.added_tokens)
     after_space = (context[begin - 1 : begin] == " " for begin, _ in spans)

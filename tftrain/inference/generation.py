@@ -66,7 +66,7 @@ class Generator:
         """Continues texts, int32 [n] each.
 
         Args:
-            show: called with each piece of the continuation of the first text as soon as it is known.
+            show: called with each new part of the first text's continuation as soon as it is known.
 
         Returns:
             The logits of the first token after each text, [texts, tokens], fp32; and the continuations.
@@ -83,7 +83,7 @@ class Generator:
             for continuation, token in zip(continuations, chosen.tolist(), strict=True):
                 continuation.add(token)
             if show:
-                show(continuations[0].piece())
+                show(continuations[0].new_text())
             if all(each.ended for each in continuations):
                 break
         return first, [each.text() for each in continuations]
@@ -124,7 +124,7 @@ class _Continuation:
         whole = self._whole()
         return whole[: min((place for stop in self._stop if (place := whole.find(stop)) >= 0), default=len(whole))]
 
-    def piece(self) -> str:
+    def new_text(self) -> str:
         """Returns what is new since the last call, without what may begin a stop string or a character."""
         text = self.text()
         if not self.ended:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune import conll, glue, squad
-from tftrain.finetune.encoding import Encoded, Encoder, Sequences
+from tftrain.finetune.encoding import Encoded, ExampleEncoder, Sequences
 from tftrain.finetune.examples import TextExample
 from tftrain.finetune.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.finetune.squad_answers import AnswerScorer
@@ -40,7 +40,7 @@ class TaskReader(abc.ABC):
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         self._config, self._vocabulary = model.config, model.tokenizer.vocabulary
         self._settings, self._has_null = settings, has_null
-        self._encoder = Encoder(model.tokenizer, max_seq_length)
+        self._encoder = ExampleEncoder(model.tokenizer, max_seq_length)
 
     def split(self, text: str) -> tuple[str, ...]:
         """Returns one text or two with a tab between them; raises a ValueError if the task reads another number."""

@@ -7,7 +7,7 @@ from collections import Counter
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files.errors import DataError
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.objective import Objective
+from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.packing import row_count
 from tftrain.tokenizer import accents
 
@@ -26,7 +26,7 @@ _WORTH = 1.03
 _DIFFERENT_LENGTHS = 256
 
 
-def check(accounting: Accounting, objective: Objective) -> None:
+def check(accounting: Accounting, objective: PrepareObjective) -> None:
     """Warns if much text is not used or unknown; raises DataError if a smaller share than `min_tokens_used` is used."""
     share, config = accounting.share_used, objective.config
     reason, remedy = objective.unused(accounting)
@@ -63,7 +63,7 @@ def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:
     )
 
 
-def table(accounting: Accounting, objective: Objective) -> list[str]:
+def table(accounting: Accounting, objective: PrepareObjective) -> list[str]:
     """Returns lines for a terminal: where the tokens are, and some examples."""
     rows = [("tokens in examples", accounting.tokens_in_examples)]
     rows += [(f"dropped: {reason.replace('_', ' ')}", count) for reason, count in accounting.tokens_dropped.items()]

@@ -14,7 +14,7 @@ import numpy as np
 from tftrain.data.example import encode
 from tftrain.host.text import one_line
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.objective import Examples, Objective, TokenizedText
+from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
@@ -28,7 +28,7 @@ _CHARACTERS_AT_ONCE = 1 << 16
 _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 
 
-class CausalObjective(Objective):
+class CausalObjective(PrepareObjective):
     """Sequences of whole documents and parts of documents, all of one length."""
 
     special_tokens = (END_OF_TEXT,)

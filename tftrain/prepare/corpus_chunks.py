@@ -24,7 +24,7 @@ from tftrain.files.errors import DataError
 from tftrain.prepare import builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
 from tftrain.prepare.near_duplicates import find_pairs, joined
-from tftrain.prepare.sources import Document, FilePart, Notes
+from tftrain.prepare.sources import Document, FileNotes, FilePart
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
@@ -48,7 +48,7 @@ class Copied(NamedTuple):
     fault: str | None  # the first bad row's
 
 
-class Texts(NamedTuple):
+class CopiedTexts(NamedTuple):
     """The files that `copy` has written, and what is in all of them."""
 
     paths: list[str]
@@ -73,9 +73,9 @@ def copy(documents: Iterable[Document], path: str) -> Copied:
     return Copied(count, size, bad_rows, fault)
 
 
-def read_parts(parts: list[FilePart], config: PrepareConfig, path: str) -> tuple[Copied, Notes]:
+def read_parts(parts: list[FilePart], config: PrepareConfig, path: str) -> tuple[Copied, FileNotes]:
     """Copies the documents of parts of files, see `copy`; returns what is to be said of the files too."""
-    notes = Notes([], [])
+    notes = FileNotes([], [])
     return copy(sources.read(parts, config, notes), path), notes
 
 
@@ -135,9 +135,9 @@ def read_corpus(
     return spool, counts.total(), texts.bad_rows
 
 
-def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> Texts:
+def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> CopiedTexts:
     """Copies the documents of all files into a folder."""
-    paths, firsts, notes, count, size, bad_rows = [], [], Notes([], []), 0, 0, 0
+    paths, firsts, notes, count, size, bad_rows = [], [], FileNotes([], []), 0, 0, 0
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(_groups(inputs))]
     results = workers.run("read documents", read_parts, tasks)
     for (_, _, path), (copied, noted) in zip(tasks, results, strict=True):
@@ -146,13 +146,13 @@ def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Worker
         paths.append(path)
         firsts.append(count)
         count, size, bad_rows = count + copied.documents, size + copied.bytes, bad_rows + copied.bad_rows
-        notes = Notes(*map(operator.add, notes, noted))
+        notes = FileNotes(*map(operator.add, notes, noted))
     for line in notes.words():
         logger.info(line)
-    return Texts(paths, firsts, count, size, bad_rows)
+    return CopiedTexts(paths, firsts, count, size, bad_rows)
 
 
-def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> Texts:
+def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> CopiedTexts:
     files, step = builtin_corpus.list_files(), _BUILTIN_FILES_AT_ONCE
     tasks = [(files[begin : begin + step],) for begin in range(0, len(files), step)]
     extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
@@ -160,7 +160,7 @@ def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> Texts
     different = builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit)
     copied = copy(map(Document, different), path := os.path.join(folder, "0"))
     logger.info(f"built-in corpus: {copied.documents} documents, {copied.bytes / _MB:.1f} MB of text")
-    return Texts([path], [0], copied.documents, copied.bytes, 0)
+    return CopiedTexts([path], [0], copied.documents, copied.bytes, 0)
 
 
 def source(config: PrepareConfig) -> str:
@@ -168,7 +168,7 @@ def source(config: PrepareConfig) -> str:
     return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
 
 
-def _make_spool(config: PrepareConfig, work: str, texts: Texts, attempt: int, smallest_chunk: int) -> Spool:
+def _make_spool(config: PrepareConfig, work: str, texts: CopiedTexts, attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):

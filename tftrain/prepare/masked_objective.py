@@ -10,7 +10,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.data.example import encode
 from tftrain.data.sizes import predictions
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.objective import Examples, Objective, TokenizedText
+from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.packing import pack
 from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
@@ -26,7 +26,7 @@ _MASKED_AT_ONCE = 1024
 _PACKING = 1 << 20  # a stream of random numbers: no turn of the pairs has this number
 
 
-class MaskedObjective(Objective):
+class MaskedObjective(PrepareObjective):
     """Pairs of texts, unmasked, or masked as in the original BERT."""
 
     special_tokens = SPECIAL_TOKENS

@@ -21,7 +21,7 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 class TokenizedText(NamedTuple):
     """Documents as one stream of tokens. No document and no passage is empty.
 
-    A passage is a sentence, or what else `Objective.passages` divides a document into.
+    A passage is a sentence, or what else `PrepareObjective.passages` divides a document into.
     """
 
     tokens: np.ndarray  # int32 [tokens] token ids
@@ -59,7 +59,7 @@ class Examples(abc.ABC):
         """Returns a record, or its first example, as lines for a terminal."""
 
 
-class Objective(abc.ABC):
+class PrepareObjective(abc.ABC):
     """What the examples of a data set are for."""
 
     special_tokens: tuple[str, ...]  # for a byte-level BPE that is learned

@@ -3,9 +3,9 @@
 from tftrain.config.prepare import PrepareConfig
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.masked_objective import MaskedObjective
-from tftrain.prepare.objective import Objective
+from tftrain.prepare.objective import PrepareObjective
 
 
-def objective_of(config: PrepareConfig) -> Objective:
+def objective_of(config: PrepareConfig) -> PrepareObjective:
     """Returns the objective of a configuration."""
     return {"masked": MaskedObjective, "causal": CausalObjective}[config.objective](config)

@@ -31,7 +31,7 @@ from tftrain.prepare import (
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.beam_workers import BeamWorkers
 from tftrain.prepare.input_files import list_files
-from tftrain.prepare.objective import Objective
+from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.objectives import objective_of
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
@@ -92,7 +92,7 @@ def _workers(config: PrepareConfig, work: str) -> Workers:
 
 
 def _write(
-    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
+    objective: PrepareObjective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
 ) -> Manifest:
     """Writes the shards and the vocabulary. Returns the manifest without writing it."""
     config = objective.config
@@ -123,7 +123,7 @@ def _write(
 
 
 def _manifest(
-    objective: Objective,
+    objective: PrepareObjective,
     work: str,
     documents: int,
     tokenizer: Tokenizer,
@@ -183,7 +183,7 @@ def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
     return path
 
 
-def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> Accounting:
+def _account(objective: PrepareObjective, results_of: dict[str, list[Accounting]]) -> Accounting:
     """Logs and returns the accounting of the text, given the shards'; raises DataError if a split has no example."""
     whole, config = accounting.total(results_of["train"] + results_of["eval"]), objective.config
     for line in accounting_report.table(whole, objective):

@@ -15,7 +15,7 @@ from tftrain.data.records import write_records
 from tftrain.prepare import decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, NEAR_DUPLICATE, Accounting
 from tftrain.prepare.duplicates import among
-from tftrain.prepare.objective import Objective, TokenizedText
+from tftrain.prepare.objective import PrepareObjective, TokenizedText
 from tftrain.prepare.objectives import objective_of
 from tftrain.prepare.spool import Chunk, Spool, SpooledDocument
 from tftrain.tokenizer import accents
@@ -111,7 +111,7 @@ def _built(tokenizer: Tokenizer) -> Tokenize:
 
 
 def _tokenize(
-    documents: list[SpooledDocument], objective: Objective, tokenizer: Tokenizer
+    documents: list[SpooledDocument], objective: PrepareObjective, tokenizer: Tokenizer
 ) -> tuple[TokenizedText, Accounting]:
     """Returns the text of a chunk without its duplicates, and its accounting before there are examples."""
     tokenize, unknown = _built(tokenizer), tokenizer.vocabulary.unknown_id

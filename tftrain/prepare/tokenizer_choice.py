@@ -15,7 +15,7 @@ from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.prepare import shards
-from tftrain.prepare.objective import Objective
+from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers, progress
 from tftrain.tokenizer import accents, words
@@ -99,7 +99,7 @@ def _recorded_beside(vocab_file: str) -> bool | None:
     return None
 
 
-def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
+def learn(objective: PrepareObjective, spool: Spool, workers: Workers) -> Tokenizer:
     """Learns the tokenizer from the training split; raises DataError if the text is too small for the vocabulary."""
     config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
@@ -116,7 +116,7 @@ def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
     return tokenizer
 
 
-def _texts(objective: Objective, spool: Spool) -> Iterator[list[str]]:
+def _texts(objective: PrepareObjective, spool: Spool) -> Iterator[list[str]]:
     """Yields the texts of training documents, about _LEARNED_CHARACTERS of them at most."""
     left = _LEARNED_CHARACTERS
     for chunk in spool.chunks()[: spool.train_chunks]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tftrain.data import source as pretraining
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.opened import OpenedData
 from tftrain.data.phase_data import PhaseData
-from tftrain.data.source import ExampleSource
 from tftrain.finetune import splits, squad_answers
 from tftrain.finetune.scorers import SCORERS, Scorer
 from tftrain.finetune.splits import MemorySource

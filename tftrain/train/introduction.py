@@ -40,7 +40,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         )
     if config.log.plot_schedule and run.mesh.is_chief:
         path = Path(config.run.folder) / "schedule.png"
-        plot.schedule_curve(run.whole, path)
+        plot.schedule_curve(config.optimizer, config.run.max_steps, run.timeline, path)
         logger.info(f"schedule {path}")
     checkpoint = config.checkpoint
     if not checkpoint.saves_before(config.run.max_steps):

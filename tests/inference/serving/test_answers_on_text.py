@@ -14,7 +14,7 @@ from tests.formats.models import DATA
 from tests.test_export import exported
 from tests.test_predict import Drawn, objects, sentencepiece
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.finetune.encoding import Encoder, Sequences
+from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.squad import Question, divide, word_spans
 from tftrain.inference import trained_model
 from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
@@ -185,7 +185,7 @@ def test_windows_are_those_of_training(length, stride):
     sizes += [(draw.randint(0, 4), draw.randint(0, 90)) for _ in range(30)]
     drawn = [[" ".join(draw.choices(files.WORDS, k=size)) for size in pair] for pair in sizes]
     questions = [Question("", "", *texts, (), ()) for texts in drawn]
-    encoder = Encoder(files.tokenizer(), length)
+    encoder = ExampleEncoder(files.tokenizer(), length)
     windows, encoded = divide(questions, encoder, "wordpiece", stride, 4)
     tokens = [encoder.tokenize(list(texts)) for texts in zip(*drawn, strict=True)]
     asked, context = (tf.ragged.constant(each, tf.int32, ragged_rank=1) for each in tokens)

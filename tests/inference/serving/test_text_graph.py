@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.kit import corpora
 from tests.test_predict import BERT, Drawn, load, sentencepiece
-from tftrain.finetune.encoding import Encoder
+from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.inference import trained_model
 from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
 from tftrain.tokenizer.normalization import BertNormalizer
@@ -84,7 +84,7 @@ def test_texts_of_an_encoder_become_the_samples_of_prediction():
 def test_a_long_clause_without_spaces_is_cut_as_in_fine_tuning():
     model = load(BERT)
     text = "a " + "\u0e01\u0e02" * 80
-    (expected,) = Encoder(model.tokenizer, model.max_seq_length)([(text,)])
+    (expected,) = ExampleEncoder(model.tokenizer, model.max_seq_length)([(text,)])
     assert TextGraph(model).examples(tf.constant([text]))["input_ids"].numpy().tolist() == [expected.ids.tolist()]
     assert np.sum(expected.ids == model.tokenizer.vocabulary.unknown_id) == 2
 

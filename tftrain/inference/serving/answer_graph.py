@@ -1,7 +1,7 @@
 """From questions and contexts to answers as a graph: what `task_predictions` does, with `squad_answers` for the choice.
 
 A token of a context belongs to a word, and a word has its place in the context. So an answer is a range of characters
-of the original text, whatever normalization makes of them. `labelled.squad.divide` is the specification of `divide`: a
+of the original text, whatever normalization makes of them. `finetune.squad.divide` is the specification of `divide`: a
 window is a row, [CLS] question [SEP] part of the context [SEP], and all windows of all questions are one batch.
 """
 

@@ -1,8 +1,8 @@
-"""From strings to token ids inside a graph, as `inference.TextEncoder` and `labelled.encoding.Encoder` do it.
+"""From strings to token ids inside a graph, as `inference.TextEncoder` and `finetune.encoding.ExampleEncoder` do it.
 
 WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
-with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. `input.normalization` and
-`input.tokenization` are the specification of the ops of TensorFlow.
+with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. `tokenizer.normalization` and
+`tokenizer.tokenization` are the specification of the ops of TensorFlow.
 
 Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
 five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the

@@ -1,4 +1,4 @@
-"""The words of contexts with their places in the text, as a graph; `labelled.squad.word_spans` is its specification.
+"""The words of contexts with their places in the text, as a graph; `finetune.squad.word_spans` is its specification.
 
 Whether a character belongs to a word depends on that character alone. So a code point has one of four kinds, which
 `word_spans` itself says when the graph is made, with the Unicode of the Python that makes it.
@@ -32,7 +32,7 @@ class Words(NamedTuple):
 
 
 class WordSpanGraph:
-    """Divides texts into words, for a tokenizer type as in `labelled.squad.word_spans`."""
+    """Divides texts into words, for a tokenizer type as in `finetune.squad.word_spans`."""
 
     def __init__(self, tokenizer_type: str):
         self._starts, self._kinds = _table(tokenizer_type)
