@@ -7,7 +7,6 @@ import json
 
 from tests.kit.servers import serving
 from tests.state.test_checkpoint_flags import FIRST, write_checkpoint
-from tftrain.checkpoint import folder
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 
@@ -51,5 +50,5 @@ def run_folder(path, *given, **values):
     for name, value in values.items():
         section = next(part for part in saved.values() if name in part)
         section[name] = value
-    write_checkpoint(folder.checkpoint_folder(path) / "step_00000005", saved)
+    write_checkpoint(path, saved)
     return path
