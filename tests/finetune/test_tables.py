@@ -151,6 +151,7 @@ def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, ca
     text = "question1\tquestion2\tis_duplicate\n"
     text += "a\n" + "a\tb\t0\n" * 3 + "a\tb\n"
     path = write(tmp_path, "train.tsv", text)
+    write(tmp_path, "dev.tsv", text)
     settings = FineTuningConfig(glue_task="qqp", glue_dir=str(tmp_path), tokenizer_dir=str(tmp_path))
     opened = labelled(settings, labels=("0", "1"))
     caplog.set_level("INFO")
