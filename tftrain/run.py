@@ -74,7 +74,10 @@ def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
     with contextlib.ExitStack() as until_end:
         if config.run.mode == "train":
             until_end.enter_context(locked(config.run.folder, launch))
-        return run(config, inputs, launch)
+        # TensorFlow takes seconds to load: wrong flags were refused before this line.
+        with log.native_log_on_failure():
+            from tftrain.train import process
+        return process.run(config, inputs, launch)
 
 
 def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
@@ -103,9 +106,7 @@ def checked(
     inputs = Inputs.open(completed.config, completed.initial)
     if problems := all_problems(completed.config, problems, inputs, launch):
         raise ConfigError(completed.explain(problems))
-    config = completed.config.resolve(launch.size)
-    inputs = inputs.resolved(config)
-    config = inputs.with_sizes(config)
+    inputs, config = inputs.resolved(completed.config.resolve(launch.size))
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
         with log.native_log_on_failure():
@@ -158,14 +159,6 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
 
 
-def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
-    """Does what a checked configuration says, and returns the exit code."""
-    # TensorFlow takes seconds to load: wrong flags were refused before this line.
-    with log.native_log_on_failure():
-        from tftrain.train import process
-    return process.run(config, inputs, launch)
-
-
 def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, launch: Launch) -> list[Problem]:
     """Returns every reason not to start; each check returns at most one entry for a flag.
 
@@ -182,7 +175,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     if "attn_impl" not in {problem.flag for problem in problems}:
-        problems += cudnn.of_host(config.model, hardware.has_driver())
+        problems += cudnn.check_host(config.model, hardware.has_driver())
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)

@@ -67,7 +67,7 @@ def compare(case: str, most: int, steps: int, rounds: int) -> tuple[str, float]:
     limit, figures = request.cluster.memory_gb, {}
     layouts = plans(request, most or 1 << 30)
     for plan in layouts * rounds:
-        name = choice.words(plan.work)
+        name = choice.describe(plan.work)
         try:
             found = run.measure([*args, *choice.arguments(plan.work, request)], plan.work.ranks, steps)
         except MeasureError as error:
@@ -78,7 +78,7 @@ def compare(case: str, most: int, steps: int, rounds: int) -> tuple[str, float]:
         print(f"{case}: {name}: {told}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         before = figures.get(name, (seconds, gb))
         figures[name] = min(before[0], seconds), max(before[1], gb)
-    first = choice.words(layouts[0].work)
+    first = choice.describe(layouts[0].work)
     if first not in figures:
         sys.exit(f"{case}: the chosen layout did not run")
     measured = [(*found, name) for name, found in figures.items() if name == first or found[1] <= limit]

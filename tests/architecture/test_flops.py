@@ -5,7 +5,7 @@ import math
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import PLAIN, outputs
+from tests.model.samples import outputs, small_batch, small_config
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import forward, step
 from tftrain.config.model import ModelConfig
@@ -22,14 +22,10 @@ def test_a_step_of_bert_base_is_about_six_operations_a_weight_and_token():
 
 @pytest.mark.parametrize("activation", ["gelu", "geglu"])
 def test_equals_the_products_in_the_graph_of_the_model(activation):
-    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
-    config = ModelConfig(vocab_size=61, max_position_embeddings=16, activation=activation, **{**sizes, **PLAIN})
+    config, batch = small_config(activation=activation), small_batch()
     model = BertPretrainer(config, "float32", 1)
-    samples, length, predictions = 3, 16, 4
-    shapes = {"input_ids": length, "input_mask": length, "segment_ids": length, "masked_lm_positions": predictions}
-    batch = {name: tf.TensorSpec([samples, width], tf.int32) for name, width in shapes.items()}
-    run = tf.function(lambda batch: outputs(model, batch), autograph=False)
-    graph = run.get_concrete_function(batch).graph
+    samples, length, predictions = *batch["input_ids"].shape, batch["masked_lm_ids"].shape[1]
+    graph = tf.function(lambda: outputs(model, batch), autograph=False).get_concrete_function().graph
     # The model looks token types up by a product with one-hot rows; a look-up is not work of the model.
     look_up = 2 * samples * length * config.type_vocab_size * config.hidden_size
     expected = forward(describe(config), length, predictions).total

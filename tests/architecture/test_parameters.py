@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.model.samples import small_config
 from tftrain.architecture.describe import describe
 from tftrain.config.data import DataConfig
 from tftrain.config.model import ModelConfig
@@ -14,6 +15,8 @@ from tftrain.config.parallel import BatchConfig
 from tftrain.config.run import RunConfig
 from tftrain.config.train import TrainConfig
 from tftrain.families import FAMILIES
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.decoder import Decoder
 from tftrain.plan.workload import from_config
 
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults}
@@ -44,12 +47,7 @@ def test_an_encoder_has_its_published_number_of_weights(sizes, encoder):
 
 @pytest.mark.parametrize("flags", MODELS, ids=str)
 def test_a_model_has_the_variables_that_are_listed_counted_and_planned(flags):
-    from tftrain.model.bert import BertPretrainer
-    from tftrain.model.decoder import Decoder
-
-    plain = {"ln_impl": "reference", "attn_softmax_impl": "reference"}
-    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 12}
-    model = ModelConfig(**{**sizes, **plain, "vocab_size": 31, **flags})
+    model = small_config(**{"hidden_size": 24, **flags})
     variables = (Decoder if model.is_causal else BertPretrainer)(model, "float32", 1).named_variables()
     described = describe(model)
     assert {each.name: each.shape for each in described.variables()} == {

@@ -73,8 +73,6 @@ TEXT = {
                    "task": row.settings["task"]}
         for row in TABLES["peers"].rows
     },
-    "profile": {f"{dtype}/{kind}": {"task": "synthetic_128", "dtype": dtype, "kind": kind}
-                for dtype in ("bf16", "fp32") for kind in ("matrix products", "elementwise and transposes", "rest")},
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
     "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},

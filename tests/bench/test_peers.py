@@ -104,7 +104,7 @@ def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
     assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 3
 
 
-@pytest.mark.parametrize("name", [task.SYNTHETIC, task.LARGE_LONG])
+@pytest.mark.parametrize("name", [task.SYNTHETIC, task.MODERN])
 def test_a_random_batch_is_full_and_masks_distinct_positions(name):
     (batch,) = task.batches({"task": name})
     rows, length, slots = task.TASKS[name][:3]
@@ -131,9 +131,9 @@ def test_counted_steps_take_every_batch_in_turn():
 
 
 def test_our_configuration_is_bert_base_with_the_defaults_of_the_program():
-    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.LARGE_LONG])
+    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.TEXT])
     assert (config.model.num_hidden_layers, config.model.hidden_size) == (12, 768)
-    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 8)
+    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 4)
     assert (config.data.max_seq_length, config.data.max_predictions_per_seq) == (512, 77)
     assert (config.compute.precision, config.compute.jit_compile) == ("bf16", "auto")
     assert (config.optimizer.optimizer, config.optimizer.learning_rate) == ("adamw", 0.5)

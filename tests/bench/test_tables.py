@@ -70,7 +70,7 @@ def test_the_listing_of_a_table_that_is_none_is_refused(capsys):
 
 
 def test_an_unknown_table_is_refused_with_the_names_of_those_there_are():
-    with pytest.raises(ConfigError, match=r"--table=kernel: expected one of kernels, peers, profile"):
+    with pytest.raises(ConfigError, match=r"--table=kernel: expected one of kernels, peers, levers"):
         program.chosen(BenchConfig(table="kernel"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll
-from tftrain.finetune.tables import Notes
+from tftrain.finetune.tables import FileNotes
 
 UNIVERSAL = (
     "# sent_id = 1\n# text = ab c\n1-2\tab\t_\t_\t_\t_\t_\t_\t_\t_\n1\ta\ta\tDET\t_\t_\t2\tdet\t_\tSpaceAfter=No\n"
@@ -79,7 +79,7 @@ def test_a_line_whose_class_is_not_certain_is_refused(tmp_path, text, columns, m
 def test_what_is_left_out_is_counted(tmp_path, caplog):
     caplog.set_level("INFO")
     text = "# id 1\nEU B-ORG\nalone\n\nx O\n"
-    notes = Notes()
+    notes = FileNotes()
     assert read(tmp_path, text, skips=True, notes=notes) == [(("x",), ("O",))]
     (_, first), (_, second) = notes
     assert "1 lines are no words; the first: '# id 1'" in first

@@ -17,7 +17,7 @@ from tftrain.finetune import squad_answers
 from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.squad import Question, divide, read_questions, word_spans
 from tftrain.finetune.squad_answers import AnswerScorer, score_answers
-from tftrain.finetune.tables import Notes
+from tftrain.finetune.tables import FileNotes
 from tftrain.tokenizer.normalization import BertNormalizer
 
 CONTEXT = "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."
@@ -194,7 +194,7 @@ def test_rows_a_line_may_be_bad(tmp_path, name, caplog):
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"id"\n'
     with pytest.raises(DataError, match="question 1: the answer is 'x'"):
         read_json(tmp_path, text, name)
-    notes = Notes()
+    notes = FileNotes()
     assert read_json(tmp_path, text, name, skips=True, notes=notes) == [("0", ("path",), (2,))]
     assert "2 damaged lines are left out, 1 are read" in notes[0][1]
 

@@ -11,7 +11,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import examples
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.tables import Notes, read_table
+from tftrain.finetune.tables import FileNotes, read_table
 from tftrain.inputs.labelled import Labelled
 from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
@@ -150,8 +150,7 @@ def test_the_log_counts_damaged_lines_once_where_a_source_is_opened(tmp_path, ca
     write(tmp_path, "vocab.txt", vocab)
     text = "question1\tquestion2\tis_duplicate\n"
     text += "a\n" + "a\tb\t0\n" * 3 + "a\tb\n"
-    path = write(tmp_path, "train.tsv", text)
-    write(tmp_path, "dev.tsv", text)
+    path, _ = (write(tmp_path, name, text) for name in ("train.tsv", "dev.tsv"))
     settings = FineTuningConfig(glue_task="qqp", glue_dir=str(tmp_path), tokenizer_dir=str(tmp_path))
     opened = labelled(settings, labels=("0", "1"))
     caplog.set_level("INFO")
@@ -210,7 +209,7 @@ def test_the_columns_are_those_of_all_rows(tmp_path):
 
 def test_a_number_in_another_column_is_no_class(tmp_path, caplog):
     caplog.set_level("INFO")
-    notes = Notes()
+    notes = FileNotes()
     row = {"text": "a", "score": 0.91, "category": "x"}
     with pytest.raises(DataError, match="--label_column is not given; expected one of its columns text, score, cat"):
         read(tmp_path, [row], "classification")
@@ -242,7 +241,7 @@ def test_a_comma_or_point_that_may_separate_thousands_is_refused_or_said(tmp_pat
     with pytest.raises(DataError, match="label is '1,234'; expected a number"):
         read(tmp_path, [{"text": "a", "label": "1,234"}], "regression")
     settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", "text,label\na,1.234\nb,12.500\nc,980\n"))
-    notes = Notes()
+    notes = FileNotes()
     assert examples.read_examples(settings, "regression", "train", notes)[0].label == 1.234
     assert "1.234 is read as a fraction; if the point separates thousands" in notes[0][1]
 
@@ -253,7 +252,7 @@ PAIRS = [{"text": str(n), "text_pair": "x", "label": label} for n, label in enum
 def test_pairs_that_do_not_belong_together_are_not_trained(tmp_path, caplog):
     caplog.set_level("INFO")
     path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS))
-    settings, notes = FineTuningConfig(train_file=path, eval_file=path), Notes()
+    settings, notes = FineTuningConfig(train_file=path, eval_file=path), FileNotes()
     found = examples.read_examples(settings, "embedding", "train", notes)
     assert [(each.texts[0], each.label) for each in found] == [("0", None), ("2", None), ("4", None)]
     assert [text for _, text in notes] == [
@@ -281,7 +280,7 @@ def test_one_bad_row_is_left_out_and_counted(tmp_path, caplog):
 def test_examples_have_the_names_of_the_model(caplog):
     caplog.set_level("INFO")
     rows = [examples.TextExample("x, line 1", ("a",), "0"), examples.TextExample("x, line 2", ("b",), "1.0")]
-    notes = Notes()
+    notes = FileNotes()
     found = with_model_labels(rows, "classification", ("LABEL_0", "LABEL_1"), notes)
     assert [each.label for each in found] == ["LABEL_0", "LABEL_1"]
     assert [text for _, text in notes] == ["classes are read by the names of the model: 0 as LABEL_0, 1.0 as LABEL_1"]

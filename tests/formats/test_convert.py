@@ -142,23 +142,18 @@ def shared(name):
     return name.replace("model/masked_lm/embedding_table", "model/encoder_network/_embedding_layer/embeddings")
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_tf_models_restores_what_is_written_for_it(capsys, tmp_path, whole):
-    architecture = "BertPretrainerV2" if whole else "BertEncoderV2"
+def test_tf_models_restores_the_encoder_that_is_written_for_it(capsys, tmp_path):
+    """`tests/model/test_tf_models_parity.py` has the whole model."""
     places = f"tf_models:{DATA / 'tf_models'}", f"tf_models:{tmp_path / 'model'}"
-    converted(capsys, *places, f"--architecture={architecture}")
+    converted(capsys, *places, "--architecture=BertEncoderV2")
     expected = dict(np.load(DATA / "tf_models/expected.npz"))
     model = bert_pretrainer(json.loads((tmp_path / "model/bert_config.json").read_text()))
     given = features({**expected, "masked_lm_positions": np.tile(np.arange(16, dtype=np.int32), (3, 1))})
     model(given)
-    encoder = model.encoder_network
-    checkpoint = tf.train.Checkpoint(**({"model": model} if whole else {"encoder": encoder}))
+    checkpoint = tf.train.Checkpoint(encoder=model.encoder_network)
     checkpoint.read(str(tmp_path / "model/bert_model.ckpt")).assert_existing_objects_matched()
     found = model(given, training=False)
     np.testing.assert_allclose(found["sequence_output"], expected["hidden"], rtol=1e-5, atol=1e-5)
-    if whole:
-        np.testing.assert_allclose(found["mlm_logits"], expected["mlm_logits"], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(found["next_sentence"], expected["nsp_logits"], rtol=1e-5, atol=1e-5)
 
 
 def test_the_head_without_gelu_of_nvidia_is_said(capsys, tmp_path):
@@ -331,23 +326,18 @@ def test_the_original_bert_has_defaults_of_its_own():
     assert (model.type_vocab_size, model.gelu_form, model.layer_norm_epsilon) == (16, "tanh", 1e-12)
 
 
+# tests/bad_inputs has the other flags.
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("source", "message"),
     [
-        (["--to=hf:x"], "--from: expected FORMAT:PATH"),
-        (["--from=onnx:x", "--to=hf:x"], "--from=onnx:x: expected FORMAT:PATH"),
-        (["--from=hf:/nowhere", "--to=hf:x"], "--from=hf:/nowhere: no such folder"),
-        ([f"--from=hf:{DATA / 'hf_bert'}", f"--to=hf:{DATA}"], "expected a folder that does not exist yet"),
-        (
-            [f"--from=hf:{DATA / 'hf_bert'}", "--to=hf:x", "--tokenizer_dir=/nowhere"],
-            "--tokenizer_dir=/nowhere: no such",
-        ),
+        ([], "--from: expected FORMAT:PATH"),
+        (["--from=onnx:x"], "--from=onnx:x: expected FORMAT:PATH"),
+        (["--from=hf:/nowhere"], "--from=hf:/nowhere: no such folder"),
     ],
 )
-def test_a_wrong_command_line_names_the_flag(capsys, arguments, message):
-    code, text = run(capsys, *arguments)
-    assert code == 2
-    assert message in text
+def test_a_wrong_source_names_the_flag(capsys, source, message):
+    code, text = run(capsys, *source, "--to=hf:x")
+    assert (code, message in text) == (2, True), text
 
 
 @pytest.mark.parametrize("formats", [("hf", "tftrain"), ("tftrain", "hf"), ("tftrain", "tf1"), ("tf1", "tftrain")])
@@ -380,23 +370,6 @@ class Empty(Weights):
 
     def read(self, name):
         raise AssertionError(name)
-
-
-@pytest.mark.parametrize(
-    ("fixture", "format", "message"),
-    [
-        ("hf_gpt2", "tf1", "has only BERT; expected --to=hf:FOLDER"),
-        ("hf_bert", "tf1", "the model's gelu_form is erf, BERT for TensorFlow has only tanh"),
-        *(
-            ("hf_bert_classes", each, f"for which {each} has no models; expected --to with tftrain or hf")
-            for each in ("tf1", "tf_models", "nvidia", "megatron")
-        ),
-    ],
-)
-def test_a_format_that_can_not_hold_a_model_refuses_it(capsys, tmp_path, fixture, format, message):
-    code, text = run(capsys, f"--from=hf:{DATA / fixture}", f"--to={format}:{tmp_path / 'x'}")
-    assert (code, message in text) == (1, True), text
-    assert not (tmp_path / "x").exists()
 
 
 def test_norms_that_the_family_of_a_library_lacks_are_refused():

@@ -139,7 +139,7 @@ def test_masters_have_the_bits_of_the_weights(place, precision):
     config = completed(f"--init_checkpoint={place}", f"--precision={precision}")[0].resolve(1)
     config = runs.with_sizes(config)
     weights = opened(config)
-    state = new_run(config, Mesh(), weights).optimizer.state
+    state = new_run(config, Mesh(), weights.shard).optimizer.state
     assert state.names == list(weights.shapes)
     for name, master in zip(state.names, state.masters, strict=True):
         np.testing.assert_array_equal(master.numpy(), weights.read(name), err_msg=name)

@@ -35,9 +35,7 @@ def test_a_manifest_is_read_once_from_the_checks_to_the_batches(prepared, counte
     given = config(f"--data_dir={prepared}")
     inputs = Inputs.open(given)
     assert inputs.problems() == []
-    resolved = given.resolve(1)
-    inputs = inputs.resolved(resolved)
-    whole = inputs.with_sizes(resolved)
+    inputs, whole = inputs.resolved(given.resolve(1))
     assert (whole.model.vocab_size, whole.data.max_seq_length) == (len(inputs.tokenizer.vocabulary), 32)
     assert inputs.identity
     assert inputs.data[0].has_held_out
@@ -53,12 +51,12 @@ def test_a_labelled_file_is_read_once_and_holds_in_another_folder(tmp_path, coun
     given = config(*args, f"--train_file={tmp_path / 'train.tsv'}")
     inputs = Inputs.open(given)
     assert inputs.problems() == []
-    inputs = inputs.resolved(given.resolve(1))
-    assert inputs.with_sizes(given.resolve(1)).model.labels == inputs.data[0].labels
+    inputs, whole = inputs.resolved(given.resolve(1))
+    assert whole.model.labels == inputs.data[0].labels
     assert len(inputs.data[0].examples("train")) == 10
     assert counted == ["read_table"]
     monkeypatch.chdir(tmp_path)
     relative = config(*args, "--train_file=train.tsv")
-    inputs = Inputs.open(relative).resolved(relative.resolve(1))
+    inputs, _ = Inputs.open(relative).resolved(relative.resolve(1))
     monkeypatch.chdir("/")
     assert len(inputs.data[0].examples("train")) == 10

@@ -65,7 +65,8 @@ def test_a_schedule_is_drawn_up_to_its_end_with_the_growing_batch(tmp_path, monk
     flags_of_run = ("--schedule=wsd", "--max_steps=50", "--global_batch_size=8", "--micro_batch_size=2")
     flags_of_data = ("--batch_rampup=2:2:100", "--synthetic_data", "--vocab_size=90", "--output_dir=x")
     config = flags.parse(TrainConfig, ["run", *flags_of_run, *flags_of_data])
-    schedule_curve(config.resolve(1), tmp_path / "schedule.png")
+    run = config.resolve(1)
+    schedule_curve(run.optimizer, run.run.max_steps, run.timeline, tmp_path / "schedule.png")
     rate, batch = figures[0].axes
     (line,), (sizes,) = rate.lines, batch.lines
     assert (line.get_xdata()[0], line.get_xdata()[-1]) == (0, 50)

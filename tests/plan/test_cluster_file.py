@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.plan.test_plan_main import BERT, refused
+from tests.plan.test_plan_main import BERT
 from tftrain.config.fields import ConfigError
 from tftrain.plan import cluster_file
 from tftrain.plan.__main__ import main
@@ -74,9 +74,3 @@ def test_a_plan_is_for_the_cluster_of_the_file(capsys, tmp_path):
     path.write_text('{"like": "a100_80gb", "memory_gb": 20.5}')
     assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", f"--cluster={path}"]) == 1
     assert " of 20.5 GB; the fastest levers" in capsys.readouterr().out
-
-
-def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
-    assert f"--cluster={tmp_path}/none.json: expected a JSON file" in refused(
-        capsys, *BERT, f"--cluster={tmp_path}/none.json"
-    )

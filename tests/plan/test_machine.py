@@ -35,13 +35,9 @@ def test_what_is_measured_reads_back_and_is_possible(path):
     assert max(share for _, share in found.curve) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("memory_gbs", "fast"), ("memory_gbs", 0), ("curve", [[1]]), ("curve", None), ("curve", [[1, 0]])],
-)
-def test_a_file_with_impossible_values_is_refused(path, tmp_path, name, value):
+def test_a_file_with_impossible_values_is_refused(path, tmp_path):
     wrong = tmp_path / "wrong.json"
-    wrong.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    wrong.write_text(json.dumps(json.loads(path.read_text()) | {"curve": [[1, 0]]}))
     with pytest.raises(ConfigError, match=f"{wrong}.*--measure"):
         machine.read(wrong)
 

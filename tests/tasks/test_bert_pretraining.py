@@ -11,6 +11,7 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
 from tftrain.data.prepared import open_data
+from tftrain.data.source import open_source
 from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
@@ -124,7 +125,7 @@ def test_parts_one_after_the_other_are_the_model(flags):
 
 
 def batches_of(config, samples):
-    source = pipeline.open_source(open_data(config.data, config.model), "train", config.run.seed)
+    source = open_source(open_data(config.data, config.model), "train", config.run.seed)
     return pipeline.train_batches(source, config.data, config.run.seed, 0, samples, 0, samples)
 
 

@@ -40,7 +40,7 @@ def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
     assert {name.split("/")[0] for name in names} == {"tftrain", f"tftrain-{version}.dist-info"}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "tftrain").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
-    data = {path.name for path in (ROOT / "tftrain").rglob("*") if path.suffix in (".json", ".csv")}
+    data = {path.name for path in (ROOT / "tftrain").rglob("*") if path.suffix in (".css", ".csv", ".html", ".json")}
     assert data <= {name.split("/")[-1] for name in names}
 
 

@@ -5,7 +5,7 @@ there are more rows of logits than numbers in a row of the table.
 """
 
 CHUNK_LOGITS = 2**23  # most logits of a chunk, if there are several: 32 MB in fp32
-LEAST_ROWS = 32  # of a chunk, so that the products stay efficient
+LEAST_ROWS = 32  # fewer rows in a chunk would make its products slow
 
 
 def rows_of_chunk(rows: int | None, words: int, width: int) -> int:

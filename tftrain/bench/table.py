@@ -50,7 +50,7 @@ class TableRow:
 
 
 def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[TableRow, ...]:
-    """Returns a row for each tuple of values of the settings `names`; those with the same first ones are a group."""
+    """Returns a row for each tuple of values of the settings `names`; the first `together` are its group."""
     words = [(each, list(map(str, each))) for each in values]
     return tuple(
         TableRow("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))

@@ -5,10 +5,9 @@ from tftrain.bench.checkpoint import CHECKPOINT
 from tftrain.bench.kernels.table import KERNELS
 from tftrain.bench.levers import LEVERS
 from tftrain.bench.peers.table import PEERS
-from tftrain.bench.profile import PROFILE
 from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks import RANKS
 from tftrain.bench.table import BenchTable
 
-OWN = (KERNELS, PEERS, PROFILE, LEVERS, CHECKPOINT, RANKS, ATTENTION)
+OWN = (KERNELS, PEERS, LEVERS, CHECKPOINT, RANKS, ATTENTION)
 TABLES: dict[str, BenchTable] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -20,7 +20,7 @@ from tftrain.files.addresses import is_address
 from tftrain.host.user_code import CLASS, is_class_name
 
 
-def of_model(
+def check_model(
     model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig
 ) -> Iterator[Problem]:
     """Yields what contradicts in the model, and in what computes it."""
@@ -45,7 +45,7 @@ def of_model(
     if size % multiple or size > largest:
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield refused(model, "attn_impl", f"expected softmax with heads of {size} elements: {takes}")
-    yield from cudnn.of_flags(model, data, compute, parallel)
+    yield from cudnn.check_flags(model, data, compute, parallel)
 
 
 def _of_family(model: ModelConfig) -> Iterator[Problem]:
@@ -62,7 +62,7 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
             yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
 
 
-def of_examples(settings: FineTuningConfig, model: ModelConfig, data: DataConfig, mode: str) -> Iterator[Problem]:
+def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataConfig, mode: str) -> Iterator[Problem]:
     """Yields what contradicts in the task and its labelled examples."""
     if model.task in TASKS or model.is_custom:
         yield from fine_tuning.problems(settings, model.task, model.model_family, mode)
@@ -75,7 +75,7 @@ def of_examples(settings: FineTuningConfig, model: ModelConfig, data: DataConfig
         yield from (refused(data, name, expected) for name in [*data.sources, *(["phases"] if data.phases else [])])
 
 
-def of_data(data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
+def check_data(data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
     """Yields what contradicts in the data of a pre-training."""
     if not model.reads_examples and len(data.sources) != 1:
         named = ", ".join(f"--{name}" for name in data.sources) or "none"
@@ -93,7 +93,7 @@ def of_data(data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
         yield refused(data, "max_seq_length", expected)
 
 
-def of_schedule(optimizer: OptimizerConfig, max_steps: int) -> Iterator[Problem]:
+def check_schedule(optimizer: OptimizerConfig, max_steps: int) -> Iterator[Problem]:
     """Yields what contradicts in the update rule and its schedule."""
     yield from param_groups.problems(optimizer.param_groups)
     if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
@@ -106,7 +106,7 @@ def of_schedule(optimizer: OptimizerConfig, max_steps: int) -> Iterator[Problem]
         yield refused(optimizer, "decay_steps", f"expected at most {stable}, the steps after the warm-up")
 
 
-def of_ranks(
+def check_ranks(
     parallel: ParallelConfig, model: ModelConfig, data: DataConfig, compute: ComputeConfig, ranks: int
 ) -> Iterator[Problem]:
     """Yields why the ranks can't partition the work."""
@@ -150,7 +150,7 @@ def of_ranks(
         )
 
 
-def of_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, parallel: ParallelConfig) -> list[Problem]:
+def check_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, parallel: ParallelConfig) -> list[Problem]:
     """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
     lengths = data.seq_length_buckets
     if lengths == length_choice.NONE:
@@ -168,7 +168,7 @@ def of_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, paralle
     return length_choice.problems(lengths, data.max_seq_length, divisor)
 
 
-def of_spikes(
+def check_spikes(
     limits: LimitsConfig, checkpoint: CheckpointConfig, data: DataConfig, max_steps: int
 ) -> Iterator[Problem]:
     """Yields why on_spike can't do what it says."""
@@ -193,14 +193,14 @@ def of_spikes(
         )
 
 
-def of_compute(compute: ComputeConfig) -> Iterator[Problem]:
+def check_compute(compute: ComputeConfig) -> Iterator[Problem]:
     """Yields what TensorFlow 2 can't do."""
     if not compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
         yield refused(compute, "enable_resource_variables", expected)
 
 
-def of_reports(log: LogConfig) -> Iterator[Problem]:
+def check_reports(log: LogConfig) -> Iterator[Problem]:
     """Yields trackers that there are not, or that are not installed."""
     for name in log.reports:
         if name not in TRACKERS:
@@ -210,7 +210,7 @@ def of_reports(log: LogConfig) -> Iterator[Problem]:
             yield from not_installed("report_to", name, TRACKERS[name], "trackers")
 
 
-def of_weights(evaluation: EvaluationConfig, optimizer: OptimizerConfig, run: RunConfig) -> Iterator[Problem]:
+def check_weights(evaluation: EvaluationConfig, optimizer: OptimizerConfig, run: RunConfig) -> Iterator[Problem]:
     """Yields why there are no averaged weights."""
     if evaluation.weights == "averaged":
         if run.mode == "train" and not optimizer.ema_decay:
@@ -220,7 +220,7 @@ def of_weights(evaluation: EvaluationConfig, optimizer: OptimizerConfig, run: Ru
             yield Problem("weights", "averaged", expected)
 
 
-def of_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem]:
+def check_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem]:
     """Yields why a run can't write where it should, and hooks that are no names of classes."""
     for name in run.hooks:
         if not is_class_name(name):
@@ -234,7 +234,7 @@ def of_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem]:
         yield refused(settings, "seeds", "expected 1, as --output_dir is an address")
 
 
-def of_batch(batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str]) -> list[Problem]:
+def check_batch(batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str]) -> list[Problem]:
     """Returns why the ranks or their pipeline can't run the global batch, or a smaller one of the batch ramp.
 
     Args:

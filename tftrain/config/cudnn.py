@@ -7,7 +7,9 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
 
 
-def of_flags(model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig) -> list[Problem]:
+def check_flags(
+    model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig
+) -> list[Problem]:
     """Returns why the flags refuse it."""
     reasons = {
         "--precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
@@ -25,12 +27,12 @@ def of_flags(model: ModelConfig, data: DataConfig, compute: ComputeConfig, paral
     return _refused(model, next((f" with {reason}" for reason, holds in reasons.items() if holds), ""))
 
 
-def of_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:
+def check_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:
     """Returns why rows of data that hold several examples refuse it."""
     return _refused(model, f": the rows of {folder} are packed, and cuDNN would mix their examples")
 
 
-def of_host(model: ModelConfig, has_gpu: bool) -> list[Problem]:
+def check_host(model: ModelConfig, has_gpu: bool) -> list[Problem]:
     """Returns why a host refuses it."""
     return _refused(model, "" if has_gpu else ": this host has no GPU")
 

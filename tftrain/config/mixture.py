@@ -21,7 +21,7 @@ class Source(NamedTuple):
     """Prepared data of a mixture."""
 
     name: str
-    share: float  # of the samples; the shares of all sources are 1 together
+    share: float  # its part of the samples; the shares of all sources are 1 together
     folder: str
 
 

@@ -47,19 +47,19 @@ class TrainConfig:
         run, checkpoint = self.run, self.checkpoint
         problems = [
             *of_fields,
-            *combinations.of_model(model, data, compute, parallel),
-            *combinations.of_examples(self.fine_tuning, model, data, run.mode),
-            *combinations.of_data(data, model),
-            *combinations.of_schedule(self.optimizer, run.max_steps),
-            *combinations.of_ranks(parallel, model, data, compute, ranks),
-            *combinations.of_buckets(data, model, batch, parallel),
-            *combinations.of_spikes(self.limits, checkpoint, data, run.max_steps),
-            *combinations.of_compute(compute),
-            *combinations.of_reports(self.log),
-            *combinations.of_weights(self.evaluation, self.optimizer, run),
-            *combinations.of_output(run, self.fine_tuning),
+            *combinations.check_model(model, data, compute, parallel),
+            *combinations.check_examples(self.fine_tuning, model, data, run.mode),
+            *combinations.check_data(data, model),
+            *combinations.check_schedule(self.optimizer, run.max_steps),
+            *combinations.check_ranks(parallel, model, data, compute, ranks),
+            *combinations.check_buckets(data, model, batch, parallel),
+            *combinations.check_spikes(self.limits, checkpoint, data, run.max_steps),
+            *combinations.check_compute(compute),
+            *combinations.check_reports(self.log),
+            *combinations.check_weights(self.evaluation, self.optimizer, run),
+            *combinations.check_output(run, self.fine_tuning),
         ]
-        return problems + combinations.of_batch(batch, parallel, ranks, {problem.flag for problem in problems})
+        return problems + combinations.check_batch(batch, parallel, ranks, {problem.flag for problem in problems})
 
     @property
     def phases(self) -> list["TrainConfig"]:

@@ -56,7 +56,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tokenizer_type: Literal["wordpiece", "sentencepiece", "bpe"]
     vocab_file: str  # the name of the vocabulary in the folder, one token a line, in the order of the ids
     vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
-    vocab_sha256: str  # of the vocabulary, hexadecimal
+    vocab_sha256: str  # SHA-256 of the vocabulary, hexadecimal
     tokenizer_file: str | None  # the name of the sentencepiece model, or of the byte-level BPE, in the folder
     lower_case: bool
     # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
@@ -67,7 +67,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     # Most masked tokens of a static example; None if masking is not static.
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
-    documents: Count  # of both splits, as are the tokens
+    documents: Count  # in both splits, as are the tokens
     tokens_read: Count
     # As in `tftrain.prepare.accounting`; None in format 1.
     tokens_in_examples: Count | None
@@ -86,7 +86,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
     folder: str
     splits: dict[str, list[Shard]]
-    sources: tuple[tuple[Source, "Manifest"], ...] = ()  # of a mixture, whose shards are all here, by their paths
+    sources: tuple[tuple[Source, "Manifest"], ...] = ()  # those of a mixture, whose shards are all here, by their paths
 
     def path(self, name: str) -> str:
         """Returns the path of a file in the folder."""

@@ -164,7 +164,7 @@ class PackedSource(PairRecords):
         position = tf.range(self.max_seq_length, dtype=tf.int64)[tf.newaxis, :]  # [1, S]
         within = position < ends[:, -1:]  # [n, S]
         before = tf.reduce_sum(tf.cast(position[:, :, tf.newaxis] >= ends[:, tf.newaxis, :], tf.int64), 2)
-        number = tf.minimum(before, self._most - 1)  # of a token's example in its row
+        number = tf.minimum(before, self._most - 1)  # numbers a token's example in its row
         in_example = position - tf.gather(starts, number, batch_dims=1)
         second = in_example >= tf.gather(seconds, number, batch_dims=1)
         none = tf.zeros([], tf.int64)

@@ -38,7 +38,7 @@ class Masking:
     max_predictions_per_seq: int
     masked_lm_prob: float  # share of the tokens to select. The budget of a sample is at least one token.
     whole_words: bool
-    key: int  # of the random stream, from `stream_key`
+    key: int  # selects the random stream, see `stream_key`
 
     def __call__(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor) -> dict[str, tf.Tensor]:
         """Masks a block of consecutive samples, of which `first_sample`, int64, is the global number of the first one.

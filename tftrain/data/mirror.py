@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 BLOCK_BYTES = 256 << 10
 DEFAULT = Cache()
 _BLOCKS = ".blocks"
-_FREE_SHARE = 0.8  # of the free disk space, the most that new blocks may take
+_FREE_SHARE = 0.8  # the most of the free disk space that new blocks may take
 
 
 @functools.cache

@@ -33,7 +33,7 @@ class Mixture:
         ends = np.floor(np.cumsum([source.share for source in sizes]) * PERIOD + 0.5).astype(np.int64)
         ends[-1] = PERIOD
         begins = np.concatenate([[0], ends[:-1]])
-        self._counts = ends - begins  # of the samples of a period
+        self._counts = ends - begins  # samples of a period by source
         self._source = np.searchsorted(ends, np.arange(PERIOD) * _STEP % PERIOD, side="right").astype(np.int32)
         by_source = np.argsort(self._source, kind="stable")
         self._before = np.empty(PERIOD, np.int32)
@@ -69,7 +69,7 @@ class Mixture:
         periods, places = divmod(samples, PERIOD)
         return periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
 
-    def words(self, samples: int, first: int = 0, left_out: LeftOut = NOTHING) -> str:
+    def describe(self, samples: int, first: int = 0, left_out: LeftOut = NOTHING) -> str:
         """Returns share, size and epochs of each source, from sample `first` of the run to `samples`, for the log."""
         before, after = (left_out.total(number, self.consumed) for number in (first, samples))
         counts = (after - before).tolist()

@@ -1,6 +1,11 @@
-"""Sizes and checks of data that differ between the objectives of pre-training."""
+"""Sizes and checks of data that differ between the objectives of pre-training: an object for each.
 
-import abc
+`predictions` returns max_predictions_per_seq of prepared data. `record_sizes` returns max_seq_length and
+max_predictions_per_seq of a record, or raises a DataError if it is no example of the objective; `records_have` is what
+messages call them. The others return problems: of flags that fit no data of the objective, and of flags of masks that
+do not fit synthetic data, prepared data, or records.
+"""
+
 import math
 from collections.abc import Mapping, Sequence
 
@@ -21,37 +26,7 @@ STANDARD_FEATURES = (
 _SLOTS = "max_predictions_per_seq"
 
 
-class Objective(abc.ABC):
-    """What a model is pre-trained on."""
-
-    records_have: str  # the sizes of a record, for messages
-
-    @abc.abstractmethod
-    def predictions(self, manifest: Manifest, data: DataConfig) -> int:
-        """Returns max_predictions_per_seq of prepared data."""
-
-    @abc.abstractmethod
-    def record_sizes(self, features: Mapping[str, Sequence], where: str) -> tuple[int, int]:
-        """Returns max_seq_length and max_predictions_per_seq of a record; raises a DataError if it is no example."""
-
-    @abc.abstractmethod
-    def flag_problems(self, model: ModelConfig, data: DataConfig) -> list[Problem]:
-        """Returns the problems of flags that fit no data of the objective."""
-
-    @abc.abstractmethod
-    def synthetic_problems(self, data: DataConfig, length: int, slots: int | None) -> list[Problem]:
-        """Returns the problems of flags of masks with synthetic data of these sizes."""
-
-    @abc.abstractmethod
-    def prepared_problems(self, data: DataConfig, manifest: Manifest) -> list[Problem]:
-        """Returns the problems of flags of masks with prepared data."""
-
-    @abc.abstractmethod
-    def record_problems(self, data: DataConfig, length: int, slots: int | None) -> list[Problem]:
-        """Returns the problems of flags of masks with records of these sizes."""
-
-
-class _Masked(Objective):
+class _Masked:
     """Masked words of pairs; other records are in the standard BERT format."""
 
     records_have = "max_seq_length {} and max_predictions_per_seq {}"
@@ -107,7 +82,7 @@ class _Masked(Objective):
         return faults
 
 
-class _Causal(Objective):
+class _Causal:
     """Every next token; other records have max_seq_length + 1 input_ids."""
 
     records_have = "max_seq_length {}"
@@ -144,4 +119,5 @@ class _Causal(Objective):
         return refused(data, flag, f"remove this flag, or use --model_family={family}: a decoder predicts {what}")
 
 
-OBJECTIVES: Mapping[str, Objective] = {"masked": _Masked(), "causal": _Causal()}
+ObjectiveChecks = _Masked | _Causal
+OBJECTIVES: Mapping[str, ObjectiveChecks] = {"masked": _Masked(), "causal": _Causal()}

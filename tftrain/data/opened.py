@@ -1,6 +1,7 @@
 """The data that a run is pre-trained on: its sizes, its identity, and why it can't serve; needs no TensorFlow."""
 
 import abc
+import functools
 import hashlib
 import os
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, field_problems, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.example import decode
-from tftrain.data.objectives import OBJECTIVES, Objective
+from tftrain.data.objectives import OBJECTIVES, ObjectiveChecks
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.records import RecordSet, match_files
 from tftrain.data.sizes import SYNTHETIC_SEQ_LENGTH, Sizes, synthetic
@@ -32,7 +33,7 @@ class OpenedData(PhaseData):
     model: ModelConfig
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> ObjectiveChecks:
         """What depends on the objective of the model."""
         return OBJECTIVES[self.model.objective]
 
@@ -117,7 +118,13 @@ class RecordFiles(OpenedData):
         Raises:
             DataError: a file can't be read, or the record is no example of the objective.
         """
-        return record_sizes(self.paths(flag), self.model.objective)
+        if flag not in self._read:
+            self._read[flag] = record_sizes(self.paths(flag), self.model.objective)
+        return self._read[flag]
+
+    @functools.cached_property
+    def _read(self) -> dict[str, tuple[int, int]]:
+        return {}
 
     def _flags(self) -> list[str]:
         return [flag for flag in ("train_files", "eval_files") if getattr(self.settings, flag)]

@@ -138,7 +138,7 @@ class Prepared(OpenedData):
         if data.seq_length_buckets != length_choice.NONE and most:
             expected = f"expected none: the rows of {folder} are packed, so they are full"
             faults.append(refused(data, "seq_length_buckets", expected))
-        faults += cudnn.of_packed_rows(model, folder) if most else []
+        faults += cudnn.check_packed_rows(model, folder) if most else []
         if manifest.examples("train") == 0 and mode == "train":
             faults.append(refused(data, flag, "its train split is empty; prepare it from more text"))
         if not self.has_held_out:

@@ -8,7 +8,7 @@ from tftrain.config.model import ModelConfig
 
 SYNTHETIC_VOCAB_SIZE = 30522  # bert-base-uncased
 SYNTHETIC_SEQ_LENGTH = 128
-DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}  # of labelled examples; 128 of the other tasks
+DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}  # tokens of labelled examples; 128 for other tasks
 
 
 class Sizes(NamedTuple):

@@ -99,7 +99,7 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
                 yield number, line.split(delimiter), None
         return
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
-    size = 0  # of the record that is read, which may have many lines
+    size = 0  # bytes of the record that is read, which may have many lines
 
     def counted() -> Iterator[str]:
         nonlocal size

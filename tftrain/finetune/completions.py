@@ -16,7 +16,7 @@ from tftrain.data.table_rows import Row
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune import chat_template, messages
-from tftrain.finetune.tables import Notes, column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune.tables import FileNotes, column_of, columns_of, read_table, text_of, usable
 from tftrain.prepare.packing import pack
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
@@ -61,7 +61,7 @@ class Encoded(NamedTuple):
 
 
 def read_examples(
-    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, notes: Notes | None = None
+    path: str, settings: FineTuningConfig, tokenizer: Tokenizer, notes: FileNotes | None = None
 ) -> list[Example]:
     """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
 

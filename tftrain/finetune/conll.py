@@ -18,7 +18,7 @@ from tftrain.files.strict_json import shown
 from tftrain.finetune import squad
 from tftrain.finetune.classes import class_name
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
-from tftrain.finetune.tables import Notes, column_of, read_table, read_text, usable
+from tftrain.finetune.tables import FileNotes, column_of, read_table, read_text, usable
 
 DOCUMENT_START = "-DOCSTART-"
 SPACES = " \t\r"
@@ -65,7 +65,7 @@ def read_sentences(
     word_column: str | None = None,
     tag_column: str | None = None,
     skips: bool = False,
-    notes: Notes | None = None,
+    notes: FileNotes | None = None,
 ) -> list[Sentence]:
     """Reads the sentences of a file. Tabs separate the columns of a line that has one, else spaces do.
 
@@ -182,7 +182,7 @@ def _sentence(lines: Sequence[_Line], layout: _Layout) -> Sentence:
     return Sentence(f"{layout.path}, line {lines[0].number}", 0, tuple(words), tuple(tags))
 
 
-def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, notes: Notes | None) -> list[Sentence]:
+def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, notes: FileNotes | None) -> list[Sentence]:
     rows = read_table(path, skips=skips, notes=notes)
     columns = column_of(rows, word, _WORD_NAMES, "text_column"), column_of(rows, tag, _TAG_NAMES, "label_column")
 

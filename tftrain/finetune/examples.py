@@ -11,7 +11,7 @@ from tftrain.data.table_rows import Row
 from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
 from tftrain.finetune import classes, glue
-from tftrain.finetune.tables import Notes, column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune.tables import FileNotes, column_of, columns_of, read_table, text_of, usable
 from tftrain.host.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
@@ -30,13 +30,15 @@ class TextExample(NamedTuple):
     label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
 
 
-def read_examples(settings: FineTuningConfig, task: str, split: str, notes: Notes | None = None) -> list[TextExample]:
+def read_examples(
+    settings: FineTuningConfig, task: str, split: str, notes: FileNotes | None = None
+) -> list[TextExample]:
     """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `notes` see `usable`.
 
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
     """
-    notes = Notes() if notes is None else notes
+    notes = FileNotes() if notes is None else notes
     path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
     skips_lines = skips or bool(layout and layout.skips_damaged)
     rows = read_table(path, layout.header if layout else settings.header, skips_lines, notes)
@@ -82,7 +84,7 @@ def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tupl
     return columns, column_of(rows, settings.label_column, defaults, "label_column")
 
 
-def _partners(examples: list[TextExample], path: str, keeps_others: bool, notes: Notes) -> list[TextExample]:
+def _partners(examples: list[TextExample], path: str, keeps_others: bool, notes: FileNotes) -> list[TextExample]:
     """Returns the pairs whose texts belong together: those without a label, or with one above 0.
 
     With `keeps_others` they have their labels, and pairs with other labels remain, for the correlation of a scorer.
@@ -103,7 +105,7 @@ def _are_flags(values: Sequence[Any]) -> bool:
     return len(lengths) == 1 and min(lengths) > 1 and all(flag in (0, 1) for value in values for flag in value)
 
 
-def _note_thousands(rows: Sequence[Row], label: str, path: str, notes: Notes) -> None:
+def _note_thousands(rows: Sequence[Row], label: str, path: str, notes: FileNotes) -> None:
     pointed = [value for row in rows if isinstance(value := row.values.get(label), str) and "." in value]
     if pointed and all(re.fullmatch(r"\s*-?\d{1,3}(\.\d{3})+\s*", value) for value in pointed):
         notes.warning(f"{path}: {pointed[0]} is read as a fraction; if the point separates thousands, remove it")
@@ -180,7 +182,7 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
     return classes.ordered(labels)
 
 
-def with_model_labels(rows: list, task: str, labels: Sequence[str], notes: Notes) -> list:
+def with_model_labels(rows: list, task: str, labels: Sequence[str], notes: FileNotes) -> list:
     """Returns examples with the model's names of their classes, see `classes.meant`, which `notes` has.
 
     Raises:

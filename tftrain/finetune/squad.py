@@ -14,7 +14,7 @@ import numpy as np
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
-from tftrain.finetune.tables import Notes, json_values, usable
+from tftrain.finetune.tables import FileNotes, json_values, usable
 from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
 
 
@@ -62,7 +62,7 @@ class Window(NamedTuple):
     answer: tuple[int, int]  # first and last token of the answer in the sequence; (0, 0) if it is not in the part
 
 
-def read_questions(path: str, skips: bool = False, notes: Notes | None = None) -> list[Question]:
+def read_questions(path: str, skips: bool = False, notes: FileNotes | None = None) -> list[Question]:
     """Reads the questions of SQuAD's JSON, nested or with one question a row, as `datasets` writes it.
 
     For `skips` and `notes`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is

@@ -25,7 +25,7 @@ class RowError(DataError):
     """A row can't be used, and others perhaps can."""
 
 
-class Notes(list[tuple[int, str]]):
+class FileNotes(list[tuple[int, str]]):
     """What a log should say of a file that was read: levels of `logging`, and texts."""
 
     def info(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Notes(list[tuple[int, str]]):
         self.append((logging.WARNING, text))
 
 
-def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: Notes | None) -> list[T]:
+def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: FileNotes | None) -> list[T]:
     """Returns what `read` makes of each item of a file.
 
     With `skips`, an item for which it raises DataError is left out; their number is added to `notes`, if there are any.
@@ -89,7 +89,7 @@ def read_text(path: str) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def read_table(path: str, header: bool = True, skips: bool = False, notes: Notes | None = None) -> list[Row]:
+def read_table(path: str, header: bool = True, skips: bool = False, notes: FileNotes | None = None) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in

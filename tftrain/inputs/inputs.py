@@ -64,11 +64,15 @@ class Inputs:
         every = config.evaluation.eval_every
         return cls(data, None if model.reads_examples else config.data.phases, initial, run.mode, every, run.folder)
 
-    def resolved(self, config: TrainConfig) -> "Inputs":
-        """Returns what a resolved configuration names, whose paths hold in any folder; what is the same stays open."""
+    def resolved(self, config: TrainConfig) -> tuple["Inputs", TrainConfig]:
+        """Returns what a resolved configuration names, whose paths hold in any folder, and see `with_sizes`.
+
+        What is the same stays open.
+        """
         own = Inputs.open(config, self.initial)
         data = tuple(old if old == new else new for old, new in zip(self.data, own.data, strict=True))
-        return dataclasses.replace(own, data=data)
+        own = dataclasses.replace(own, data=data)
+        return own, own.with_sizes(config)
 
     def of_run(self, folder: str) -> "Inputs":
         """Returns what a run of another seed reads, whose folder may have a tokenizer of its own."""

@@ -15,7 +15,7 @@ from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.tables import Notes, RowError, read_bytes
+from tftrain.finetune.tables import FileNotes, RowError, read_bytes
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -80,26 +80,26 @@ class Labelled(PhaseData):
                 message names the line.
         """
         rows, notes = self._read(split)
-        names = Notes()
+        names = FileNotes()
         rows = with_model_labels(rows, self.model.task, self.labels, names)
         for level, text in (*notes, *names):
             logger.log(level, text)
         return rows
 
-    def _read(self, split: str) -> tuple[list, Notes]:
+    def _read(self, split: str) -> tuple[list, FileNotes]:
         """Returns the examples of a split, and what to say of them; for errors see `examples`."""
         return self._train if split == "train" else self._eval
 
     @functools.cached_property
-    def _train(self) -> tuple[list, Notes]:
+    def _train(self) -> tuple[list, FileNotes]:
         return self._read_file("train")
 
     @functools.cached_property
-    def _eval(self) -> tuple[list, Notes]:
+    def _eval(self) -> tuple[list, FileNotes]:
         return self._read_file("eval")
 
-    def _read_file(self, split: str) -> tuple[list, Notes]:
-        task, settings, notes = self.model.task, self.settings, Notes()
+    def _read_file(self, split: str) -> tuple[list, FileNotes]:
+        task, settings, notes = self.model.task, self.settings, FileNotes()
         path = examples.path_of(settings, split)
         try:
             if self.model.is_custom:  # Its class reads the file.
@@ -151,7 +151,7 @@ class Labelled(PhaseData):
                 rows = self._read(split)[0]
                 labels = labels or (self.labels if split == "train" else ())
                 if labels:
-                    with_model_labels(rows, task, labels, Notes())
+                    with_model_labels(rows, task, labels, FileNotes())
             except completions.TemplateError as error:
                 of_template = ("chat_template", "tokenizer_dir")
                 flag = next((name for name in of_template if getattr(settings, name)), "init_checkpoint")

@@ -67,7 +67,7 @@ class Layouts:
         """Takes the next layout after a job that ended with an exit code; returns whether there is one."""
         if code == ExitCode.STOPPED and self._next is not self.plan:
             self.plan = self._next
-            logger.warning(f"layout: continuing with {choice.words(self.plan.work)}")
+            logger.warning(f"layout: continuing with {choice.describe(self.plan.work)}")
             return True
         if code not in OUT_OF_MEMORY:
             return False

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
+from tftrain.config.optimizer import OptimizerConfig
+from tftrain.config.phases import Timeline
 from tftrain.observe.metrics import read_rows
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.tasks.task import Mean
@@ -75,14 +76,14 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
     _save(axes, png_path)
 
 
-def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
-    """Draws the learning rate of the updates of a resolved run and, if it grows, the batch; OSError as `loss_curve`."""
-    length, last = run_length(config.run.max_steps, config.timeline), config.run.max_steps
+def schedule_curve(optimizer: OptimizerConfig, last: int, timeline: Timeline, png_path: str | Path) -> None:
+    """Draws the learning rate of a run's updates and, if it grows, the batch; OSError as `loss_curve`."""
+    length = run_length(last, timeline)
     steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
-    rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
-    axes = axes_of(f"Learning rate: --schedule={config.optimizer.schedule}")
+    rates = [float(learning_rate(optimizer, length, tf.constant(step, tf.int64))) for step in steps]
+    axes = axes_of(f"Learning rate: --schedule={optimizer.schedule}")
     axes.plot(steps, rates, color=TRAIN, linewidth=2, label=f"learning rate, {max(rates):.3g} at most")
-    if len(stages := config.timeline.stages()) > 1:
+    if len(stages := timeline.stages()) > 1:
         begins = [*(stage.first_step for stage in stages), last]
         sizes = [stage.batch_size for stage in stages]
         batch = axes.twinx()

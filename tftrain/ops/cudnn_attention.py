@@ -17,7 +17,6 @@ from tftrain.ops.flash_attention import reference_flash_attention
 from tftrain.ops.library import MissingLibraryError, library
 
 _ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}  # half a unit in the last place of 1
-_ATTRIBUTES = ("scale", "causal")
 
 
 def cudnn_attention(
@@ -61,18 +60,14 @@ def _cudnn_attention_gradient(
     op: tf.Operation, dcontext: tf.Tensor, _dlog_sum_exp: tf.Tensor
 ) -> tuple[tf.Tensor | None, ...]:
     """Returns the gradients of query, key and value."""
-    query, key, value, query_lengths, key_lengths = op.inputs
+    names = ("query", "key", "value", "query_lengths", "key_lengths")
     context, log_sum_exp = op.outputs
     gradients = library().tftrain_cudnn_attention_grad(
-        query=query,
-        key=key,
-        value=value,
         log_sum_exp=log_sum_exp,
         dcontext=dcontext,
         context=context,
-        query_lengths=query_lengths,
-        key_lengths=key_lengths,
-        **{name: op.get_attr(name) for name in _ATTRIBUTES},
+        **dict(zip(names, op.inputs, strict=True)),
+        **{name: op.get_attr(name) for name in ("scale", "causal")},
     )
     return *gradients, None, None
 

@@ -76,21 +76,17 @@ def _flash_attention_gradient(
     On a GPU, those of 16-bit queries are added up atomically, in any order: 5 products instead of 7. With op
     determinism they are not.
     """
-    query, key, value, key_mask, position, *lists = op.inputs
+    names, (query, *_) = ("query", "key", "value", "key_mask", "position"), op.inputs
+    lists, count = op.inputs[len(names) :], op.get_attr("sequence_id_lists")
     context, log_sum_exp = op.outputs
-    count = op.get_attr("sequence_id_lists")
     gradients = library().tftrain_flash_attention_grad(
         dcontext=dcontext,
-        query=query,
-        key=key,
-        value=value,
         context=context,
         log_sum_exp=log_sum_exp,
-        key_mask=key_mask,
-        position=position,
         sequence_ids=lists[:count],
         slopes=lists[count:],
         atomic=query.dtype != tf.float32 and not is_op_determinism_enabled(),
+        **dict(zip(names, op.inputs, strict=False)),
         **{name: op.get_attr(name) for name in _ATTRIBUTES},
     )
     return *gradients, None, None, *([None] * len(lists))

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 from markupsafe import Markup, escape
 
 # No script runs and nothing is loaded, should markup ever get into a page.
@@ -55,7 +54,9 @@ def document(title: str, about: str, parts: Sequence[Part]) -> str:
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def _template() -> Any:
+    import jinja2  # A run has no page until its end.
+
     loader = jinja2.FileSystemLoader(FOLDER)
     environment = jinja2.Environment(autoescape=True, loader=loader, undefined=jinja2.StrictUndefined)
     environment.filters |= {"words": words, "zip": zip}

@@ -1,4 +1,4 @@
-"""Packs tensors into buckets, of which each is one collective."""
+"""Packs tensors into buckets; each bucket is one collective."""
 
 from collections.abc import Sequence
 

@@ -72,8 +72,8 @@ class GradientReduction:
     def sum(self, gradients: Sequence[tf.Tensor], first_is_early: bool = False) -> list[tf.Tensor]:
         """Returns the sums over ranks: whole tensors; with a split, this rank's flat shard of each bucket.
 
-        The gradients are those of every variable, different on each rank, of any floating dtypes. Backward ends with
-        the embeddings; but that of the token embedding is early if it is the gradient of the output layer alone.
+        There is a gradient of every variable, different on each rank, of any floating dtype. Backward ends with the
+        embeddings; but the token embedding's is early if it is the gradient of the output layer alone.
         """
         if self.split:
             return self.split.reduce_all(gradients, "gradients", self._wire)

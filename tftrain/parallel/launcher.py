@@ -25,7 +25,7 @@ _OTHERS = ("WORLD_SIZE", "PMIX_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "PM
 
 
 class Launch(NamedTuple):
-    """This process among all that were launched together, and among those of them on this host."""
+    """This process among all processes launched together, and among those on this host."""
 
     rank: int = 0
     size: int = 1

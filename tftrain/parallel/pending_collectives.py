@@ -73,7 +73,7 @@ def counter_class() -> type["OpCounter | VariableCounter"]:
 
 
 def run_independently(result: tf.Tensor) -> tf.Tensor:
-    """Tells the function that is traced, if any, that its stateful operations need not wait for that of `result`.
+    """Tells the function that is traced, if any, that its stateful operations need not wait for the one of `result`.
 
     Without it, a function runs its stateful operations one after the other. Returns `result`.
     """

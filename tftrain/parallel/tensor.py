@@ -96,7 +96,7 @@ class TensorRanks(NamedTuple):
     def collect(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
 
-        Unlike that of `enter`, its gradient is equal on all ranks; each takes that of its own tokens.
+        Unlike the gradient of `enter`, this one is equal on all ranks; each takes the part of its own tokens.
         """
         if not self.divide_sequence:
             return x

@@ -163,7 +163,7 @@ def print_search(config: PlanConfig) -> int:
         write_page(config, whole, result.fastest[0])
     elif least := least_memory(space, constants, accepts):
         limit = f"{cluster.memory_gb:.1f} GB, {margin:.0%} of it free (--memory_margin)"
-        smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.words(least[1])}"
+        smallest = f"{least[0] / GB:.1f} GB of {limit}, on {least[1].ranks} devices: {choice.describe(least[1])}"
         print(f"the smallest needs {smallest}; take more nodes, more memory or a smaller model", file=sys.stderr)
     return ExitCode.DONE if result.fastest else ExitCode.FAILED
 

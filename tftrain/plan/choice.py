@@ -67,13 +67,13 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     advice = f"add {instead[0].flags}, or take" if instead else "take"
     limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of it free"
     expected = (
-        f"none of {result.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {words(least)}, "
+        f"none of {result.candidates} layouts fits {ranks} ranks with {limit}; the smallest needs {describe(least)}, "
         f"{needed / GB:.2f} GB: {advice} more ranks, more memory or a smaller model"
     )
     raise ConfigError([Problem("layout", "auto", expected)])
 
 
-def words(work: Workload) -> str:
+def describe(work: Workload) -> str:
     """Returns a layout in words."""
     described = (
         f"data {work.dp} x tensor {work.tp} x pipeline {work.pp}, micro-batch {work.micro_batch} x "
@@ -95,7 +95,7 @@ def lines(result: SearchResult) -> list[str]:
         why = f"{slower:.1%} slower, mostly by {kind}" if slower > 0.0005 else "as fast"
         if plan is best:
             why = f"fastest of {result.fitting} layouts that fit" if result.candidates else "not searched"
-        shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {words(plan.work)}: {why}")
+        shown.append(f"  {number}  {plan.seconds:.3f} s a step, {plan.gb:.2f} GB: {describe(plan.work)}: {why}")
     return shown
 
 

@@ -147,6 +147,6 @@ def weights(work: Workload, stage: int = 0) -> float:
 
 
 def copied_weights(work: Workload, stage: int) -> float:
-    """Returns the weights of a stage whose state another one has: the token embedding of this trainer's last stage."""
+    """Returns the weights of a stage without a state of their own: the tied token embedding of the last stage."""
     is_copy = work.copies_table and work.model.tied and 0 < stage == work.pp - 1
     return work.model.word.size / work.tp if is_copy else 0.0

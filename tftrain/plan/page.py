@@ -160,7 +160,7 @@ def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[
     lines = [
         (
             *(f"{layout.seconds:.4g}", f"{layout.gb:.1f}", f"{layout.seconds * days:.3g}"),
-            _with_command(choice.words(layout.work), layout.work, config),
+            _with_command(choice.describe(layout.work), layout.work, config),
         )
         for layout in fitting[:SHOWN]
     ]

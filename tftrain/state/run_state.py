@@ -23,7 +23,6 @@ from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
-from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import NOTHING
 from tftrain.host import devices
 from tftrain.model.part import ModelPart, parts_of_stage
@@ -144,11 +143,12 @@ class Run:
         spikes: statistics of loss and gradient norm.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, task: Task, trains: bool = True):
+    def __init__(self, task: Task, mesh: Mesh, trains: bool = True):
         """Builds an optimizer over the model of a task; see `new_run`.
 
         An evaluation, which never `trains`, has no moments and no average.
         """
+        config = task.config
         self.config, self.mesh, self._described = config, mesh, describe(config.model).variables()
         self.whole, self.timeline = config, config.timeline
         self.jit = config.compiles_whole(devices.has_gpu())

@@ -22,7 +22,7 @@ from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
 
 
-class Texts(Protocol):
+class TextTools(Protocol):
     """Makes tokens of texts."""
 
     def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ class CustomTask(LabelledTask):
     minimizes: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[tuple[str, ...]] = ()
-    _texts: Texts  # of the tokenizer of the run; there before `read` is called
+    _texts: TextTools  # with the tokenizer of the run; there before `read` is called
 
     def __init_subclass__(cls, **kwargs):
         """Makes the means and the sums of the names of a class."""

@@ -13,7 +13,7 @@ from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.dtypes import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
-# Of each sequence, where an example has several.
+# The features of each sequence, where an example has several.
 FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows", "sequence_ids", "position_ids")
 LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True)
 ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in_evaluation=False)

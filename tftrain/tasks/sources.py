@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tftrain.data import source as pretraining
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.opened import OpenedData
-from tftrain.data.source import ExampleSource
+from tftrain.data.phase_data import PhaseData
 from tftrain.finetune import splits, squad_answers
 from tftrain.finetune.scorers import SCORERS, Scorer
 from tftrain.finetune.splits import MemorySource
@@ -23,7 +24,7 @@ from tftrain.tasks.task import Task
 from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 
 
-def open_source(task: Task, data: OpenedData | Labelled, split: str, seed: int) -> ExampleSource:
+def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSource:
     """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
 
     Raises:
@@ -53,14 +54,14 @@ def scorer_of(task: Task, source: ExampleSource) -> Scorer | None:
 def _custom_source(task: CustomTask, data: Labelled, split: str) -> MemorySource:
     """Returns the rows that a user's class reads; those of a held-out file have the shapes of the training file."""
     length, path = task.config.data.max_seq_length, getattr(task.config.fine_tuning, f"{split}_file")
-    task._texts = _Texts(data.tokenizer, length)
+    task._texts = _TextTools(data.tokenizer, length)
     with task._named(f"read({path!r})"):
         source = splits.of_arrays(task.read(path), task.config.model, length)
         task._take_shapes({name: array.shape[1:] for name, array in source.examples.items()})
     return source
 
 
-class _Texts:
+class _TextTools:
     """Makes tokens of texts for a user's class, see `CustomTask.encode` and `CustomTask.tokenize`."""
 
     def __init__(self, tokenizer: Tokenizer, length: int):

@@ -70,7 +70,7 @@ class Task(abc.ABC):
     sums: tuple[str, ...]
     means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
     model: Transformer  # this rank's part of it
-    sequences: int = 1  # of a sample, which the model reads each by itself
+    sequences: int = 1  # in a sample; the model reads each by itself
     loss_name: str = "the loss"  # in a message
 
     def __init__(

@@ -67,7 +67,8 @@ def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, u
     classes = hooks.load(config.run.hooks)
     grappler.configure(config.compute)
     baseline, outside, max_steps = memory.measure().now, memory.outside_allocator(), config.run.max_steps
-    run = new_run(config, mesh, inputs.open_weights(config.model, config.run.init_missing))
+    initial = inputs.open_weights(config.model, config.run.init_missing)
+    run = new_run(config, mesh, initial and initial.shard)
     checkpoints = Checkpoints(run, inputs, uploads)
     phases = Phases(run, inputs.data)
     resumed = checkpoints.restore()

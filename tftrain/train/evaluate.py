@@ -3,7 +3,6 @@
 import functools
 import logging
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
@@ -13,7 +12,7 @@ from tftrain.formats.run_folder import NO_AVERAGE
 from tftrain.host import devices
 from tftrain.host.units import shown
 from tftrain.inputs.inputs import Inputs
-from tftrain.model.part import ModelPart, joined
+from tftrain.model.part import joined
 from tftrain.observe import predictions, rows
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.rows import EvalRow
@@ -23,8 +22,7 @@ from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume, resume_compatibility
-from tftrain.state.new_run import new_run
-from tftrain.state.run_state import Evaluation, division_of, parts_of_rank
+from tftrain.state.run_state import Evaluation, Run, division_of, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
 from tftrain.train.sharded import ShardedEvaluation
@@ -39,10 +37,15 @@ def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
-        task, forward, path, step = load_task(config, inputs, parts, mesh)
+        initial = inputs.open_weights(config.model, config.run.init_missing)
+        task, run = make_task(config, mesh, joined(parts), initial and initial.shard), None
+        if config.shards_weights(mesh.split.size):
+            run = Run(task, mesh, trains=False)
+            logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
+        path, step = (Path(initial.path), 0) if initial else load_weights(task, run, inputs, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
         jit = config.compiles_whole(devices.has_gpu())
-        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, jit, forward)
+        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, jit, run and ShardedEvaluation(run))
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
@@ -74,24 +77,17 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     return "\n".join(f"{title:23} {value}" for title, value in lines.items())
 
 
-def load_task(
-    config: TrainConfig, inputs: Inputs, parts: Sequence[ModelPart], mesh: Mesh
-) -> tuple[Task, ShardedEvaluation | None, Path, int]:
-    """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step.
+def load_weights(task: Task, run: Run | None, inputs: Inputs, mesh: Mesh) -> tuple[Path, int]:
+    """Gives a task the weights of the checkpoint that `--resume` means; returns the checkpoint's path and step.
 
-    The second result evaluates a batch where each rank holds a shard of the weights.
+    `run` holds shards of the weights; None: each rank holds all of its weights.
     """
-    initial = inputs.open_weights(config.model, config.run.init_missing)
+    config = task.config
     kind = AVERAGE if config.evaluation.weights == "averaged" else MASTER
-    if config.shards_weights(mesh.split.size):
-        run = new_run(config, mesh, initial, trains=False)
-        logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
-        task, forward, held = run.task, ShardedEvaluation(run), run.optimizer.state.weights(kind)
+    if run:
+        held = run.optimizer.state.weights(kind)
     else:
-        task, forward = make_task(config, mesh, joined(parts), initial and initial.shard), None
         held = weights_of(task.model.held_variables(), task.model.shards, kind)
-    if initial:
-        return task, forward, Path(initial.path), 0
     reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(RestoreBuffers, held))
     if reader is None:
         output_dir = f"--output_dir={config.run.folder}"
@@ -100,4 +96,4 @@ def load_task(
     if kind == AVERAGE and not any(name.startswith(f"{kind}/") for name in reader.tensors):
         raise AgreedCheckpointError(f"{reader.path}: --weights=averaged: {NO_AVERAGE}")
     load_pieces(held, reader)
-    return task, forward, reader.path, reader.manifest.step
+    return reader.path, reader.manifest.step

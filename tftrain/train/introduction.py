@@ -40,7 +40,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         )
     if config.log.plot_schedule and run.mesh.is_chief:
         path = Path(config.run.folder) / "schedule.png"
-        plot.schedule_curve(run.whole, path)
+        plot.schedule_curve(config.optimizer, config.run.max_steps, run.timeline, path)
         logger.info(f"schedule {path}")
     checkpoint = config.checkpoint
     if not checkpoint.saves_before(config.run.max_steps):
@@ -67,7 +67,7 @@ def describe(run: Run, source: ExampleSource) -> str:
             f"{examples} examples{'' if rows == examples else f' in {rows} rows'} of {data.max_seq_length} tokens",
             *([] if source.mixture else [f"{rows / batch.global_batch_size:.1f} steps an epoch"]),
         ),
-        "mix": (source.mixture.words(end, begin),) if source.mixture else (),
+        "mix": (source.mixture.describe(end, begin),) if source.mixture else (),
         "batch": (
             f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
             f"x {run.mesh.data.size} ranks",

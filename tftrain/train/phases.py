@@ -95,7 +95,7 @@ class Phases:
         """Says what the samples of the phase were, if they are those of a mixture."""
         consumed, begin = int(self._run.progress.consumed_samples), self._run.timeline.begins[self._number]
         if self.source.mixture:
-            logger.info(f"mixture: {self.source.mixture.words(consumed, begin, self._run.left_out)}")
+            logger.info(f"mixture: {self.source.mixture.describe(consumed, begin, self._run.left_out)}")
 
     def describe(self) -> str:
         """Returns a line on the phase that runs."""

@@ -17,7 +17,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config, reference_optimizer
 
-REFERENCE = ROOT / "tftrain" / "plan" / "published" / "reference"
+REFERENCE = ROOT / "tftrain" / "bench" / "published" / "reference"
 RANKS = 4
 PUBLISHED = tables.read()
 

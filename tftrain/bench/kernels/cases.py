@@ -162,15 +162,15 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
     shape = _sample_shape(op, sizes)
     elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
-    at, moved = traffic.Extent(batch, elements, columns, item), traffic.TRAFFIC[op]
+    extent, moved = traffic.Extent(batch, elements, columns, item), traffic.TRAFFIC[op]
     case = _softmax(sizes, op.endswith("causal")) if op.startswith("attention_softmax") else OPS[op]
     inputs = _inputs(case.arguments, [batch, *shape], DTYPES[dtype])
     compiled = {name: tf.function(function, autograph=False) for name, function in case.by_name.items()}
     forward = {name: partial(function, *inputs) for name, function in compiled.items()}
     backward = {name: _Backward(function, inputs) for name, function in compiled.items()}
     passes = {
-        "forward": Pass(moved.forward.bytes(at), forward),
-        "backward": Pass(moved.backward.bytes(at), backward),
+        "forward": Pass(moved.forward.bytes(extent), forward),
+        "backward": Pass(moved.backward.bytes(extent), backward),
     }
     return Case("x".join(map(str, [batch, *shape])), passes)
 

@@ -34,13 +34,13 @@ class Moved(NamedTuple):
     masks: int = 0  # int32 numbers, one for each column of each sample
     triangles: int = 0  # tensors of which only the keys up to each query count
 
-    def bytes(self, at: Extent) -> int:
+    def bytes(self, extent: Extent) -> int:
         """Returns the bytes that a pass with these sizes moves."""
-        rows = at.batch * at.elements // at.columns
+        rows = extent.batch * extent.elements // extent.columns
         return (
-            (self.tensors * rows * at.columns + self.triangles * rows * (at.columns + 1) // 2) * at.item
-            + self.vectors * at.columns * at.item
-            + (self.statistics * rows + self.masks * at.batch * at.columns) * STATISTIC
+            (self.tensors * rows * extent.columns + self.triangles * rows * (extent.columns + 1) // 2) * extent.item
+            + self.vectors * extent.columns * extent.item
+            + (self.statistics * rows + self.masks * extent.batch * extent.columns) * STATISTIC
         )
 
 

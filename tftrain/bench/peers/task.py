@@ -38,12 +38,8 @@ class PeerTask(NamedTuple):
 SYNTHETIC, TEXT = "synthetic_128", "text_512"
 MODERN, MODERN_LONG = "modernbert_1024", "modernbert_8192"
 MODERN_TEXT, MODERN_LONG_TEXT = "modernbert_text_1024", "modernbert_text_8192"
-# Micro-batches of 4096 tokens, as memory usually allows, for table `profile`: the update is a smaller share of a step.
-LARGE, LARGE_LONG = "large_128", "large_512"
 TASKS = {
     SYNTHETIC: PeerTask(8, 128, 20),
-    LARGE: PeerTask(32, 128, 20),
-    LARGE_LONG: PeerTask(8, 512, 77),
     TEXT: PeerTask(4, 512, 77, of_text=True),
     MODERN: PeerTask(4, 1024, 308, MODERNBERT),
     MODERN_LONG: PeerTask(1, 8192, 2458, MODERNBERT),

@@ -1,6 +1,6 @@
 """tftrain's own training step, as `tftrain.run` makes it from its flags, on batches that stay the same.
 
-Tables `peers` and `profile` both measure it; the process that runs it when table `peers` asks is this module.
+Table `peers` measures it in a process that runs this module.
 """
 
 import shlex
@@ -40,11 +40,8 @@ def configuration(precision: str, threads: int, extra_flags: str, size: task.Pee
     return run_config([*flags, *shlex.split(extra_flags)])
 
 
-def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[task.Batch], float]:
-    """Builds model, optimizer and update; returns a function that does one update with a batch and returns its loss.
-
-    `inter_op_threads` is the number of operations that may run at once; None: as many as in a run.
-    """
+def make_step(config: TrainConfig) -> Callable[[task.Batch], float]:
+    """Builds model, optimizer and update; returns a function that does one update with a batch and returns its loss."""
     import tensorflow as tf
 
     from tftrain.parallel.launcher import Launch
@@ -53,8 +50,6 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)
-    if inter_op_threads:
-        tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
     run = new_run(config, mesh)
     step = TrainStep(run)
 

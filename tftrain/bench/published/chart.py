@@ -69,7 +69,7 @@ def _bars(
         positions = [position + beside for position in range(len(records))]
         axes.barh(positions, [end for end, _ in ends[column]], height, color=colour, label=name)
         for position, record, (end, base) in zip(positions, records, ends[column], strict=True):
-            shown = words(record, column, form)
+            shown = label_of_bar(record, column, form)
             axes.text(max(end, base) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER)
             if base:
                 axes.vlines(base, position - reach, position + reach, GREY, "--", linewidth=0.9)
@@ -108,7 +108,7 @@ def label(record: Record, table: str) -> str:
     return "\n".join(textwrap.wrap(f"{name}  {record['settings']}", LABEL, max_lines=3, placeholder=" …"))
 
 
-def words(record: Record, column: str, form: str) -> str:
+def label_of_bar(record: Record, column: str, form: str) -> str:
     """Returns the text beside a bar: its figure, and in brackets its change against the base."""
     value = record.get(column)
     if not isinstance(value, float | int):
