@@ -9,7 +9,7 @@ one in the middle. Slices of different layouts are compared box by box.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -218,3 +218,13 @@ def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator
 def renamed(piece: TensorSlice, kind: str) -> TensorSlice:
     """Returns the same slice of the tensor `KIND/NAME`, given a slice of the tensor `NAME`."""
     return replace(piece, name=f"{kind}/{piece.name}")
+
+
+class TensorReader(Protocol):
+    """What restores a state: `tftrain.checkpoint.reader.Reader` is one."""
+
+    tensors: Mapping[str, tuple[str, Shape]]
+    """Dtype and shape of every whole tensor, by name."""
+
+    def read(self, wanted: TensorSlice) -> np.ndarray:
+        """Returns the elements of a slice; raises CheckpointError."""

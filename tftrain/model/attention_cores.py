@@ -17,10 +17,9 @@ from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention, reference_attention_context
 from tftrain.ops.cudnn_attention import cudnn_attention
 from tftrain.ops.dropout import Dropout
-from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.flash_attention import flash_attention
 from tftrain.ops.grouped_heads import grouped_product, repeated
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension, wide_dtype
 
 
 class AttentionCore(Protocol):

@@ -20,9 +20,8 @@ from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
-from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.gelu import bias_gelu, reference_bias_gelu
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension, wide_dtype
 from tftrain.parallel.tensor import copy_to_ranks
 
 

@@ -18,7 +18,7 @@ from tftrain.model.positions import alibi_slopes, rotate
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu, reference_swiglu, swiglu
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension
 from tftrain.parallel.tensor import cluster
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused

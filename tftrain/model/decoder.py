@@ -13,7 +13,7 @@ from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension
 
 
 class Decoder(Transformer):

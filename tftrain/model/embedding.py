@@ -13,8 +13,7 @@ from tftrain.model.layers import Norm
 from tftrain.model.parameters import Parameters
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
-from tftrain.ops.dtypes import wide_dtype
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension, wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.sparse_rows import SparseRows

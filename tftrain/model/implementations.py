@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.ops.cudnn_attention import check
-from tftrain.ops.dtypes import STORAGE
 from tftrain.ops.library import require_gpu_kernels, unavailable_reason
+from tftrain.ops.tensors import STORAGE
 
 FLAGS = tuple(FUSED_OPS.values())
 

@@ -10,9 +10,8 @@ from tftrain.architecture import parts
 from tftrain.config.model import ModelConfig
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred
-from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm, reference_rms_norm, rms_norm
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension, wide_dtype
 
 
 class Dense(tf_keras.layers.Layer):

@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tftrain.architecture.output_chunks import rows_of_chunk
+from tftrain.architecture.architecture import rows_of_chunk
 from tftrain.host import devices
-from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.tensors import wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 

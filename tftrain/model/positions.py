@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.families.rope import RopeScaling
-from tftrain.ops.dtypes import wide_dtype
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension, wide_dtype
 
 
 def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:

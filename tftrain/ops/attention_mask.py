@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension
 
 
 class AttentionMask(NamedTuple):

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import Dropout, attention_arguments, reference_dropout
-from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.grouped_heads import grouped_product, grouped_sum
 from tftrain.ops.library import library
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import checked, dimension, wide_dtype
 
 Gradient = Callable[[tf.Tensor], tuple[tf.Tensor, ...]]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.dtypes import checked
 from tftrain.ops.flash_attention import reference_flash_attention
 from tftrain.ops.library import MissingLibraryError, library
+from tftrain.ops.tensors import checked
 
 _ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}  # half a unit in the last place of 1
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
+from tftrain.ops.tensors import checked, wide_dtype
 
 PHILOX = 1
 ELEMENTS_PER_COUNT = 8  # a counter value gives 128 bits, an element takes 16

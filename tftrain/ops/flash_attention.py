@@ -11,9 +11,9 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import reference_attention_context
 from tftrain.ops.dropout import Dropout, attention_arguments
-from tftrain.ops.dtypes import check_shape, checked, wide_dtype
 from tftrain.ops.grouped_heads import grouped_product
 from tftrain.ops.library import library
+from tftrain.ops.tensors import check_shape, checked, wide_dtype
 
 _ATTRIBUTES = ("scale", "causal", "window", "drop_below", "seed", "site", "first_head", "total_heads")
 

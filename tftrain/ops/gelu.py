@@ -9,8 +9,8 @@ import math
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
+from tftrain.ops.tensors import checked, wide_dtype
 
 FORMS = ("erf", "tanh")
 

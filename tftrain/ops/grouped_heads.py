@@ -5,7 +5,7 @@ The rows of all heads that share a matrix are the rows of one product, so no key
 
 import tensorflow as tf
 
-from tftrain.ops.shapes import dimension
+from tftrain.ops.tensors import dimension
 
 
 def grouped_product(x: tf.Tensor, y: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:

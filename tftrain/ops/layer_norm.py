@@ -6,8 +6,8 @@ write their outputs once. Statistics are fp32 for every dtype.
 
 import tensorflow as tf
 
-from tftrain.ops.dtypes import checked, wide_dtype
 from tftrain.ops.library import library
+from tftrain.ops.tensors import checked, wide_dtype
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:

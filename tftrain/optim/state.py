@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.architecture.shard import VariableShard
-from tftrain.checkpoint.reader import Reader
-from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorSlice, renamed
+from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorReader, TensorSlice, renamed
 from tftrain.optim.parameter_spec import ParameterSpec
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.optim.state_layout import Held, Slice, StateLayout, slice_of
@@ -157,8 +156,8 @@ class OptimizerState(tf.Module):
         """Returns the pieces that `load` reads, and flat memory for them."""
         return RestoreBuffers(self._held())
 
-    def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does.
+    def load(self, reader: TensorReader) -> None:
+        """Reads this rank's pieces and publishes the weights, on all ranks together; raises as `TensorReader.read`.
 
         A checkpoint without an average starts it.
         """
@@ -194,8 +193,8 @@ class OptimizerState(tf.Module):
         ]
 
 
-def load_pieces(held: Iterable[VariablePiece], reader: Reader) -> None:
-    """Assigns pieces of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
+def load_pieces(held: Iterable[VariablePiece], reader: TensorReader) -> None:
+    """Assigns pieces of a checkpoint to variables, rounded to their dtype; raises what `TensorReader.read` does.
 
     The pieces of a variable are adjacent.
     """

@@ -3,7 +3,7 @@
 import functools
 from typing import NamedTuple
 
-from tftrain.architecture.output_chunks import rows_of_chunk
+from tftrain.architecture.architecture import rows_of_chunk
 from tftrain.host.units import ITEM_BYTES
 from tftrain.plan.blocks import (
     Inventory,

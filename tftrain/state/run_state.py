@@ -17,8 +17,7 @@ import tensorflow as tf
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
-from tftrain.checkpoint.reader import Reader
-from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
+from tftrain.checkpoint.tensor_slice import TensorData, TensorReader, TensorSlice
 from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import ModelConfig
@@ -219,7 +218,7 @@ class Run:
         counters = memory.arrays(piece for piece, _ in self._counter_pieces())
         return ChainMap(counters, self.optimizer.state.restore_buffers())
 
-    def load(self, reader: Reader) -> None:
+    def load(self, reader: TensorReader) -> None:
         """Restores this rank's part of a checkpoint that holds all of `tensor_shapes`."""
         for piece, variable in self._counter_pieces():
             if piece.name in reader.tensors:

@@ -14,7 +14,7 @@ from tftrain.architecture.describe import describe
 from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.dtypes import exact_sum
+from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 _MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)

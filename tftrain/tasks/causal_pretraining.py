@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.dtypes import exact_sum
+from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task
 
 

@@ -17,7 +17,7 @@ from tftrain.host import user_code
 from tftrain.host.user_code import UserCodeError
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.dtypes import exact_sum
+from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
 

@@ -10,7 +10,7 @@ from tftrain.architecture.describe import describe
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.dtypes import exact_sum
+from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.task import Batch, Mean, Task, is_best
 
 # The features of each sequence, where an example has several.

@@ -1,4 +1,4 @@
-"""The dtypes that ops store and compute in, and checks of arguments whose errors name the argument.
+"""Dtypes and sizes of tensors: what ops store and compute in, and checks whose errors name the argument.
 
 TensorFlow makes the same checks, but its messages do not say which argument is wrong.
 """
@@ -44,3 +44,9 @@ def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], wh
 
 def _refuse(message: str) -> NoReturn:
     raise tf.errors.InvalidArgumentError(None, None, message)
+
+
+def dimension(x: tf.Tensor, axis: int) -> int | tf.Tensor:
+    """Returns the size of an axis: a number where the graph knows it, as in training, else an int32 scalar."""
+    size = x.shape[axis]
+    return tf.shape(x)[axis] if size is None else size
