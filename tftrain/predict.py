@@ -22,12 +22,9 @@ def main(argv: Sequence[str]) -> int:
 
 def program(texts: Sequence[str]) -> Program:
     """Returns the frame of the program, which checks its flags when it has its texts."""
+    output = "standard output"
     return Program(
-        "predict",
-        PredictConfig,
-        target=lambda _: "standard output",
-        problems=lambda config: config.problems(len(texts)),
-        stream="stderr",
+        "predict", PredictConfig, lambda _: output, problems=lambda c: c.problems(len(texts)), stream="stderr"
     )
 
 

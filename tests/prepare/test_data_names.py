@@ -36,7 +36,7 @@ FORMS = {
 
 
 def read(value, **flags):
-    notes = sources.FileNotes([], [])
+    notes = sources.SourceNotes([], [])
     files = list_files([str(value)])[0]
     found = list(sources.read(sources.parts(files), PrepareConfig(**flags), notes))
     return [document.paragraphs for document in found], notes
@@ -201,5 +201,5 @@ def test_ids_of_other_types_are_text_or_whole_numbers(tmp_path, kind):
 
 
 def test_what_is_divided_is_said_once():
-    (line,) = sources.FileNotes([], ["a.txt", "a.txt", "b.txt"]).words()
+    (line,) = sources.SourceNotes([], ["a.txt", "a.txt", "b.txt"]).words()
     assert line.startswith("a.txt, b.txt: text without the end of a document is divided 3 times, at a line's end")

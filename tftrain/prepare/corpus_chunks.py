@@ -24,7 +24,7 @@ from tftrain.files.errors import DataError
 from tftrain.prepare import builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
 from tftrain.prepare.near_duplicates import find_pairs, joined
-from tftrain.prepare.sources import Document, FileNotes, FilePart
+from tftrain.prepare.sources import Document, FilePart, SourceNotes
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 
@@ -73,9 +73,9 @@ def copy(documents: Iterable[Document], path: str) -> Copied:
     return Copied(count, size, bad_rows, fault)
 
 
-def read_parts(parts: list[FilePart], config: PrepareConfig, path: str) -> tuple[Copied, FileNotes]:
+def read_parts(parts: list[FilePart], config: PrepareConfig, path: str) -> tuple[Copied, SourceNotes]:
     """Copies the documents of parts of files, see `copy`; returns what is to be said of the files too."""
-    notes = FileNotes([], [])
+    notes = SourceNotes([], [])
     return copy(sources.read(parts, config, notes), path), notes
 
 
@@ -137,7 +137,7 @@ def read_corpus(
 
 def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> CopiedTexts:
     """Copies the documents of all files into a folder."""
-    paths, firsts, notes, count, size, bad_rows = [], [], FileNotes([], []), 0, 0, 0
+    paths, firsts, notes, count, size, bad_rows = [], [], SourceNotes([], []), 0, 0, 0
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(_groups(inputs))]
     results = workers.run("read documents", read_parts, tasks)
     for (_, _, path), (copied, noted) in zip(tasks, results, strict=True):
@@ -146,7 +146,7 @@ def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Worker
         paths.append(path)
         firsts.append(count)
         count, size, bad_rows = count + copied.documents, size + copied.bytes, bad_rows + copied.bad_rows
-        notes = FileNotes(*map(operator.add, notes, noted))
+        notes = SourceNotes(*map(operator.add, notes, noted))
     for line in notes.words():
         logger.info(line)
     return CopiedTexts(paths, firsts, count, size, bad_rows)

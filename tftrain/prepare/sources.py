@@ -72,7 +72,7 @@ class Document(NamedTuple):
     fault: str | None = None
 
 
-class FileNotes(NamedTuple):
+class SourceNotes(NamedTuple):
     """What is to be said of files that are read."""
 
     left_out: list[str]  # members of archives that are no data
@@ -112,7 +112,7 @@ def _row_groups(path: str, file: BinaryIO) -> Iterator[FilePart]:
         yield FilePart(path, metadata.row_group(group).total_byte_size, group)
 
 
-def read(divided: Iterable[FilePart], config: PrepareConfig, notes: FileNotes | None = None) -> Iterator[Document]:
+def read(divided: Iterable[FilePart], config: PrepareConfig, notes: SourceNotes | None = None) -> Iterator[Document]:
     """Yields the documents of parts of files, empty ones too.
 
     `notes` takes what is to be said of the files.
@@ -120,7 +120,7 @@ def read(divided: Iterable[FilePart], config: PrepareConfig, notes: FileNotes | 
     Raises:
         DataError: a file can't be read, or it has a bad row and `config.skip_bad_rows` is not set.
     """
-    notes = notes or FileNotes([], [])
+    notes = notes or SourceNotes([], [])
     for path, _, row_group in divided:
         with _errors_named(path), addresses.open_file(path) as stream:
             size, taken, divided_before = addresses.size(path) or math.inf, 0, len(notes.cut)
@@ -135,7 +135,7 @@ def read(divided: Iterable[FilePart], config: PrepareConfig, notes: FileNotes | 
 
 
 def _documents(
-    stream: BinaryIO, name: str, config: PrepareConfig, notes: FileNotes, file: str, group: int | None = None
+    stream: BinaryIO, name: str, config: PrepareConfig, notes: SourceNotes, file: str, group: int | None = None
 ) -> Iterator[Document]:
     columns, content = Columns(config.text_column, config.id_column), _decompressed(stream)
     ending = _kind(content.peek(512), name, data_names.ending(file))
