@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tftrain.cli import flags
 
-PROGRAMS = ("prepare", "run", "launch", "plan", "observe", "predict", "export", "convert", "schedules", "bench")
+PROGRAMS = ("prepare", "run", "launch", "plan", "report", "predict", "export", "convert", "schedules", "bench")
 
 
 def listing() -> str:

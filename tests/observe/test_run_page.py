@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.page import browser
-from tftrain.observe import __main__ as program
+from tftrain import report as program
 from tftrain.observe import goodput, run_page
 from tftrain.observe.metrics import read_rows
 from tftrain.page import lines
@@ -73,7 +73,7 @@ def test_the_program_makes_the_page_and_names_what_it_can_not_read(folder, tmp_p
     assert program.main([str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder / run_page.NAME}\n"
     assert program.main([str(tmp_path), str(folder)]) == 1
-    assert f"tftrain.observe: {tmp_path / 'metrics.jsonl'}: No such file" in capsys.readouterr().err
+    assert f"tftrain.report: {tmp_path / 'metrics.jsonl'}: No such file" in capsys.readouterr().err
     shutil.copy(folder / "metrics.jsonl", tmp_path)
     (tmp_path / "config.json").write_text('{"config": {"run": {"max_steps": "many"}}}')
     assert program.main([str(tmp_path)]) == 1

@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.bench import reports
+from tftrain import report
 from tftrain.bench import page
 from tftrain.bench.table import BenchTable, Column, RowOutcome
 from tftrain.bench.tables import TABLES
 from tftrain.config.train import TrainConfig
-from tftrain.observe import __main__ as report
 from tftrain.page.bars import BarSeries, Panel
 from tftrain.plan import __main__ as plan
 

@@ -8,12 +8,12 @@ from tools.house import House
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "package_lines": (44_500, "a small team must be able to read all of it"),
-    "test_lines": (36_000, "tests are read too; a table of cases replaces similar functions"),
+    "package_lines": (52_500, "a small team must be able to read all of it"),
+    "test_lines": (45_000, "tests are read too; a table of cases replaces similar functions"),
     "long_files": (0, "a file holds one idea and is read in a sitting"),
     "long_functions": (0, "a function fits on a screen"),
     "wide_functions": (0, "more arguments are an object that has no name yet"),
-    "untyped_parameters": (60, "a type says what a name can't"),
+    "untyped_parameters": (0, "a type says what a name can't"),
     "config_signatures": (30, "who takes the whole configuration doesn't say what it needs"),
     "config_importers": (40, "a section is imported from its own file"),
     "loop_imports": (20, "what happens around a step is an observer, not a line of the loop"),
