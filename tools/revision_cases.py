@@ -88,6 +88,7 @@ CASES = {
     "zero2_greedy": Case(
         {"split_grad_accum": True, "state_split_strategy": "greedy:2", "grad_accum_steps": 2}, ranks=2
     ),
+    "zero3": Case({"split_weights": True, "grad_accum_steps": 2}, ranks=2),
     "tp2_zero1": Case(TP2 | {"split_opt_state": True}, ranks=4),
     "tp2_zero2_fused": Case(FUSED | TP2 | {"split_grad_accum": True, "state_split_strategy": "naive"}, ranks=4),
     "xla_full": Case({"jit_compile": "true", "activation_checkpointing": "full"}),

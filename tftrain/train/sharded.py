@@ -134,6 +134,10 @@ class ShardedGradients(Accumulation):
         super().__init__(run, reduction)
         self._model = ShardedModel(run)
 
+    def __call__(self, batch: Batch, position: Position, but_last: bool = False) -> Gradients:
+        """See `Accumulation`; the parts alone are compiled functions."""
+        return self._accumulate(batch, position, but_last)
+
     def _buffer_shapes(self) -> list[Sequence[int]]:
         return [master.shape for master in self._run.optimizer.state.masters]
 
