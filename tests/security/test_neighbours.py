@@ -38,6 +38,15 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
     return [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
 
 
+def command_lines(processes: list[psutil.Process]) -> list[str]:
+    """Returns the words of the command lines of those that have not ended meanwhile."""
+    words = []
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words += each.cmdline()
+    return words
+
+
 def listening(processes: list[psutil.Process]) -> dict[int, set[str]]:
     """Returns the ports at which processes listen, from /proc/net/tcp, with the addresses."""
     own, ports = set(), {}
@@ -74,7 +83,7 @@ def assert_nothing_for_neighbours(process: subprocess.Popen, token: str) -> None
         assert set(answer["http"]) <= {400, 403}, (port, answer)
         assert all(not sent or "<title>Error response</title>" in sent for sent in answer["bytes"]), (port, answer)
     assert all(address.endswith("0100007F") for addresses in ports.values() for address in addresses), ports
-    shown = [word for each in processes for word in each.cmdline()]
+    shown = command_lines(processes)
     assert token
     assert not any(token in word or "a canary" in word for word in shown)
 
@@ -253,7 +262,7 @@ def test_horovodrun_shows_no_variable_and_no_key_on_a_command_line(tmp_path):
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as launcher:
         line = next(line for line in launcher.stdout if "CANARY" in line)
         assert "CANARY is a canary's song" in line
-        shown = [word for each in family(launcher) for word in each.cmdline()]
+        shown = command_lines(family(launcher))
         token = token_of(launcher)
         launcher.terminate()
     assert not any("song" in word or token in word for word in shown)

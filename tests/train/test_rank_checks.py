@@ -1,6 +1,7 @@
 """What ranks on GPUs are refused before anything else."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from tftrain.parallel import collectives, rank_consistency
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.train import rank_checks
+
+INPUTS = SimpleNamespace(identity={})
 
 
 @pytest.fixture
@@ -29,14 +32,14 @@ def test_gpus_without_nccl_are_refused_unless_a_flag_allows_it(gpus):
     with pytest.raises(
         MeshError, match=r"2 ranks on GPUs, but Horovod has no NCCL.*make setup GPU=1 NCCL=1.*--sums_without_nccl"
     ):
-        rank_checks.before_start(config, mesh)
+        rank_checks.before_start(config, INPUTS, mesh)
     compute = dataclasses.replace(config.compute, sums_without_nccl=True)
-    rank_checks.before_start(dataclasses.replace(config, compute=compute), mesh)
+    rank_checks.before_start(dataclasses.replace(config, compute=compute), INPUTS, mesh)
     assert collectives.transport() == "through host memory: Horovod has no NCCL"
 
 
 def test_the_log_names_the_nccl_that_horovod_was_built_with(gpus):
-    rank_checks.before_start(configured("--output_dir=unused"), gpus(23203))
+    rank_checks.before_start(configured("--output_dir=unused"), INPUTS, gpus(23203))
     assert collectives.transport() == "by NCCL 2.32.3"
 
 

@@ -1,7 +1,6 @@
 """Pictures in SVG by matplotlib, in the colours of the page, which follow its light or dark scheme."""
 
 import io
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +44,15 @@ def svg(draw: Callable[[Any], object], about: str, width: float = 7.6, height: f
     text = out.getvalue()
     for name, colour in COLOURS.items():
         text = text.replace(colour, f"var(--{name})")
-    box, drawn = re.search(r'<svg [^>]*viewBox="([^"]*)"[^>]*>(.*)', text, re.DOTALL).groups()
+    begin, _, drawn = text[text.index("<svg ") :].partition(">")
+    box = begin.partition('viewBox="')[2].partition('"')[0]
+    for opening, closing in (("<style", "</style>"), ("<!--", "-->")):
+        drawn = _without(drawn, opening, closing)
     head = Markup('<svg class="plot" viewBox="{}" role="img" aria-label="{}">').format(box, about)
-    return head + Markup(re.sub(r"<style.*?</style>|<!--.*?-->|(?<=\n) +", "", drawn, flags=re.DOTALL))
+    return head + Markup("\n".join(map(str.lstrip, drawn.splitlines())))
+
+
+def _without(text: str, opening: str, closing: str) -> str:
+    """Returns a text without what stands between these two words, and without them."""
+    kept, *others = text.split(opening)
+    return kept + "".join(other.partition(closing)[2] for other in others)

@@ -177,8 +177,8 @@ def update_rule(optimizer: str) -> str:
 
 
 def reference_optimizer(rule: str) -> str:
-    """Returns the value of --optimizer that runs an update rule in plain TensorFlow."""
-    return f"reference_{rule}" if UPDATE_RULES[rule].has_fused else rule
+    """Returns the value of --optimizer that runs an update rule in plain TensorFlow; another value as it is."""
+    return f"reference_{rule}" if rule in UPDATE_RULES and UPDATE_RULES[rule].has_fused else rule
 
 
 def reference_levers() -> dict[str, str]:
