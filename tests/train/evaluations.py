@@ -18,7 +18,7 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.state.new_run import new_run
-from tftrain.state.run_state import division_of, parts_of_rank
+from tftrain.state.run_state import parts_of_rank
 from tftrain.tasks import make_task
 from tftrain.train import held_out
 from tftrain.train.held_out import HeldOut
@@ -35,7 +35,7 @@ def evaluation(mesh, path, *args):
     (data,) = Inputs.open(config).data
     if config.shards_weights(mesh.split.size):
         return held_out.of_run(new_run(config, mesh, trains=False), data)()
-    parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
+    parts = parts_of_rank(config.model, config.data, config.parallel, mesh)
     return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, jit=False)()
 
 

@@ -142,8 +142,8 @@ class Run:
         spikes: statistics of loss and gradient norm.
     """
 
-    def __init__(self, task: Task, mesh: Mesh, trains: bool = True):
-        """Builds an optimizer over the model of a task; see `new_run`.
+    def __init__(self, task: Task, parts: list[ModelPart], mesh: Mesh, trains: bool = True):
+        """Builds an optimizer over the model of a task, which has these parts of the model; see `new_run`.
 
         An evaluation, which never `trains`, has no moments and no average.
         """
@@ -151,7 +151,7 @@ class Run:
         self.config, self.mesh, self._described = config, mesh, describe(config.model).variables()
         self.whole, self.timeline = config, config.timeline
         self.jit = config.compiles_whole(devices.has_gpu())
-        self.parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
+        self.parts = parts
         self.shards_weights = config.shards_weights(mesh.split.size)
         self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
         self.task, model, parallel = task, task.model, config.parallel
@@ -250,9 +250,9 @@ class Run:
             yield TensorSlice.block(name, shape, dtype, replica_id=self.mesh.rank), variable
 
 
-def parts_of_rank(division: Sequence[int], mesh: Mesh) -> list[ModelPart]:
+def parts_of_rank(model: ModelConfig, data: DataConfig, parallel: ParallelConfig, mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
-    return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)
+    return parts_of_stage(division_of(model, data, parallel), mesh.stage, mesh.pipeline_parallel_size)
 
 
 def segments_of(model: ModelConfig, parallel: ParallelConfig, jit: bool, ranks: int) -> int:

@@ -22,7 +22,7 @@ from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import resume, resume_compatibility
-from tftrain.state.run_state import Evaluation, Run, division_of, parts_of_rank
+from tftrain.state.run_state import Evaluation, Run, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
 from tftrain.train.sharded import ShardedEvaluation
@@ -36,11 +36,11 @@ def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.folder)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
-        parts = parts_of_rank(division_of(config.model, config.data, config.parallel), mesh)
+        parts = parts_of_rank(config.model, config.data, config.parallel, mesh)
         initial = inputs.open_weights(config.model, config.run.init_missing)
         task, run = make_task(config, mesh, joined(parts), initial and initial.shard), None
         if config.shards_weights(mesh.split.size):
-            run = Run(task, mesh, trains=False)
+            run = Run(task, parts, mesh, trains=False)
             logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         path, step = (Path(initial.path), 0) if initial else load_weights(task, run, inputs, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
