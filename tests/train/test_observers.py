@@ -16,8 +16,17 @@ from tftrain.state.run_state import Evaluation
 from tftrain.state.schedule import SaveSchedule
 from tftrain.tasks.task import Contents
 from tftrain.train.loop import take_steps
-from tftrain.train.observers import CheckHealth, Decision, Evaluate, Observer, Report, Save, TakenStep, Watch
-from tftrain.train.phases import ChangePhase
+from tftrain.train.observers import (
+    ChangePhase,
+    CheckHealth,
+    Decision,
+    Evaluate,
+    Observer,
+    Report,
+    Save,
+    TakenStep,
+    Watch,
+)
 from tftrain.train.rollback import Rollback
 from tftrain.train.step import Requests
 

@@ -28,8 +28,8 @@ from tftrain.supervise.signals import Signals
 from tftrain.train import grappler, introduction, memory_trace, pipeline_trace
 from tftrain.train.held_out import HeldOut
 from tftrain.train.memory_trace import MemoryTrace
-from tftrain.train.observers import CheckHealth, Evaluate, Observer, Report, Save, Watch
-from tftrain.train.phases import ChangePhase, Phases
+from tftrain.train.observers import ChangePhase, CheckHealth, Evaluate, Observer, Report, Save, Watch
+from tftrain.train.phases import Phases
 from tftrain.train.pipeline_trace import PipelineTrace
 from tftrain.train.rollback import Rollback
 from tftrain.train.user_hooks import UserHooks

@@ -5,10 +5,11 @@ the report writes its row, a checkpoint is saved only if health found nothing, a
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe.health import Health
@@ -19,10 +20,10 @@ from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.run_state import Evaluation, StepInfo
 from tftrain.state.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
+from tftrain.train.phases import Phases
 from tftrain.train.step import Requests
 
-if TYPE_CHECKING:
-    from tftrain.train.phases import Phases
+logger = logging.getLogger(__name__)
 
 
 class Decision(NamedTuple):
@@ -160,7 +161,7 @@ class Report(Observer):
 class Evaluate(Observer):
     """The held-out split every so many steps, 0 for only after the last one; and the best score so far, if any."""
 
-    phases: "Phases"
+    phases: Phases
     best: Best | None
     reporter: Reporter
     health: Health
@@ -260,3 +261,25 @@ class Save(Observer):
 
     def _limit(self, what: str) -> contextlib.AbstractContextManager[Any]:
         return self.watchdog.limit(what, "save_timeout_seconds", kind="checkpoints")
+
+
+@dataclass
+class ChangePhase(Observer):
+    """Begins the next phase after the last update of one; after a rollback, the phase that the run has gone back to."""
+
+    phases: Phases
+    reporter: Reporter
+
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+        """Changes the phase, unless the run goes back."""
+        if not decision.has_spike and (decision.is_last or step.ends_phase):
+            self.phases.log_end()
+            if not decision.is_last:
+                self.go_back(step.number)
+        return Decision()
+
+    def go_back(self, step: int) -> None:
+        """Begins the phase of the update after a step."""
+        if self.phases.begin():
+            logger.info(self.phases.describe())
+            self.reporter.begin_phase(step)

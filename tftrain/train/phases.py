@@ -3,17 +3,14 @@
 import gc
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
-from tftrain.observe.reporter import Reporter
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.state.spikes import SpikeStatistics
 from tftrain.tasks import Batch, sources
 from tftrain.tasks.task import Contents
 from tftrain.train import held_out, introduction, rank_checks
-from tftrain.train.observers import Decision, Observer, TakenStep
 from tftrain.train.stage_clock import StageClock
 from tftrain.train.step import Requests, TrainStep
 
@@ -100,25 +97,3 @@ class Phases:
     def describe(self) -> str:
         """Returns a line on the phase that runs."""
         return introduction.describe_phase(self._run, self._number)
-
-
-@dataclass
-class ChangePhase(Observer):
-    """Begins the next phase after the last update of one; after a rollback, the phase that the run has gone back to."""
-
-    phases: Phases
-    reporter: Reporter
-
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
-        """Changes the phase, unless the run goes back."""
-        if not decision.has_spike and (decision.is_last or step.ends_phase):
-            self.phases.log_end()
-            if not decision.is_last:
-                self.go_back(step.number)
-        return Decision()
-
-    def go_back(self, step: int) -> None:
-        """Begins the phase of the update after a step."""
-        if self.phases.begin():
-            logger.info(self.phases.describe())
-            self.reporter.begin_phase(step)
