@@ -54,6 +54,7 @@ OTHER = {
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
     "tools/layout_cases.py": {"cases", "most"},
+    "tools/figures.py": {"check", "from"},
     "tools/finetune.py": {"examples"},
     "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
 }
