@@ -29,6 +29,7 @@ OTHER = {
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
     "ray": {"num-cpus"},
+    "hf": {"include", "local-dir", "repo-type"},
     "Apache Beam": {
         *(
             "direct_num_workers",
