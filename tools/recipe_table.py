@@ -1,6 +1,5 @@
-"""Writes the planned memory and time of configs/recipes into docs/recipes.md: `python tools/recipe_table.py`."""
+"""Prints the table of docs/recipes.md, planned memory and time of configs/recipes: `python tools/recipe_table.py`."""
 
-import re
 from pathlib import Path
 
 from tftrain.cli import flags
@@ -11,12 +10,10 @@ from tftrain.plan.machine import default_system
 from tftrain.plan.system import systems
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/recipes.md"
 NAMES = ("a100_80gb", "h100")  # nodes of 8 GPUs
 MEASURED = {"bert_large_512": "[one H200, micro-batch of 32](results/gpu/README.md): 0.123 s, 19.1 GB"}
 HEAD = ["flag file", "updates", "GB a GPU", "s an update, A100", "H100", "days, A100", "H100", "measured here"]
 SECONDS_A_DAY = 86400
-BLOCK = re.compile(r"(?<=<!-- figures: recipes -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def plan(path: Path, cluster_name: str) -> tuple[Forecast, int]:
@@ -40,10 +37,5 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def page() -> str:
-    """Returns docs/recipes.md with the table of today's planner."""
-    return BLOCK.sub(lambda _: table(), PAGE.read_text())
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(table(), end="")
