@@ -39,7 +39,7 @@ def limit(name: str, meaning: str) -> Variable:
 VARIABLES = (
     horovod(
         "HOROVOD_CYCLE_TIME",
-        "Milliseconds between two rounds in which the ranks agree on what to sum. Longer if a host has more ranks than "
+        "Milliseconds between two rounds in which the ranks agree on the next sums. Longer if a host has more ranks than "
         "cores. See [parallelism.md](parallelism.md#waiting-for-collectives).",
     ),
     horovod(
@@ -165,7 +165,7 @@ VARIABLES = (
         "no_grpc_proxy",
         "",
         "the rank, with `--group_transport=tensorflow`",
-        "The addresses of all ranks, which no proxy may stand before.",
+        "The addresses of all ranks, so that gRPC uses no proxy between them.",
     ),
     Variable("TFTRAIN_FORKED", "", "`--fork_ranks`", "Marks a rank that was forked. Do not set it."),
     Variable("TFTRAIN_SUPERVISOR", "", "an elastic run", "Process that has started this one. Do not set it."),
