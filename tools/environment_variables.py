@@ -39,8 +39,8 @@ def limit(name: str, meaning: str) -> Variable:
 VARIABLES = (
     horovod(
         "HOROVOD_CYCLE_TIME",
-        "Milliseconds between two rounds in which the ranks agree on the next sums. Longer if a host has more ranks than "
-        "cores. See [parallelism.md](parallelism.md#waiting-for-collectives).",
+        "Milliseconds between two rounds in which the ranks agree on the next sums. Longer if ranks share cores. "
+        "See [parallelism.md](parallelism.md).",
     ),
     horovod(
         "HOROVOD_ENABLE_ASYNC_COMPLETION",
