@@ -7,11 +7,11 @@ from tftrain.parallel.horovod_settings import speed_settings, stall_limits
 from tftrain.parallel.launcher import Launch
 
 HOST = Launch(size=2, local_size=2)
-CPU, SHARDED, GPU = (
-    speed_settings({}, HOST, cores=2),
-    speed_settings({}, HOST, cores=2, splits_state=True),
-    speed_settings({}, HOST, cores=2, gpu=True),
-)
+PLACES = {
+    "on CPUs": speed_settings({}, HOST, cores=2),
+    "on CPUs with a sharded state": speed_settings({}, HOST, cores=2, splits_state=True),
+    "on GPUs": speed_settings({}, HOST, cores=2, gpu=True),
+}
 LIMITS = stall_limits({})
 
 
@@ -26,8 +26,13 @@ class Variable(NamedTuple):
 
 def horovod(name: str, meaning: str) -> Variable:
     """Returns the line of a variable that each rank sets before Horovod starts, unless you set it."""
-    on_cpus, on_gpus = CPU.get(name, SHARDED.get(name, "Horovod's")), GPU.get(name, "Horovod's")
-    default = on_cpus if on_cpus == on_gpus else f"{on_cpus} on CPUs, {on_gpus} on GPUs"
+    places = {}
+    for place, settings in PLACES.items():
+        if name in settings:
+            places.setdefault(settings[name], place)
+    default = ", ".join(f"{value} {place}" for value, place in places.items())
+    if len(places) == 1 and all(name in settings for settings in PLACES.values()):
+        default = next(iter(places))
     return Variable(name, default, "the rank, unless you do", meaning)
 
 
