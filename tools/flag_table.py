@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.bench.config import BenchConfig
-from tftrain.cli.flags import described
+from tftrain.cli.help import described
 from tftrain.config.convert import ConvertConfig
 from tftrain.config.export import ExportConfig
-from tftrain.config.fields import ON_RESUME, on_resume, sections
+from tftrain.config.fields import ON_RESUME, sections
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
@@ -74,13 +74,13 @@ def page() -> str:
 
 def table(section: Any) -> list[str]:
     """Returns a line for each flag of a section, and the head."""
-    kinds = on_resume(section)
-    resumes = any(kinds.values())
+    flags = described(section)
+    resumes = any(flag.on_resume for flag in flags)
     head = ["flag", "default", "values", *(["on resume"] if resumes else []), "meaning"]
     cells = [head, ["---"] * len(head)]
-    for flag, kind in zip(described(section), kinds.values(), strict=True):
-        values = ", ".join(flag.choices) or f"{flag.kind} {flag.bounds}".strip()
-        cells.append([f"`{flag.name}`", flag.default, values, *([kind] if resumes else []), flag.help])
+    for flag in flags:
+        kind = [flag.on_resume] if resumes else []
+        cells.append([f"`--{flag.name}`", flag.default, flag.values, *kind, flag.help])
     return rows(cells)
 
 
