@@ -80,6 +80,7 @@ def lines(result: SearchResult) -> list[str]:
 
 def arguments(work: Workload, request: Request) -> list[str]:
     """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
-    config, values = request.config, {**layout_of(work, request.config), "global_batch_size": work.global_batch}
+    config = request.config
+    values = {**layout_of(work, config.parallel), "global_batch_size": work.global_batch}
     values |= {name: getattr(config.parallel, name) for name in FOR_SOME}
     return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tftrain.config import length_choice, phases
 from tftrain.config.fields import Config, changed, flag_name, sections
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.plan.workload import Workload
@@ -30,16 +31,16 @@ def freed(config: Config, named: Set[str]) -> Config:
     return changed(config, values | {"phases": phases.without(config.data.phases, "micro_batch_size")})
 
 
-def layout_of(work: Workload, config: PlanConfig) -> Changes:
+def layout_of(work: Workload, current: ParallelConfig) -> Changes:
     """Returns the flags of a division by name, each of `LAYOUT`; other software has other flags of its ZeRO stage."""
     ranks = dict(zip(LAYOUT, (work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks), strict=False))
     others = (work.micro_batch, round(work.micro_batches), work.checkpointing, work.core)
-    return {**ranks, **work.stage_flags(config.parallel), **dict(zip(LAYOUT[-len(others) :], others, strict=True))}
+    return {**ranks, **work.stage_flags(current), **dict(zip(LAYOUT[-len(others) :], others, strict=True))}
 
 
 def changes_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division, by name, that differ from those of a configuration."""
-    return differing({**layout_of(work, config), "global_batch_size": work.global_batch}, config)
+    return differing({**layout_of(work, config.parallel), "global_batch_size": work.global_batch}, config)
 
 
 def differing(changes: Changes, config: PlanConfig) -> Changes:

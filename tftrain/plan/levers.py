@@ -78,7 +78,7 @@ def _fastest_layout(
     batch = {"global_batch_size": work.global_batch, "zero_stage": None, "max_nodes": None}
 
     def lever_of(layout: Workload) -> Lever | None:
-        changes = differing(layout_of(layout, config), config)
+        changes = differing(layout_of(layout, config.parallel), config)
         if config.batch.global_batch_size and config.batch.grad_accum_steps is None:
             changes.pop("grad_accum_steps", None)  # It follows from the global batch.
         return _lever(changes, config, work, cluster, constants)
