@@ -13,3 +13,4 @@ pictures.leave_out()
 # The ranks share the memory pages of the imported modules until a rank writes to them.
 gc.collect()
 gc.freeze()
+gc.set_threshold(100_000, 50, 100)  # as in the test processes
