@@ -3,8 +3,8 @@
 python tools/equal_losses.py build/quickstart/data
 
 Trains the small BERT of `make train`, with dropout and accumulation, on 1, 2 and 8 data parallel ranks, with tensor
-parallelism and with pipeline stages, for 100 updates each, and prints the largest difference from one rank. It takes about
-six minutes on two cores.
+parallelism and with pipeline stages, for 100 updates each, and prints the largest difference from one rank. It
+takes six minutes on two cores.
 """
 
 import argparse
