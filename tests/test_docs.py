@@ -29,6 +29,7 @@ OTHER = {
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
     "ray": {"num-cpus"},
+    "hf": {"include", "local-dir", "repo-type"},
     "Apache Beam": {
         *(
             "direct_num_workers",
@@ -56,7 +57,7 @@ OTHER = {
     "tools/layout_cases.py": {"cases", "most"},
     "tools/figures.py": {"check", "from"},
     "tools/finetune.py": {"examples", "seeds", "steps"},
-    "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
+    "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
 COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
 
