@@ -56,6 +56,7 @@ OTHER = {
     "tools/compare_revisions.py": {"base", "cases"},
     "tools/layout_cases.py": {"cases", "most"},
     "tools/figures.py": {"check", "from"},
+    "tools/page_picture.py": {"width"},
     "tools/finetune.py": {"examples", "seeds", "steps"},
     "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }

@@ -24,9 +24,7 @@ SKIPPED = {
     r"tftrain\.bench --(?!list)|tools/(gpu|opt|add|flash|over|compare|figures)|timeit": "hours; tests/bench",
     r"beam|^diff ": "Apache Beam; tests/prepare/test_beam.py",
     r"plan --(table=all|measure|calibrate)": "minutes; tests/plan",
-    r"-m tests\.|-m pytest|tests/\w+\.py": "tests themselves",
     r"tests/formats/data": "a figure, which tools/figures.py writes",
-    r"attn_impl=cudnn|--gpu": "a GPU",
 }
 # How a command becomes small: patterns, and what stands in their place.
 SMALL = (
