@@ -66,7 +66,7 @@ def assert_legible(found: list[dict]) -> None:
         where = f"{each['name']} at {each['width']}"
         assert each["elements"] > 20, where
         assert each["scrolls"] <= each["width"] in WIDTHS, where
-        assert each["clipped"] == [], where
+        assert each["clipped"] == [], (where, each["clipped"])
     assert {each["name"]: each["faint"] for each in found if each["faint"]} == {}
 
 
