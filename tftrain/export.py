@@ -28,7 +28,7 @@ def export(config: ExportConfig) -> None:
         RunError, OSError: the message names the file or the flag.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with log.native_log_on_failure():
+    with log.loading():
         from tftrain.inference.serving import exported_folder
     exported_folder.write(config)
 

@@ -30,6 +30,7 @@ from tftrain.launching.config import LaunchConfig, split
 from tftrain.launching.layouts import Layouts
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import choice, machine
+from tftrain.plan.commands import freed
 from tftrain.plan.config import PlanConfig, PlanFlags
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
@@ -128,7 +129,7 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     local_machine.check(places)
     size, named = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
     completed, problems = run.read(args)
-    free = choice.freed(completed.config, named)
+    free = freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
     undivided = free.change_phases(

@@ -34,7 +34,7 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     """
     from tqdm import tqdm
 
-    with log.native_log_on_failure():
+    with log.loading():
         from tftrain.inference.predictions import predictions
 
     settings = config.predict

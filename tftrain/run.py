@@ -65,7 +65,7 @@ def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
         if config.run.mode == "train":
             until_end.enter_context(locked(config.run.folder, launch))
         # TensorFlow takes seconds to load: wrong flags were refused before this line.
-        with log.native_log_on_failure():
+        with log.loading():
             from tftrain.train import process
         return process.run(config, inputs, launch)
 
@@ -99,7 +99,7 @@ def checked(
     inputs, config = inputs.resolved(completed.config.resolve(launch.size))
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
-        with log.native_log_on_failure():
+        with log.loading():
             from tftrain.tasks import with_class
         try:
             config = with_class(config)

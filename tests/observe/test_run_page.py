@@ -13,6 +13,8 @@ from tftrain.observe.metrics import read_rows
 from tftrain.page import lines
 from tftrain.page.lines import Curve
 
+pytestmark = pytest.mark.usefixtures("drawn_pictures")
+
 
 @pytest.fixture(scope="module")
 def folder(ramped, tmp_path_factory):

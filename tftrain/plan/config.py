@@ -11,7 +11,7 @@ from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import Constraints, SearchSpace
+from tftrain.plan.search import SCHEDULES, Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
@@ -179,6 +179,25 @@ def search_request(
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
     return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _constraints(config, named))
+
+
+def search_layouts(
+    config: PlanConfig, cluster: Cluster, ranks: int, named: Collection[str] = (), software: type[Workload] = Workload
+) -> SearchSpace:
+    """Returns the divisions among so many ranks, with more of this trainer's choices than `search_request` has.
+
+    They are schedules of pipelines, and with and without sequence parallelism.
+
+    Raises:
+        ConfigError: see `search_request`.
+    """
+    space = search_request(config, cluster, named, software)
+    fixed = space.constraints._replace(ranks=ranks)
+    if software.runs_here:
+        has_schedule = {"pipeline_schedule", "virtual_pipeline_size"}.intersection(named)
+        schedules = () if has_schedule else SCHEDULES
+        fixed = fixed._replace(schedules=schedules, sequence_parallel=fixed.sequence_parallel or (False, True))
+    return space._replace(constraints=fixed)
 
 
 def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:
