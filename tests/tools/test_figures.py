@@ -1,7 +1,6 @@
 """Figures of pages are written from the output of the commands that the pages name."""
 
 import re
-import sys
 
 import pytest
 
@@ -38,14 +37,6 @@ def test_no_number_of_a_sentence_begins_a_line():
 @pytest.mark.parametrize(("page", "mark"), [case for case in MARKS if case[1].is_planned])
 def test_planned_figures_are_those_of_the_planner(page, mark, tmp_path):
     assert differences(mark.text, figures.shown(mark, figures.Outputs(tmp_path))) == []
-
-
-# `test_planned_figures_are_those_of_the_planner` is the shorter one.
-@pytest.mark.nightly
-@pytest.mark.timeout(3 * 3600)
-def test_measured_figures_are_those_of_the_commands(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["", "--check", f"--from={tmp_path}"])
-    assert figures.main() == 0
 
 
 def test_lines_of_a_page_are_replaced_by_those_of_the_output_with_the_same_words():
