@@ -1,5 +1,6 @@
 """A search over the divisions of a workload among devices, ranked by time."""
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -111,8 +112,8 @@ def search(
         if not accepts(candidate):
             continue
         seconds = timing.step(candidate, cluster, constants)
-        fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
-        fastest.sort(key=lambda plan: (plan.seconds, plan.gb, -plan.work.zero_stage))
+        plan = Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin)
+        bisect.insort(fastest, plan, key=lambda plan: (plan.seconds, plan.gb, -plan.work.zero_stage))
     return SearchResult(count, len(fitting), fastest[:top])
 
 
