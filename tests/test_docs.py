@@ -29,6 +29,7 @@ OTHER = {
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
     "ray": {"num-cpus"},
+    "hf": {"include", "local-dir", "repo-type"},
     "Apache Beam": {
         *(
             "direct_num_workers",
@@ -54,9 +55,11 @@ OTHER = {
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
     "tools/layout_cases.py": {"cases", "most"},
-    "tools/finetune.py": {"examples"},
-    "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
+    "tools/figures.py": {"check", "from"},
+    "tools/finetune.py": {"examples", "seeds", "steps"},
+    "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
+COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
 
 
 def names(config_class: type) -> set[str]:
@@ -107,6 +110,26 @@ def test_every_guide_is_linked_from_readme_and_every_page_of_results_from_its_in
 def test_flags_exist(text):
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*[a-z0-9])(?![\w*])", text))
     assert named - flags_of_programs() == set()
+
+
+def flags_of(program: str) -> set[str] | None:
+    """Returns the flags of a program of tftrain, or of a script that the pages show; None for others."""
+    if program not in flag_table.PROGRAMS:
+        return OTHER.get(program)
+    own = names(flag_table.PROGRAMS[program]) | OTHER["absl"]
+    if program == "tftrain.launch":
+        own |= {name.replace("_", "-") for name in own} | names(flag_table.PROGRAMS["tftrain.run"])
+    return own | {f"no{name}" for name in own}
+
+
+def test_a_command_names_only_flags_of_its_program(text):
+    wrong = []
+    for command in re.finditer(rf"{COMMAND}([^|;&<>`#\n]*)", re.sub(r"\\\n\s*", " ", text)):
+        program = command[3] or f"tftrain.{command[1] or command[2]}"
+        named = set(re.findall(r"(?<!\S)--([a-z][\w-]*)", command[4]))
+        known = flags_of(program)
+        wrong += [(program, flag) for flag in sorted(named - known)] if known is not None else []
+    assert wrong == []
 
 
 def test_the_page_of_flags_is_what_the_declarations_say():

@@ -1,19 +1,23 @@
 """Writes docs/flags.md, the flags of all programs, from their declarations: `python tools/flag_table.py`."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from tftrain.bench.config import BenchConfig
-from tftrain.cli.flags import described
+from tftrain.cli.help import described
 from tftrain.config.convert import ConvertConfig
 from tftrain.config.export import ExportConfig
-from tftrain.config.fields import ON_RESUME, on_resume, sections
+from tftrain.config.fields import ON_RESUME, sections
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.schedules.config import ScheduleConfig
+
+sys.path.insert(0, str(Path(__file__).parent))
+from environment_variables import VARIABLES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/flags.md"
 PROGRAMS = {
@@ -34,9 +38,22 @@ that programs share are listed once, under the first of them: `tftrain.launch` a
 of `tftrain.run`, and `tftrain.export` takes the flags of `tftrain.predict` that name the model. `tftrain.launch` also
 takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`. Some flags of the model have other defaults
 with `--model_family=llama` or `modernbert`: [families.md](families.md).
+`tftrain.report` has no flags: its arguments are the output folders of runs. [Environment
+variables](#environment-variables) are at the end.
 
 The column "on resume" says whether a flag may differ from its value in the checkpoint that a run resumes from. A flag
 that the command line does not give has the checkpoint's value, unless it is local.
+
+"""
+
+
+ENVIRONMENT = """
+## Environment variables
+
+tftrain sets or reads these variables. Your own value takes precedence where the column "set by" says so. Set it in the
+environment of the launcher: `tftrain.launch` passes the variables of Horovod, NCCL, XLA, TensorFlow and CUDA to all
+hosts, and others that `--pass_env` names. Other variables of these libraries work as their own documentation says. The
+variables of credentials for addresses are in [data.md](data.md#text-at-addresses).
 
 """
 
@@ -50,19 +67,26 @@ def page() -> str:
             if section.__class__ not in shown:
                 shown.add(section.__class__)
                 lines += ["", section.__doc__.strip().split("\n")[0], "", *table(section)]
-    return "\n".join(lines) + "\n"
+    head = ["variable", "default", "set by", "meaning"]
+    named = [[f"`{each.name.replace(', ', '`, `')}`", *each[1:]] for each in VARIABLES]
+    return "\n".join(lines) + "\n" + ENVIRONMENT + "\n".join(rows([head, ["---"] * len(head), *named])) + "\n"
 
 
 def table(section: Any) -> list[str]:
     """Returns a line for each flag of a section, and the head."""
-    kinds = on_resume(section)
-    resumes = any(kinds.values())
+    flags = described(section)
+    resumes = any(flag.on_resume for flag in flags)
     head = ["flag", "default", "values", *(["on resume"] if resumes else []), "meaning"]
-    rows = [head, ["---"] * len(head)]
-    for flag, kind in zip(described(section), kinds.values(), strict=True):
-        values = ", ".join(flag.choices) or f"{flag.kind} {flag.bounds}".strip()
-        rows.append([f"`{flag.name}`", flag.default, values, *([kind] if resumes else []), flag.help])
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    cells = [head, ["---"] * len(head)]
+    for flag in flags:
+        kind = [flag.on_resume] if resumes else []
+        cells.append([f"`--{flag.name}`", flag.default, flag.values, *kind, flag.help])
+    return rows(cells)
+
+
+def rows(cells: list[list[str]]) -> list[str]:
+    """Returns the lines of a table."""
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
 
 
 if __name__ == "__main__":

@@ -77,12 +77,6 @@ def test_every_problem_is_reported_at_once():
     assert any("stray" in line for line in found)
 
 
-def test_a_flag_of_an_earlier_version_says_what_to_write_instead(tmp_path):
-    (tmp_path / "old.flags").write_text("--eval_batches=4\n")
-    (line,) = problems_of(f"--flagfile={tmp_path / 'old.flags'}")
-    assert line.startswith("--eval_batches=4: no such flag any more; give --eval_examples, the number of batches times")
-
-
 @pytest.mark.parametrize("args", [["--learning_rate"], ["--learning_rate", "--max_steps=3"]])
 def test_a_flag_without_a_value_is_the_only_problem_and_the_next_flag_is_read(args):
     config, problems, _ = flags.read(TrainConfig, ["tftrain.run", "--hidden_size=64", *args])
@@ -217,13 +211,6 @@ def test_help_that_cannot_be_printed_ends_without_a_traceback():
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_help_lists_every_flag():
-    text = flags.help_text(TrainConfig, "tftrain.run")
-    for section in sections(TrainConfig()):
-        for name in section.__dataclass_fields__:
-            assert f"--{name}=" in text
 
 
 def test_no_flag_name_is_used_twice():

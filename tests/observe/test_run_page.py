@@ -13,6 +13,8 @@ from tftrain.observe.metrics import read_rows
 from tftrain.page import lines
 from tftrain.page.lines import Curve
 
+pytestmark = pytest.mark.usefixtures("drawn_pictures")
+
 
 @pytest.fixture(scope="module")
 def folder(ramped, tmp_path_factory):
@@ -70,13 +72,13 @@ def test_the_loss_of_training_is_the_one_that_evaluations_have(folder, tmp_path)
 
 def test_the_program_makes_the_page_and_names_what_it_can_not_read(folder, tmp_path, capsys):
     (folder / run_page.NAME).unlink()
-    assert program.main([str(folder)]) == 0
+    assert program.main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder / run_page.NAME}\n"
-    assert program.main([str(tmp_path), str(folder)]) == 1
-    assert f"tftrain.report: {tmp_path / 'metrics.jsonl'}: No such file" in capsys.readouterr().err
+    assert program.main(["report", str(tmp_path), str(folder)]) == 1
+    assert f"report: {tmp_path / 'metrics.jsonl'}: No such file" in capsys.readouterr().err
     shutil.copy(folder / "metrics.jsonl", tmp_path)
     (tmp_path / "config.json").write_text('{"config": {"run": {"max_steps": "many"}}}')
-    assert program.main([str(tmp_path)]) == 1
+    assert program.main(["report", str(tmp_path)]) == 1
     assert f"{tmp_path / 'config.json'}: expected what a run writes there" in capsys.readouterr().err
 
 

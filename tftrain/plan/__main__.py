@@ -1,4 +1,7 @@
-"""Plans the memory and the time of a run: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
+"""Plans the memory and the time of a run on a cluster, before it starts.
+
+Example, BERT base on two nodes of eight GPUs:
+    python -m tftrain.plan --cluster=a100_80gb --nodes=2 --precision=bf16 --max_seq_length=512 --micro_batch_size=32
 
 It also compares layouts (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
 machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
