@@ -12,9 +12,10 @@ from tftrain.bench.published.row import PublishedRow, Reference
 from tftrain.bench.published.software import Fsdp, Megatron
 from tftrain.config.fields import changed
 from tftrain.config.model import FUSED_OPS
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES, MIB
-from tftrain.plan.workload import SPLITS, Workload, from_config
+from tftrain.plan.workload import SPLITS, from_config
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs
@@ -52,25 +53,20 @@ def _decoder(cells: CsvRow, zero_stage: int = 0, **flags: Any) -> TrainConfig:
     )
 
 
-def _job(config: TrainConfig, dp: int) -> Megatron:
-    """Returns the workload of a configuration; stages have equal numbers of layers, or parts of layers."""
-    return Megatron(*from_config(config, dp))._replace(division=(), zero_stage=config.parallel.zero_stage)
-
-
-def _ranks(config: TrainConfig, dp: int) -> tuple[int, str]:
+def _ranks(parallel: ParallelConfig, dp: int) -> tuple[int, str]:
     """Returns the number of ranks, and its factors in words."""
-    tp, pp = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    tp, pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     return dp * tp * pp, f"dp={dp} * tp={tp} * pp={pp}"
 
 
-def _filling(config: TrainConfig, dp: int, devices: int, factor: bool) -> tuple[int, str]:
+def _filling(parallel: ParallelConfig, dp: int, devices: int, factor: bool) -> tuple[int, str]:
     """Returns data parallel ranks for no more ranks than there are devices, and a remark on the change.
 
     Some published rows (gpt_contenders/12, some of a64fx_30b_scaling) state more data parallel ranks than devices, but
     their TFLOPs are computed with the number of devices. Their plans use the number of devices. With `factor` the
     surplus must be a whole factor, else it is a ValueError.
     """
-    ranks, stated = _ranks(config, dp)
+    ranks, stated = _ranks(parallel, dp)
     if ranks == devices:
         return dp, ""
     fewer, left = divmod(devices, ranks // dp)
@@ -80,10 +76,14 @@ def _filling(config: TrainConfig, dp: int, devices: int, factor: bool) -> tuple[
 
 
 def _row(
-    cells: CsvRow, config: TrainConfig, workload: Workload, names: tuple[str, str], reference: Reference, **more: Any
+    cells: CsvRow, config: TrainConfig, dp: int, names: tuple[str, str], reference: Reference, **more: Any
 ) -> PublishedRow:
-    """Returns a row with the name and the table that its cells state; `names` are those of cluster and system."""
-    return PublishedRow(cells.text("row"), cells.text("table"), config, workload, *names, reference, **more)
+    """Returns a row of Megatron-LM; its stages have equal numbers of layers, or parts of layers.
+
+    `names` are those of cluster and system.
+    """
+    work = Megatron(*from_config(config, dp))._replace(division=(), zero_stage=config.parallel.zero_stage)
+    return PublishedRow(cells.text("row"), cells.text("table"), config, work, *names, reference, **more)
 
 
 def _topology(cells: CsvRow) -> PublishedRow:
@@ -99,11 +99,11 @@ def _topology(cells: CsvRow) -> PublishedRow:
         sec_per_iteration=cells.figure("sec_per_iteration"),
         tflops_per_gpu=cells.figure("tflops_per_gpu"),
     )
-    dp, remark = _filling(config, cells.whole("dp"), PER_NODE * nodes, factor=True)
+    dp, remark = _filling(config.parallel, cells.whole("dp"), PER_NODE * nodes, factor=True)
     system = "megatron_deepspeed_tuned" if cells.text("table") in TUNED_HOSTS else "megatron_deepspeed"
     formula = {"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))]
     names = "a100_80gb", system
-    return _row(cells, config, _job(config, dp), names, reference, formula=formula, remark=remark)
+    return _row(cells, config, dp, names, reference, formula=formula, remark=remark)
 
 
 def _sweep(cells: CsvRow) -> PublishedRow:
@@ -116,11 +116,11 @@ def _sweep(cells: CsvRow) -> PublishedRow:
     vocab = cells.whole("vocab", GPT2_VOCAB if tp == 1 else -(-GPT2_VOCAB // (128 * tp)) * 128 * tp)
     precision = cells.choice("precision", tuple(ITEM_BYTES))
     config = _decoder(cells, vocab_size=vocab, precision=precision, activation_checkpointing=checkpointing)
-    ranks, stated = _ranks(config, cells.whole("dp"))
+    ranks, stated = _ranks(config.parallel, cells.whole("dp"))
     if ranks != gpus or -(-gpus // PER_NODE) != nodes:
         raise ValueError(f"{stated}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each of nodes={nodes}")
     reference, names = Reference(sec_per_iteration=cells.figure("sec_per_iteration")), ("a100_80gb_8_links", "megatron")
-    return _row(cells, config, _job(config, cells.whole("dp")), names, reference, checkpointing_unstated=True)
+    return _row(cells, config, cells.whole("dp"), names, reference, checkpointing_unstated=True)
 
 
 def _cpu_nodes(cells: CsvRow) -> PublishedRow:
@@ -135,9 +135,9 @@ def _cpu_nodes(cells: CsvRow) -> PublishedRow:
     )
     plain = dict.fromkeys(FUSED_OPS.values(), "reference")
     config = _decoder(cells, vocab_size=CPU_VOCAB, activation_checkpointing=checkpointing, **plain)
-    dp, remark = _filling(config, cells.whole("dp"), cells.whole("nodes"), factor=False)
+    dp, remark = _filling(config.parallel, cells.whole("dp"), cells.whole("nodes"), factor=False)
     names = "a64fx", "megatron_cpu"
-    return _row(cells, config, _job(config, dp), names, reference, formula="corrected", remark=remark)
+    return _row(cells, config, dp, names, reference, formula="corrected", remark=remark)
 
 
 def _selene(cells: CsvRow) -> PublishedRow:
@@ -149,12 +149,12 @@ def _selene(cells: CsvRow) -> PublishedRow:
     order = {"pipeline_schedule": "interleaved" if chunks > 1 else "1f1b", "virtual_pipeline_size": chunks}
     flags = {"precision": precision, "activation_checkpointing": checkpointing, "sequence_parallel": switch}
     config = _decoder(cells, vocab_size=cells.whole("vocab"), **flags, **order)
-    ranks, stated = _ranks(config, cells.whole("dp"))
+    ranks, stated = _ranks(config.parallel, cells.whole("dp"))
     if ranks != PER_NODE * nodes:
         raise ValueError(f"{stated}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
     reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
     names = "a100_80gb_8_links", "megatron_selene"
-    return _row(cells, config, _job(config, cells.whole("dp")), names, reference)
+    return _row(cells, config, cells.whole("dp"), names, reference)
 
 
 def _foundry(cells: CsvRow) -> PublishedRow:
@@ -169,17 +169,17 @@ def _foundry(cells: CsvRow) -> PublishedRow:
         **FOUNDRY,
     )
     gpus, steps = cells.whole("gpus"), cells.whole("grad_accum")
-    ranks, stated = _ranks(config, cells.whole("dp"))
+    ranks, stated = _ranks(config.parallel, cells.whole("dp"))
     if ranks != gpus or -(-gpus // PER_NODE) != cells.whole("nodes"):
         raise ValueError(f"{stated}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each node")
-    workload = Fsdp(*_job(config, cells.whole("dp")))
-    workload = workload._replace(fused=workload.fused | {"cross_entropy"}, wire=workload.precision)
-    if workload.micro_batches != steps:
-        raise ValueError(f"grad_accum={steps}: expected global_batch / (dp * micro_batch) = {workload.micro_batches}")
     reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
     offloaded = cells.choice("activation_offload", ("false", "true")) == "true"
     remark = "inputs of blocks are in host memory: planned as in the device's" if offloaded else ""
-    return _row(cells, config, workload, FOUNDRY_CLUSTERS[card], reference, remark=remark)
+    row = _row(cells, config, cells.whole("dp"), FOUNDRY_CLUSTERS[card], reference, remark=remark)
+    work = Fsdp(*row.workload)._replace(fused=row.workload.fused | {"cross_entropy"}, wire=config.compute.precision)
+    if work.micro_batches != steps:
+        raise ValueError(f"grad_accum={steps}: expected global_batch / (dp * micro_batch) = {work.micro_batches}")
+    return row._replace(workload=work)
 
 
 FORMATS: tuple[tuple[set[str], Callable[[CsvRow], PublishedRow]], ...] = (
