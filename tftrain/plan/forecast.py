@@ -86,27 +86,6 @@ def bytes_by_kind(sizes: Memory) -> dict[str, float]:
     return {**kinds, "activations": sizes.activations + sizes.temporaries + sizes.fragmentation}
 
 
-class Counted(NamedTuple):
-    """How often an update computes a product."""
-
-    product: Product
-    forward: float  # passes, recomputed ones too
-    backward: float  # passes, each of which is two products
-
-
-def step_products(work: Workload) -> list[Counted]:
-    """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
-    block, _, head = inventory.parts(work)
-    counted: dict[Product, Counted] = {}
-    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
-        for product in part.products:
-            recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
-            again = part is block and recomputed
-            before = counted.get(product, Counted(product, 0.0, 0.0))
-            counted[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
-    return list(counted.values())
-
-
 class Shape(NamedTuple):
     """Products of one name and shape."""
 
@@ -120,8 +99,15 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
 
     Without a pipeline, their seconds add up to the products of `timing.step`.
     """
+    block, _, head = inventory.parts(work)
+    passes: dict[Product, tuple[float, float]] = {}  # forward, recomputed ones too; backward, of two products each
+    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
+        for product in part.products:
+            recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
+            forward, backward = passes.get(product, (0.0, 0.0))
+            passes[product] = forward + times * (1 + (part is block and recomputed)), backward + times
     shapes = []
-    for product, forward, backward in step_products(work):
+    for product, (forward, backward) in passes.items():
         seconds = forward * timing.product_seconds(product, work, cluster, constants, slice(0, 1))
         seconds += backward * timing.product_seconds(product, work, cluster, constants, slice(1, 3))
         shapes.append(Shape(product, forward + 2 * backward, seconds))

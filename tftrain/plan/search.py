@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tftrain.config.model import HEAD_SIZES
 from tftrain.config.parallel import schedule_problems
-from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
@@ -62,23 +61,6 @@ class SearchResult(NamedTuple):
     candidates: int  # number of divisions that meet the constraints
     fitting: int  # number of those that fit
     fastest: list[Forecast]  # those that fit, the fastest first
-
-
-class Layout(NamedTuple):
-    """A division with the memory of its fullest rank in GB, and its seconds of an update."""
-
-    work: Workload
-    gb: float
-    seconds: float
-
-
-def layouts(space: SearchSpace, constants: Constants) -> list[Layout]:
-    """Returns all divisions of a workload, whether they fit or not."""
-    layouts = []
-    for candidate in candidates(space):
-        needed = memory.estimate(candidate, constants).on(space.cluster)
-        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, space.cluster, constants).total))
-    return layouts
 
 
 def search(
