@@ -65,16 +65,17 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Spares the collector what is imported, and most graphs: a tenth of the time of tests that trace some.
 
-    Leaves out the curves of runs, if there are any.
+    Leaves out the curves of runs, if there are any, and where operations are made.
     """
     gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     if "tftrain.observe.plot" in sys.modules:
-        from tests.kit import pictures
+        from tests.kit import origins, pictures
 
         pictures.leave_out()
+        origins.forget()
 
 
 @pytest.fixture

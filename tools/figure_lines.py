@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 NUMBER = r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 CLOCK = re.compile(r"\d+:\d\d:\d\d")
-# Times and rates, and memory as a process has it: such numbers may differ by SPREAD of the larger one between two runs.
-TIMED = re.compile(r"/s\b|^\s*(baseline|activations|peak|step +\d)|\beta\b")
+CHANCE = re.compile(rf"{CLOCK.pattern}|(?<=^memory of rank )\d+")  # the time of day, and which rank is the fullest
+# Times and rates, memory as a process has it, and rounding: such numbers may differ by SPREAD of the larger one.
+TIMED = re.compile(r"/s\b|^\s*(baseline|activations|peak|step +\d)|\beta\b|largest difference|MB \|")
 SPREAD = 0.5
 OTHER_PROCESSOR = 0.05  # other numbers, on a processor that rounds differently
 
@@ -24,7 +25,8 @@ def filled(template: list[str], output: list[str]) -> Iterator[str]:
         if not line or line.strip() == "..." or line.startswith(("$ ", "```")):
             yield line
             continue
-        number, text = best(line, rest)
+        shown = rest if CLOCK.match(line) else [re.sub(rf"^{CLOCK.pattern} +", "", text) for text in rest]
+        number, text = best(line, shown)
         rest = rest[number + 1 :]
         yield text
 
@@ -66,11 +68,11 @@ def differences(now: str, then: str, same_processor: bool = True) -> list[str]:
 
 
 def equal(line: str, other: str, same_processor: bool = True) -> bool:
-    """Whether two lines agree: in words, and in numbers but for the time of day and the spread of TIMED numbers.
+    """Whether two lines agree: in words, and in numbers but for CHANCE and the spread of TIMED numbers.
 
     On another processor all numbers have a spread, OTHER_PROCESSOR, and the words that a model predicts may be others.
     """
-    line, other = (" ".join(CLOCK.sub("#", text).split()) for text in (line, other))
+    line, other = (" ".join(CHANCE.sub("#", text).split()) for text in (line, other))
     spread = SPREAD if TIMED.search(other) else 0 if same_processor else OTHER_PROCESSOR
     if not spread or (not same_processor and label(line) != label(other)):
         return line == other or not same_processor

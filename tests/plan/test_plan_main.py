@@ -230,7 +230,7 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--clusters=a100_80gb"], ["--clusters", "did you mean --cluster?"]),
         (["--data_parallel_size=3", "--nodes=2"], ["--data_parallel_size=3", "2 * 8 devices = 16"]),
         (["--pipeline_parallel_size=16", "--nodes=2"], ["--pipeline_parallel_size=16", "num_hidden_layers=12"]),
-        (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
+        (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "8 data parallel ranks"]),
         (["--measure", "--machine_file=/proc/none/machine.json"], ["--machine_file=/proc/none", "a file to write"]),
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search", "--list"], ["--list", "remove this flag, or --search"]),

@@ -4,6 +4,13 @@ import re
 
 import pytest
 
+from tftrain.cli import flags
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import GB
+from tftrain.plan.forecast import bytes_by_kind
+from tftrain.plan.memory import estimate
+from tftrain.plan.system import of_trainer
+from tftrain.plan.workload import from_config
 from tools import figures
 from tools.figure_lines import differences, filled
 from tools.page_commands import blocks
@@ -37,6 +44,18 @@ def test_no_number_of_a_sentence_begins_a_line():
 @pytest.mark.parametrize(("page", "mark"), [case for case in MARKS if case[1].is_planned])
 def test_planned_figures_are_those_of_the_planner(page, mark, tmp_path):
     assert differences(mark.text, figures.shown(mark, figures.Outputs(tmp_path))) == []
+
+
+def test_the_planned_memory_of_make_train_is_that_of_the_planner():
+    sizes = ["--vocab_size=4096", "--max_seq_length=64", "--max_predictions_per_seq=10"]
+    batch = ["--micro_batch_size=32", "--grad_accum_steps=1"]
+    flagfile = f"--flagfile={figures.ROOT}/configs/quickstart.flags"
+    work = from_config(flags.parse(TrainConfig, ["run", flagfile, *sizes, *batch]), 2, gpu=False, per_node=2)
+    planned = bytes_by_kind(estimate(work, of_trainer(gpu=False)))
+    (table,) = [mark.text for page, mark in MARKS if page.name == "memory.md" and not mark.words]
+    for kind, size in planned.items():
+        (line,) = [line for line in table.splitlines() if line.strip().startswith(kind.replace("_", " "))]
+        assert line.split()[-1] == f"{size / GB:.3f}", line
 
 
 def test_lines_of_a_page_are_replaced_by_those_of_the_output_with_the_same_words():

@@ -153,8 +153,8 @@ def print_search(config: PlanConfig) -> int:
 
     result = search(space, constants, config.plan.top, margin, accepts)
     columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, whole), ""
-    if config.plan.format == "text":  # A command is wider than a terminal.
-        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
+    if config.plan.format == "text":  # A command is wider than a terminal; other formats have all of them.
+        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines[:3], 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
     refused = ", but a run refuses these" if result.fitting and not result.fastest else ""

@@ -34,13 +34,7 @@ class Lever(NamedTuple):
     @property
     def flags(self) -> str:
         """The changed flags as they are given to a command."""
-        fused = all(self.changes.get(flag) == "fused" for flag in FUSED_OPS.values())
-        shown = ["--flagfile=configs/fused.flags"] if fused else []
-        for flag, value in self.changes.items():
-            # The flagfile sets the ops and an optimizer.
-            if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
-                shown.append(text(flag, value))
-        return " ".join(shown)
+        return " ".join(text(flag, value) for flag, value in self.changes.items())
 
 
 def cheapest(

@@ -61,4 +61,4 @@ def svg(layouts: Sequence[Forecast], best: Sequence[Forecast], plan: Forecast, d
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
 
-    return picture.svg(draw, "memory and days of all layouts", height=3.8)
+    return picture.svg(draw, "memory and days of all layouts", width=6.2, height=3.8)
