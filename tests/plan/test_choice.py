@@ -138,13 +138,8 @@ def test_the_lines_name_the_choice_two_runners_up_and_reasons():
 
 @pytest.mark.parametrize(("ranks", "name"), [(64, "a100_80gb"), (512, "h100")])
 def test_a_large_model_on_many_ranks_is_searched_in_under_two_seconds(ranks, name):
-    size = (
-        "--num_hidden_layers=48",
-        "--hidden_size=8192",
-        "--num_attention_heads=64",
-        "--vocab_size=50304",
-        "--max_position_embeddings=1024",
-    )
+    size = ["--num_hidden_layers=48", "--hidden_size=8192", "--num_attention_heads=64", "--vocab_size=50304"]
+    size += ["--max_position_embeddings=1024"]
     args = (*size, "--model_family=gpt", "--max_seq_length=1024", "--precision=bf16", "--global_batch_size=4096")
     asked = request(*args, ranks=8, cluster=CLUSTERS[name], constants=GPU)
     config = dataclasses.replace(asked.config, plan=dataclasses.replace(asked.config.plan, nodes=ranks // 8))

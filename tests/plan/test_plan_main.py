@@ -21,17 +21,9 @@ from tftrain.plan.system import systems
 
 BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
 GPT = (
-    "--model_family=gpt",
-    "--trainer=megatron",
-    "--num_hidden_layers=72",
-    "--hidden_size=14336",
-    "--num_attention_heads=64",
-    "--vocab_size=250880",
-    "--max_seq_length=2048",
-    "--max_position_embeddings=2048",
-    "--global_batch_size=2048",
-    "--precision=bf16",
-    "--flagfile=configs/fused.flags",
+    *("--model_family=gpt", "--trainer=megatron", "--num_hidden_layers=72", "--hidden_size=14336"),
+    *("--num_attention_heads=64", "--vocab_size=250880", "--max_seq_length=2048", "--max_position_embeddings=2048"),
+    *("--global_batch_size=2048", "--precision=bf16", "--flagfile=configs/fused.flags"),
 )
 
 

@@ -72,9 +72,7 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants, margin: flo
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:
     """Plans a run of `tftrain.run` on `ranks` ranks; `config` is resolved, with the sizes that the data gives."""
     dp = config.parallel.data_parallel_size(ranks)
-    return forecast(
-        from_config(config, dp, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node), cluster, constants
-    )
+    return forecast(from_config(config, dp, cluster.multiprocessors > 0, cluster.per_node), cluster, constants)
 
 
 def bytes_by_kind(sizes: Memory) -> dict[str, float]:

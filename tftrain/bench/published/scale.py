@@ -85,7 +85,7 @@ def _share(value: float) -> str:
 
 def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     """Returns the scale of a table with these rows for a factor and a number of ranks."""
-    layers = max(factor, max(_parts(work, ranks) / work.model.layers for work in works))
+    layers = max(factor, max(division(work, ranks)[2] * work.chunks / work.model.layers for work in works))
     heads = math.lcm(*(division(work, ranks)[1] for work in works))
     width = max(factor, heads / min(work.model.attention_heads for work in works))
     micro_batch = max(factor, 1 / min(work.micro_batch for work in works))
@@ -161,10 +161,6 @@ def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Wo
     }
     config = changed(row.config, flags)
     return config, from_config(config, dp)._replace(zero_stage=work.zero_stage)
-
-
-def _parts(work: Workload, ranks: int) -> int:
-    return division(work, ranks)[2] * work.chunks
 
 
 def division(work: Workload, ranks: int) -> tuple[int, int, int]:
