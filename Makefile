@@ -28,7 +28,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORK
 # XLA's own passes run, and LLVM's do not: a third of the time to compile. `make test-all` has both.
 QUICK_XLA := --xla_backend_optimization_level=0
 
-.PHONY: help setup train finetune test test-all test-fast test-quiet test-gpu lint format wheel lock hooks clean clean-all
+.PHONY: help setup train finetune figures test test-all test-fast test-quiet test-gpu lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ finetune: setup build/quickstart/data/manifest.json ## Fine-tune a pre-trained s
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags --max_steps=12000 --eval_every=2000 \
 		--log_every=500 --output_dir=build/finetune/pretrained
 	$(BIN)/python tools/finetune.py
+
+figures: setup ## Run the commands of the pages again, in build/figures, and write their figures into the pages
+	$(BIN)/python tools/figures.py
 
 build/$(QUICKSTART)/data/manifest.json: | setup
 	$(BIN)/python -m tftrain.prepare --flagfile=configs/$(QUICKSTART)_data.flags

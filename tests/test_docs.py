@@ -29,6 +29,7 @@ OTHER = {
         *("open-mode", "requeue", "resv-ports", "signal", "time"),
     },
     "ray": {"num-cpus"},
+    "hf": {"include", "local-dir", "repo-type"},
     "Apache Beam": {
         *(
             "direct_num_workers",
@@ -54,9 +55,12 @@ OTHER = {
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
     "tools/layout_cases.py": {"cases", "most"},
-    "tools/finetune.py": {"examples"},
-    "tools/gpu_check.py": {"library", "part", "platform", "tensorflow_python"},
+    "tools/figures.py": {"check", "from"},
+    "tools/page_picture.py": {"width"},
+    "tools/finetune.py": {"examples", "seeds", "steps"},
+    "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
+COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
 
 
 def names(config_class: type) -> set[str]:
@@ -67,6 +71,21 @@ def names(config_class: type) -> set[str]:
 def flags_of_programs() -> set[str]:
     found = set().union(*OTHER.values(), *map(names, flag_table.PROGRAMS.values()))
     return found | {f"no{name}" for name in found}
+
+
+# Most lines of a page; all pages together have at most ALL_LINES. A guide says what to do, what happens and why.
+LINES = {
+    **{"README": 105, "first_hour": 150, "architecture": 80, "recipes": 140, "migrate": 120, "glossary": 50},
+    **{"data": 240, "data_reference": 175, "families": 80, "levers": 190, "optimizers": 80, "memory": 75},
+    **{"finetuning": 110, "custom_tasks": 130, "hooks": 50, "notebook": 50, "cluster": 220, "parallelism": 220},
+    **{"elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 150, "checkpoint_format": 50},
+    **{"reliability": 205, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
+    **{"export": 120, "formats": 80, "flags": 430, "api": 40, "kernels": 150, "benchmarks": 130, "developers": 200},
+    **{"results/README": 25, "results/benchmarks": 150, "results/planner": 120, "results/parallelism": 110},
+    **{"results/gpu/README": 90, "results/levers": 60, "results/optimizers": 60, "results/reliability": 60},
+    **{"results/published": 60, "results/elastic": 15, "results/families": 25, "results/input": 40},
+}
+ALL_LINES = 5000
 
 
 @pytest.fixture(params=NAMES)
@@ -104,9 +123,36 @@ def test_every_guide_is_linked_from_readme_and_every_page_of_results_from_its_in
         assert {page for page in folder.glob("*.md") if page != index} <= linked
 
 
+def test_a_page_is_within_its_length():
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in NAMES if name != "CONTRIBUTING.md"}
+    limits = {"README.md": LINES["README"]} | {f"docs/{name}.md": most for name, most in LINES.items()}
+    assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, 0)} == {}
+    assert sum(lengths.values()) <= ALL_LINES
+
+
 def test_flags_exist(text):
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*[a-z0-9])(?![\w*])", text))
     assert named - flags_of_programs() == set()
+
+
+def flags_of(program: str) -> set[str] | None:
+    """Returns the flags of a program of tftrain, or of a script that the pages show; None for others."""
+    if program not in flag_table.PROGRAMS:
+        return OTHER.get(program)
+    own = names(flag_table.PROGRAMS[program]) | OTHER["absl"]
+    if program == "tftrain.launch":
+        own |= {name.replace("_", "-") for name in own} | names(flag_table.PROGRAMS["tftrain.run"])
+    return own | {f"no{name}" for name in own}
+
+
+def test_a_command_names_only_flags_of_its_program(text):
+    wrong = []
+    for command in re.finditer(rf"{COMMAND}([^|;&<>`#\n]*)", re.sub(r"\\\n\s*", " ", text)):
+        program = command[3] or f"tftrain.{command[1] or command[2]}"
+        named = set(re.findall(r"(?<!\S)--([a-z][\w-]*)", command[4]))
+        known = flags_of(program)
+        wrong += [(program, flag) for flag in sorted(named - known)] if known is not None else []
+    assert wrong == []
 
 
 def test_the_page_of_flags_is_what_the_declarations_say():

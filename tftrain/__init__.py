@@ -3,4 +3,4 @@
 Importing this package loads no TensorFlow: configuration, planning and the checks of a run's flags stay instant.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -1,22 +1,25 @@
-"""Lists the programs: `python -m tftrain`."""
+"""Starts a program, shows a guide, or lists them: `python -m tftrain NAME ...`, if installed `tftrain NAME ...`."""
 
-import ast
-from pathlib import Path
+import os
+import sys
 
-from tftrain.cli import flags
+import tftrain
+from tftrain.cli import guides, help
 
-PROGRAMS = ("prepare", "run", "launch", "plan", "report", "predict", "export", "convert", "schedules", "bench")
 
-
-def listing() -> str:
-    """Returns a line for each program: its name, and what it does as its docstring says."""
-    root, lines = Path(__file__).parent, []
-    for name in PROGRAMS:
-        path = next(path for path in (root / f"{name}.py", root / name / "__main__.py") if path.exists())
-        first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-        lines.append(f"  python -m tftrain.{name:<10} {first.partition(': ')[0].rstrip('.')}")
-    return "\n".join(["usage: python -m tftrain.PROGRAM --help", "", *lines])
+def main() -> None:
+    """Does what the command line says, and ends the process."""
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in help.PROGRAMS:  # It takes the place of this process, so both spellings do the same.
+        os.execv(sys.executable, [sys.executable, "-m", f"tftrain.{name}", *rest])
+    if name == "docs":
+        guides.show(next((arg for arg in rest if not arg.startswith("-")), ""))
+    elif name in ("--version", "-version"):
+        help.print_text(f"tftrain {tftrain.__version__}")
+    elif name in ("--help", "-help", "-h", "--helpfull", "help"):
+        help.print_text(help.listing())
+    help.refuse_name("program", name, [*help.PROGRAMS, "docs"], help.listing())
 
 
 if __name__ == "__main__":
-    flags.print_help(listing())
+    main()

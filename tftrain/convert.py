@@ -1,4 +1,7 @@
-"""Converts a model's weights and tokenizer: `python -m tftrain.convert --from=hf:FOLDER --to=tftrain:FOLDER`.
+"""Converts a model's weights and tokenizer between the formats of tftrain and of other libraries.
+
+Example, after the example of tftrain.run:
+    python -m tftrain.convert --from=tftrain:runs/try --to=hf:exports/transformers
 
 Nothing is rounded, and nothing is invented unless `--init_missing` says so. docs/formats.md lists the formats.
 """

@@ -1,4 +1,7 @@
-"""Exports a model for programs that serve it: `python -m tftrain.export --output_dir=runs/x --to=FOLDER`.
+"""Exports a model for programs that serve it, as a SavedModel of TensorFlow or as ONNX.
+
+Example, after the example of tftrain.run:
+    python -m tftrain.export --output_dir=runs/try --to=exports/try
 
 A SavedModel needs only TensorFlow, an ONNX file only a runtime of ONNX; docs/export.md shows how each is loaded.
 """
@@ -25,7 +28,7 @@ def export(config: ExportConfig) -> None:
         RunError, OSError: the message names the file or the flag.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with log.native_log_on_failure():
+    with log.loading():
         from tftrain.inference.serving import exported_folder
     exported_folder.write(config)
 

@@ -1,4 +1,8 @@
-"""Trains on several ranks: `python -m tftrain.launch -np 2 --flagfile=configs/X.flags`, on one or several hosts.
+"""Trains a model on several ranks, on this host or on several hosts.
+
+Example, after the example of tftrain.prepare:
+    python -m tftrain.launch -np 2 --data_dir=data/try --num_hidden_layers=2 --hidden_size=64 --num_attention_heads=2
+    --max_steps=100 --output_dir=runs/two
 
 It takes the flags of `tftrain.run`, refuses wrong ones before a rank starts, and ends with the run's own exit code, see
 `tftrain.run`. A signal that ends a session, such as SIGINT (Ctrl-C), SIGTERM or SIGHUP, goes to the ranks, which save
@@ -13,9 +17,9 @@ import sys
 from collections.abc import Sequence
 
 from tftrain import run
-from tftrain.cli import flagfile, flags
+from tftrain.cli import flagfile, flags, help
 from tftrain.cli.program import guarded
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, sections
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
@@ -26,6 +30,7 @@ from tftrain.launching.config import LaunchConfig, split
 from tftrain.launching.layouts import Layouts
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import choice, machine
+from tftrain.plan.commands import freed
 from tftrain.plan.config import PlanConfig, PlanFlags
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
@@ -42,8 +47,7 @@ GLOO_TIMEOUT_SECONDS = 30
 def main(argv: Sequence[str]) -> int:
     """Starts ranks as the command line says and returns the exit code of the run."""
     log.configure(program=PROGRAM)
-    if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in argv):
-        flags.print_help(help_text())
+    help.answer([PROGRAM, *argv[1:]], [LaunchConfig(), *sections(TrainConfig())])
     options, args, problems = split(argv[1:])
     config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
     wrong = {problem.flag for problem in misread + problems}
@@ -68,7 +72,7 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     try:
         from tftrain.launching import hosts
     except ImportError as error:
-        raise RunError(f"Horovod can't be imported ({error}); `make setup` builds it") from error
+        raise RunError(f"Horovod can't be imported ({error}): see python -m tftrain docs cluster") from error
     log.configure(level="debug" if config.verbose else "info", program=PROGRAM)
     try:
         places = hosts.assign(config)
@@ -125,7 +129,7 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     local_machine.check(places)
     size, named = sum(len(host.slots) for host in places), flags.read(TrainConfig, args)[2]
     completed, problems = run.read(args)
-    free = choice.freed(completed.config, named)
+    free = freed(completed.config, named)
     if free.run.mode != "train":
         raise ConfigError([Problem("layout", "auto", f"remove this flag with --mode={free.run.mode}")])
     undivided = free.change_phases(
@@ -160,13 +164,6 @@ def run_problems(
     # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
     stated = [problem for problem in completed.config.problems(size) if problem.value is not None]
     return [*misread, *(problem for problem in stated if problem.flag not in wrong)]
-
-
-def help_text() -> str:
-    """Returns the help: the launcher's options and the flags of the run."""
-    own = flags.help_text(LaunchConfig, "python -m tftrain.launch -np N [-H HOST:SLOTS,...]")
-    _, _, of_run = flags.help_text(TrainConfig, "").partition("\n")
-    return f"{own}\n{of_run}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Predicts masked tokens, or the next one, or what a model was fine-tuned for.
+"""Predicts masked tokens, the next tokens, or what a model was fine-tuned for.
 
-    python -m tftrain.predict --output_dir=runs/x "Paris is [MASK]."
-
-docs/predict.md describes the output.
+Example, after the example of tftrain.run:
+    python -m tftrain.predict --output_dir=runs/try "The [MASK] of the optimizer"
 """
 
 import sys
@@ -35,7 +34,7 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     """
     from tqdm import tqdm
 
-    with log.native_log_on_failure():
+    with log.loading():
         from tftrain.inference.predictions import predictions
 
     settings = config.predict

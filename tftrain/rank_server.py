@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
 
 def load_modules() -> None:
     """Imports the modules of a run; this starts no thread and opens no GPU."""
-    with log.native_log_on_failure():
+    with log.loading():
         for name in MODULES:
             importlib.import_module(name)
 

@@ -1,18 +1,8 @@
-"""Trains or evaluates a model: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under `tftrain.launch`.
+"""Trains or evaluates a model on one rank; tftrain.launch starts several ranks.
 
-Exit codes, of which docs/reliability.md says more:
-    0   done
-    1   the run failed: data, checkpoint, ranks, or an unexpected exception
-    2   wrong flags, or another run writes to --output_dir
-    75  a signal (such as SIGTERM, SIGINT, SIGHUP) stopped the run, and the state is saved: start again to continue
-    76  not finite: too many steps in a row (--max_nan_steps), the last step or evaluation, or the weights
-    77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
-    78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
-    79  a signal stopped the run, and --preempt_save_seconds were not enough to save
-    80  another rank ended; its own exit code gives the reason
-    81  TensorFlow could not allocate a tensor: out of memory
-    82  another spike of the loss after --max_rollbacks rollbacks
-    128 plus the signal's number: a signal ended the process at once; of SIGTERM and SIGINT, the second one does
+Example, after the example of tftrain.prepare:
+    python -m tftrain.run --data_dir=data/try --num_hidden_layers=2 --hidden_size=64 --num_attention_heads=2
+    --max_steps=100 --output_dir=runs/try
 """
 
 import contextlib
@@ -75,7 +65,7 @@ def _main(argv: list[str], launch: Launch, is_program: bool) -> int:
         if config.run.mode == "train":
             until_end.enter_context(locked(config.run.folder, launch))
         # TensorFlow takes seconds to load: wrong flags were refused before this line.
-        with log.native_log_on_failure():
+        with log.loading():
             from tftrain.train import process
         return process.run(config, inputs, launch)
 
@@ -109,7 +99,7 @@ def checked(
     inputs, config = inputs.resolved(completed.config.resolve(launch.size))
     if config.model.is_custom:  # Its class loads TensorFlow.
         prepare_process(config.compute, may_restart=False)
-        with log.native_log_on_failure():
+        with log.loading():
             from tftrain.tasks import with_class
         try:
             config = with_class(config)

@@ -59,6 +59,7 @@ def build_tftrain(ops: Path | None, to: Path) -> Path:
         shutil.copytree(ROOT / "tftrain", source / "tftrain", ignore=shutil.ignore_patterns("__pycache__"))
         for name in FILES:
             shutil.copy(ROOT / name, source)
+        shutil.copytree(ROOT / "docs", source / "docs", ignore=shutil.ignore_patterns("results", "*.png"))
         # The ops fit one TensorFlow.
         project = source / "pyproject.toml"
         project.write_text(re.sub(r'"(tensorflow|tensorflow-text|tf-keras)>=[^"]*"', pinned, project.read_text()))

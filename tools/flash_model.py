@@ -1,4 +1,4 @@
-"""Estimates of flash attention's speed on GPUs, from what a warp does with a tile; docs/kernels.md has the table.
+"""Estimates of flash attention's speed on GPUs, from what a warp does with a tile; docs/developers.md has the table.
 
     python tools/flash_model.py
 
@@ -6,7 +6,7 @@ Cycles of a multiprocessor for a warp's tile: 2048 multiplications and additions
 1.6 on H100, where this instruction reaches some 62% of the peak; 4 cycles an `ldmatrix.x4`; 16 exponentials a cycle.
 The larger of the first two counts, and of the exponentials the half that 8 warps do not hide, or all with 4. SLACK
 stands for everything else, such as masks, addresses, copies and barriers. It is a guess, the same before and now.
-Dropout is not in the model, nor are atomic additions. docs/results/gpu/attention.md has what an H200 measured.
+Dropout is not in the model, nor are atomic additions. docs/results/gpu/README.md has what an H200 measured.
 """
 
 from typing import NamedTuple

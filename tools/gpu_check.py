@@ -1,4 +1,4 @@
-"""Checks on a GPU: what is right, what is fast, and a BERT-large step, in parts of 8 minutes with a page each.
+"""Checks on a GPU: what is right, what is fast, and a BERT-large step, in parts of 8 minutes with a table each.
 
     python tools/gpu_check.py                             # all parts, one after the other
     python tools/gpu_check.py --part=right                # one part
@@ -12,7 +12,7 @@
 | attention | flash attention beside cuDNN's and PyTorch's, with windows and shared keys | JAX, PyTorch |
 | step | a training step of BERT large, by attention and implementation | TensorFlow, of `make setup GPU=1` |
 
-The parts are in the order in which they inform. A part writes its page after every row, leaves out the rows for which
+The parts are in the order in which they inform. A part writes its table after every row, leaves out the rows for which
 its time is too short, and says so; if it hangs, the system ends it. `--library` names a library that was built
 elsewhere. No network is needed. The tool exits with 1 if a part failed or a result is wrong.
 """
@@ -40,10 +40,9 @@ BUILT = ROOT / "build" / "gpu_check" / "libtftrain_ffi.so"
 def run_part(part: str, arguments: argparse.Namespace) -> bool:
     """Runs one part in this process, whose end the system enforces; returns whether all is right."""
     signal.alarm(max(1, round(60 * arguments.minutes)))
-    command = f"python tools/gpu_check.py --part={part}" + " --platform=cpu" * (arguments.platform == "cpu")
 
-    def page(title: str, columns: Sequence[str]) -> Page:
-        return Page(arguments.output / f"{part}.md", title, columns, command, 60 * arguments.minutes)
+    def page(columns: Sequence[str]) -> Page:
+        return Page(arguments.output / f"gpu_{part}.csv", columns, 60 * arguments.minutes)
 
     if part == "step":
         import gpu_step
@@ -94,7 +93,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--part", choices=PARTS, help="run this part alone; by default all, in order")
     parser.add_argument("--platform", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--library", type=Path, help="an existing libtftrain_ffi.so; then none is built")
-    parser.add_argument("--output", type=Path, help="folder of the pages; by default docs/results/gpu")
+    parser.add_argument("--output", type=Path, help="folder of the tables; by default docs/results/data")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="time of each part")
     parser.add_argument("--dtypes", default="bfloat16,float32", help="dtypes to time; the checks use all dtypes")
     parser.add_argument("--without_torch", action="store_true", help="leave PyTorch out")
@@ -112,7 +111,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--library={arguments.library}: no such file")
     if arguments.platform == "cpu" and arguments.part not in ("build", "right"):
         parser.error(f"--platform=cpu: expected --part=build or --part=right, given --part={arguments.part}")
-    folder = ROOT / "docs/results/gpu" if arguments.platform == "gpu" else BUILT.parent
+    folder = ROOT / "docs/results/data" if arguments.platform == "gpu" else BUILT.parent
     arguments.output = arguments.output or folder
     return arguments
 

@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 from gpu_handlers import TYPES, fused, median_time, random_like, time_call
 
-COLUMNS = ["op", "pass", "dtype", "shape", "us", "GB/s", "share of a copy", "PyTorch us", "PyTorch / tftrain"]
+COLUMNS = ["op", "pass", "dtype", "shape", "us", "gb_per_s", "share_of_copy", "pytorch_us", "pytorch_over_tftrain"]
 
 
 def measure(make_page: Callable, dtypes: list[str], with_torch: bool):
     """Times every op, then PyTorch's counterparts, which compile for long, and returns the page.
 
     Args:
-        make_page: of title and columns, see `Page` of tools/gpu_check.py.
+        make_page: of columns, see `Page` of tools/gpu_check.py.
         dtypes: names of the dtypes to time.
         with_torch: whether to time PyTorch's counterparts, if PyTorch is installed.
     """
-    page = make_page("Speed of the fused ops", COLUMNS)
+    page = make_page(COLUMNS)
     page.device = gpu_handlers.device()
     copy = copy_speed()
     page.add(["copy", "", "float32", f"{1 << 28}", f"{(2 << 30) / copy * 1e6:.1f}", f"{copy / 1e9:.0f}", "1"])

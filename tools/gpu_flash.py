@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from gpu_forms import FORMS, Form
 from gpu_handlers import IN_PROGRAM, fused, random_like, time_in_program, time_program
 
-COLUMNS = ["pass", "dtype", "batch x length x heads x size", "masks", "tftrain us", "tftrain"]
+COLUMNS = ["pass", "dtype", "batch_x_length_x_heads_x_size", "masks", "tftrain_us", "tftrain_tflops"]
 DETERMINISTIC = "backward, deterministic"  # 7 products instead of 5, and no atomic additions
-OTHERS = ["JAX cudnn", "PyTorch flash", "PyTorch cudnn"]
+OTHERS = ["jax_cudnn_tflops", "pytorch_flash_tflops", "pytorch_cudnn_tflops"]
 
 
 def measure(make_page: Callable, dtypes: list[str], with_torch: bool):
     """Times every form and returns the page; for the arguments see `measure` of tools/gpu_fast.py."""
-    page = make_page("Flash attention, TFLOP/s", COLUMNS + OTHERS)
+    page = make_page(COLUMNS + OTHERS)
     page.device = gpu_handlers.device()
     torch = gpu_handlers.torch_counterparts(with_torch)
     rows = itertools.product(dtypes, FORMS, ("forward", "backward", DETERMINISTIC))

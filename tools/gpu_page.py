@@ -1,5 +1,6 @@
-"""The page of a part of tools/gpu_check.py: a table in Markdown that grows row by row until the part's time is over."""
+"""The table of a part of tools/gpu_check.py: a CSV file that grows row by row until the part's time is over."""
 
+import csv
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,24 +16,20 @@ class PartError(Exception):
 
 @dataclass
 class Page:
-    """A part's table in Markdown, written after every row.
+    """A part's table, written after every row; each row ends with the device.
 
     Attributes:
-        path, title: of the page.
-        columns: of the table.
-        command: that writes it.
+        path: of the CSV file.
+        columns: of the table, with units.
         seconds: of the part; in the last LAST_ROW of them no row begins.
         device: what the part ran on; the part fills it in.
     """
 
     path: Path
-    title: str
     columns: Sequence[str]
-    command: str
     seconds: float
     device: str = ""
     rows: list[Sequence] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     now: Callable[[], float] = time.monotonic
 
     def __post_init__(self):
@@ -64,7 +61,7 @@ class Page:
                 print(f"{name}: {error}", file=sys.stderr)
                 self.add([name, f"failed: {' '.join(str(error).split())[:200]}"])
         if late:
-            self.note(f"Left out for lack of time, {len(late)} rows: {', '.join(late)}.")
+            print(f"left out for lack of time, {len(late)} rows: {', '.join(late)}", file=sys.stderr)
 
     def add(self, row: Sequence | None) -> None:
         """Adds a row of words and numbers, or none if it is None."""
@@ -72,24 +69,18 @@ class Page:
             self.rows.append(row)
             self.write()
 
-    def note(self, words: str) -> None:
-        """Adds a line under the table."""
-        self.notes.append(words)
-        self.write()
-
     @property
     def failed(self) -> bool:
         """Whether a row has failed or is wrong."""
         return any(str(cell).startswith(("failed", "WRONG")) for row in self.rows for cell in row)
 
     def write(self) -> None:
-        """Writes the page in one step."""
-        lines = [f"# {self.title}", "", f"`{self.command}` on {self.device}:", ""]
-        for row in (self.columns, ["---"] * len(self.columns), *self.rows):
-            cells = [str(cell).replace("|", "\\|") for cell in row]
-            lines.append("| " + " | ".join([*cells, *[""] * (len(self.columns) - len(cells))]) + " |")
-        lines += [line for note in self.notes for line in ("", note)]
+        """Writes the file in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
-        new.write_text("\n".join(lines) + "\n")
+        with new.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([*self.columns, "device"])
+            for row in self.rows:
+                writer.writerow([*row, *[""] * (len(self.columns) - len(row)), self.device])
         new.replace(self.path)

@@ -24,7 +24,7 @@ ROWS = {
 # XLA's flags of a row; with cuBLASLt, a product may add its bias itself, see docs/kernels.md.
 XLA_FLAGS = {"flash, epilogues": "--xla_gpu_enable_cublaslt=true"}
 WARM_UP, STEPS = 5, 20
-COLUMNS = ["row", "flags", "ms a step", "samples/s", "TFLOP/s", "MFU", "peak GB", "first loss", "last loss"]
+COLUMNS = ["row", "flags", "step_ms", "samples_per_s", "tflops", "mfu", "peak_gb", "first_loss", "last_loss"]
 
 
 def measure(make_page: Callable, names: Sequence[str] = tuple(ROWS)):
@@ -41,7 +41,7 @@ def measure(make_page: Callable, names: Sequence[str] = tuple(ROWS)):
         raise PartError(f"step: {error}; it needs the environment of `make setup GPU=1`") from error
     if not found:
         raise PartError("step: TensorFlow finds no GPU; `make setup GPU=1` installs what it needs")
-    page = make_page("A training step of BERT large", COLUMNS)
+    page = make_page(COLUMNS)
     page.device = f"{devices.device_name()}, each row with {LARGE}"
 
     def row(name):

@@ -1,6 +1,6 @@
 """Trains a small GPT with LAMB, AdamW and Muon, each at its best learning rate, and compares the tokens that they need.
 
-    python tools/optimizer_comparison.py     # prints the tables of docs/recipes.md, and draws their picture
+    python tools/optimizer_comparison.py     # prints the tables of docs/results/optimizers.md, and draws their picture
 
 Every optimizer is tuned in the same way: its learning rate, and then, with one seed, a multiplier of the embeddings'
 rate beside the best. Each time all have equally many values. While the best of one lies at an edge, each optimizer gets

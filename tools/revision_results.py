@@ -1,6 +1,6 @@
 """Reads the results of two runs and compares them: logged rows, and tensors of a checkpoint.
 
-It reads files as docs/checkpoints.md describes them, and uses none of the compared code.
+It reads files as docs/checkpoint_format.md describes them, and uses none of the compared code.
 """
 
 import json

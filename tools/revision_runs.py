@@ -69,13 +69,13 @@ class Tree:
             raise RunError(f"{module} of {self.path} ended with {codes}, expected 0 of each rank: {folder}/rank_*.log")
 
     def _help_of(self, module: str, folder: Path) -> str:
-        """Returns what a program prints for --help."""
+        """Returns what a program prints for --helpfull, with each flag on a line."""
         if module not in self._help:
             # A package that is installed in this environment, or lies in the working directory, would hide this tree's.
             location = self._output(["-c", "import tftrain; print(tftrain.__path__[0])"], folder).strip()
             if Path(location).resolve() != (self.path / "tftrain").resolve():
                 raise RunError(f"Python imports tftrain from {location or 'nowhere'}, expected {self.path}/tftrain")
-            self._help[module] = self._output(["-m", module, "--help"], folder)
+            self._help[module] = self._output(["-m", module, "--helpfull"], folder)
         return self._help[module]
 
     def _output(self, args: Sequence[str], folder: Path) -> str:
@@ -87,7 +87,12 @@ class Tree:
         """Returns this environment without what launchers and the settings of TensorFlow would change."""
         foreign = ("HOROVOD_", "OMPI_", "PMI_", "SLURM_", "TF_", "XLA_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        return kept | {"PYTHONPATH": str(self.path), "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
+        return kept | {
+            "PYTHONPATH": str(self.path),
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "1000",
+        }
 
 
 def known_value(help_text: str, name: str, value: Any) -> str:

@@ -69,7 +69,7 @@ def test_without_a_step_that_counts_there_are_no_figures():
             [
                 "[horovod] start",
                 "tftrain.run: --a=1: expected 2",
-                "tftrain.run: --help lists every flag",
+                "tftrain.run: --help=FLAG explains a flag, --help=all lists all flags",
                 "exit code 2",
             ],
             "exit code 9: --a=1: expected 2",

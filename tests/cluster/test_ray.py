@@ -1,7 +1,6 @@
-"""The program of docs/cluster.md trains on two local Ray workers, and its losses are those of tftrain.launch."""
+"""`configs/train_on_ray.py` trains on two local Ray workers, and its losses are those of tftrain.launch."""
 
 import os
-import re
 import subprocess
 import sys
 
@@ -19,16 +18,6 @@ SMALL = (
 pytestmark = [pytest.mark.multirank, pytest.mark.nightly]
 
 
-@pytest.fixture
-def program(tmp_path):
-    """The program of the guide, as a user saves it."""
-    text = (ROOT / "docs/cluster.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    path = tmp_path / "train_on_ray.py"
-    path.write_text(code)
-    return path
-
-
 def started(command, code=0):
     """Runs a command and returns its output."""
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -39,8 +28,8 @@ def started(command, code=0):
     return done.stdout
 
 
-def test_two_ray_workers_have_the_losses_of_the_launcher(program, tmp_path):
+def test_two_ray_workers_have_the_losses_of_the_launcher(tmp_path):
     pytest.importorskip("ray")
-    output = started([sys.executable, str(program), "1", "2", *SMALL, f"--output_dir={tmp_path / 'ray'}"])
+    output = started([sys.executable, "configs/train_on_ray.py", "1", "2", *SMALL, f"--output_dir={tmp_path / 'ray'}"])
     started([sys.executable, "-m", "tftrain.launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'launch'}"])
     assert losses(tmp_path / "ray") == losses(tmp_path / "launch"), output

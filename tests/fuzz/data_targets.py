@@ -103,7 +103,7 @@ class Records(Target):
 
         if self._batch is None:
             source, order = self._source(), lambda numbers: numbers % len(self._records)
-            self._batch = tf.function(lambda number: source.batch(number, BATCH, order))
+            self._batch = tf.function(lambda number: source.batch(number, BATCH, order), autograph=False)
         try:
             return {name: value.numpy() for name, value in self._batch(tf.constant(first, tf.int64)).items()}
         except tf.errors.OpError as error:

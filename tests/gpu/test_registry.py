@@ -10,7 +10,8 @@ pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="this T
 
 def reasons(function):
     x = tf.TensorSpec([4, 4], tf.float32)
-    graph = tf.function(lambda x: tf.function(function)(x + 1.0)).get_concrete_function(x).graph
+    inner = tf.function(function, autograph=False)
+    graph = tf.function(lambda x: inner(x + 1.0), autograph=False).get_concrete_function(x).graph
     return [each.reason for each in on_host(graph) if each.kind != "Const"]
 
 

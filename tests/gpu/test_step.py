@@ -79,7 +79,9 @@ def test_xla_compiles_forward_and_backward_for_a_gpu_with_fused_ops(family):
     # Without a device, TensorFlow compiles no function that reads variables.
     frozen = convert_variables_to_constants_v2(traced, lower_control_flow=False)
     inputs = [tf.zeros(each.shape, each.dtype) for each in frozen.inputs]
-    compiled = tf.function(lambda *given: frozen(*given), jit_compile=True).experimental_get_compiler_ir(*inputs)
+    compiled = tf.function(
+        lambda *given: frozen(*given), jit_compile=True, autograph=False
+    ).experimental_get_compiler_ir(*inputs)
     calls = set(re.findall(r'custom_call_target="(\w+)"', compiled(stage="hlo", platform_name="GPU")))
     attention = {"bert": "AttentionSoftmax", "gpt": "FlashAttention"}[family]
     ops = [f"Tftrain{name}" for name in (attention, "BiasDropoutAdd", "Gelu", "LayerNorm")]

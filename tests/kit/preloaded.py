@@ -1,15 +1,14 @@
 """What the fork server of `tests.kit.fork_server` loads before it forks: all that a rank needs."""
 
 import gc
-import importlib
 
-from tests.kit import pictures
+from tests.kit import origins, pictures
 from tftrain import rank_server
 
 rank_server.load_modules()
-importlib.import_module("matplotlib.backends.backend_agg")  # A run draws its curve at the end.
-importlib.import_module("matplotlib.figure")
 pictures.leave_out()
+origins.forget()
 # The ranks share the memory pages of the imported modules until a rank writes to them.
 gc.collect()
 gc.freeze()
+gc.set_threshold(100_000, 50, 100)  # as in the test processes

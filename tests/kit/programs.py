@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tests.kit.ranks import run_ranks
 from tftrain import convert, export, launch, predict, run
 from tftrain.bench import __main__ as bench
+from tftrain.cli import flags
 from tftrain.plan import __main__ as plan
 from tftrain.prepare import __main__ as prepare
 
@@ -16,7 +17,7 @@ from tftrain.prepare import __main__ as prepare
 PROGRAMS = {"train": run, "run": run, "prepare": prepare, "convert": convert, "launch": launch}
 PROGRAMS |= {"plan": plan, "bench": bench, "predict": predict, "export": export}
 COMPLETE = "--synthetic_data --vocab_size=90 --output_dir={out} "
-HINT = "--help lists every flag"
+HINT = flags.HINT
 
 
 def outcome(program: str, args: str, code: int, places: Mapping[str, str]) -> tuple[int, list[str]]:

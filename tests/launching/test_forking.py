@@ -15,7 +15,7 @@ def test_a_forked_rank_is_a_child_of_the_agent_in_a_session_of_its_own(tmp_path)
 note("agent", os.getppid())
 assert os.getsid(0) == os.getpgid(0) == os.getpid()
 assert sys.stdin.read() == ""
-assert os.environ["WORD"] == "given" and "OPENBLAS_NUM_THREADS" not in os.environ
+assert os.environ["WORD"] == "given" and "OMP_NUM_THREADS" not in os.environ
 assert os.environ["TFTRAIN_FORKED"] == "1"
 files = sorted(map(int, os.listdir("/proc/self/fd")))
 say(f"{os.getpid()} {len(files)}")

@@ -126,7 +126,9 @@ def test_slopes_are_added_to_the_scores(core):
 @NEEDS_OPS
 def test_a_step_calls_cudnn_in_each_layer_and_pass():
     model = small_model(small_config(attn_impl="cudnn", hidden_size=24), "bfloat16")
-    step = tf.function(lambda batch: loss_and_gradients(model, batch)[:2]).get_concrete_function(small_batch())
+    step = tf.function(lambda batch: loss_and_gradients(model, batch)[:2], autograph=False).get_concrete_function(
+        small_batch()
+    )
     calls = [operation.type for operation in step.graph.get_operations() if "Cudnn" in operation.type]
     assert calls == ["TftrainCudnnAttention"] * 3 + ["TftrainCudnnAttentionGrad"] * 3
     shapes = {tuple(tensor.shape) for op in step.graph.get_operations() for tensor in op.outputs if tensor.shape.rank}

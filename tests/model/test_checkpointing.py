@@ -120,7 +120,8 @@ config = small_config(num_hidden_layers=4, **sizes, **dropout)
 batch = small_batch(samples=8, length=64)
 for mode in ("none", "selective", "full"):
     model = BertPretrainer(config, "float32", 1, Checkpointing(mode, jit=True))
-    gradients = tf.function(lambda: loss_and_gradients(model, batch, dropout_key())[1], jit_compile=True)
+    compute = lambda: loss_and_gradients(model, batch, dropout_key())[1]
+    gradients = tf.function(compute, jit_compile=True, autograph=False)
     compiled = gradients.experimental_get_compiler_ir()(stage="optimized_hlo_proto_serialized")
     proto = hlo_pb2.HloProto.FromString(compiled)
     codes = [i.opcode for c in proto.hlo_module.computations for i in c.instructions]

@@ -66,7 +66,11 @@ def key_mask(batch, length, first=0):
 
 def ways(function):
     """The function run eagerly, as a graph, and compiled by XLA."""
-    return {"eager": function, "graph": tf.function(function), "xla": tf.function(function, jit_compile=True)}
+    return {
+        "eager": function,
+        "graph": tf.function(function, autograph=False),
+        "xla": tf.function(function, jit_compile=True, autograph=False),
+    }
 
 
 def assert_same_in_every_way(function, *arguments):
@@ -89,4 +93,6 @@ def filled(good, **changed):
 
 
 def optimized_hlo(function, *arguments):
-    return tf.function(function, jit_compile=True).experimental_get_compiler_ir(*arguments)(stage="optimized_hlo")
+    return tf.function(function, jit_compile=True, autograph=False).experimental_get_compiler_ir(*arguments)(
+        stage="optimized_hlo"
+    )

@@ -273,7 +273,7 @@ UNKNOWN = tf.TensorShape(None)
 def test_shapes_are_inferred_from_what_is_known(name, tensors, columns, expected):
     op = OPS[name]
     specs = [tf.TensorSpec(shape) for shape in (*tensors, *[[columns]] * len(op.parameters))]
-    function = tf.function(op.fused, input_signature=specs)
+    function = tf.function(op.fused, input_signature=specs, autograph=False)
     inferred = function.get_concrete_function().output_shapes
     assert inferred.as_list() == expected if expected else inferred.rank is None
     arguments = op.arguments([3, 2, 8] if expected and len(expected) == 3 else [3, 8], "float32")
@@ -316,7 +316,7 @@ def refused_in_every_way(function, arguments, message):
         function(*arguments)
     for jit_compile in (False, True):
         with pytest.raises(ValueError, match=message):
-            tf.function(lambda: function(*arguments), jit_compile=jit_compile)()
+            tf.function(lambda: function(*arguments), jit_compile=jit_compile, autograph=False)()
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])

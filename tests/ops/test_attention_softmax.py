@@ -216,7 +216,7 @@ def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_s
 
 @pytest.mark.parametrize("shape", [None, [None, 2, None, 8], [3, 2, 8, None]])
 def test_shapes_are_inferred_from_what_is_known(shape):
-    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 8], tf.int32)])
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 8], tf.int32)], autograph=False)
     def function(scores, mask):
         return attention_softmax(scores, mask, SCALE)
 

@@ -28,7 +28,7 @@ def with_gradients(query, key, value):
 
 def calls(function, *arguments):
     """Returns, for each call of cuDNN: its name, the shapes with layouts of results and operands, its configuration."""
-    compiled = tf.function(function, jit_compile=True).experimental_get_compiler_ir(*arguments)
+    compiled = tf.function(function, jit_compile=True, autograph=False).experimental_get_compiler_ir(*arguments)
     lines = re.findall(r".*__cudnn.*", compiled(stage="hlo", platform_name="GPU"))
     found = []
     for line in lines:

@@ -11,8 +11,8 @@ from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, random_bits, 
 
 MODES = {
     "eager": lambda function: function,
-    "graph": tf.function,
-    "jit": lambda function: tf.function(function, jit_compile=True),
+    "graph": lambda function: tf.function(function, autograph=False),
+    "jit": lambda function: tf.function(function, jit_compile=True, autograph=False),
 }
 SAMPLE_SHAPES = [(8,), (5,), (3, 7), (2, 3, 3), (1,), (257,)]
 

@@ -259,7 +259,9 @@ def test_gradients_of_queries_are_atomic_sums_only_of_16_bits_and_without_op_det
 ):
     monkeypatch.setattr(ops, "is_op_determinism_enabled", lambda: deterministic)
     tensors = [normal(seed, [2, 8, 2, 8], dtype) for seed in range(4)]
-    run = tf.function(lambda *x: with_gradients(flash_attention, *x, tf.ones([2, 8], tf.int32), scale=SCALE))
+    run = tf.function(
+        lambda *x: with_gradients(flash_attention, *x, tf.ones([2, 8], tf.int32), scale=SCALE), autograph=False
+    )
     graph = run.get_concrete_function(*tensors).graph
     (gradient,) = (op for op in graph.get_operations() if op.type == "TftrainFlashAttentionGrad")
     assert gradient.get_attr("atomic") is atomic
@@ -267,7 +269,7 @@ def test_gradients_of_queries_are_atomic_sums_only_of_16_bits_and_without_op_det
 
 @pytest.mark.parametrize("shape", [None, [None, None, 2, 8], [3, None, 2, 8]])
 def test_shapes_are_inferred_from_what_is_known(shape):
-    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 5], tf.int32)])
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 5], tf.int32)], autograph=False)
     def function(x, mask):
         return flash_attention(x, x, x, mask, SCALE, dropout(0.1, heads=AxisRange(0, 2)))
 

@@ -81,7 +81,7 @@ def test_ten_steps_are_those_of_the_specification(way, optimizer):
 def test_the_compiled_program_updates_in_place():
     model = Model()
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def update(gradients):
         model.lamb(gradients, scalars(0))
 

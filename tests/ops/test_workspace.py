@@ -73,7 +73,7 @@ CALLS = [
 
 def results_of_call(op, arguments, platform):
     """Returns the shapes that the custom call results in, as XLA writes them."""
-    compiler_ir = tf.function(op, jit_compile=True).experimental_get_compiler_ir(*arguments)
+    compiler_ir = tf.function(op, jit_compile=True, autograph=False).experimental_get_compiler_ir(*arguments)
     shapes = re.search(r"= (.*) custom-call\(.*Tftrain", compiler_ir(stage="hlo", platform_name=platform))[1]
     return re.findall(r"\w+\[[\d,]*\]", shapes)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tftrain.parallel.horovod_settings import speed_settings, stall_limits
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
-from tftrain.parallel.start import speed_settings, split_size_of, stall_limits
+from tftrain.parallel.start import split_size_of
 
 CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 GLOO = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}

@@ -79,7 +79,7 @@ def test_owner_of_a_kernel_holds_no_copies_of_all_ranks():
     bounds = (0, *range(length, length + size))
     group = Group("data", tuple(range(size)), 0, pending=PendingCollectives())
 
-    @tf.function(input_signature=[tf.TensorSpec([bounds[-1]])])
+    @tf.function(input_signature=[tf.TensorSpec([bounds[-1]])], autograph=False)
     def scatter(tensor):
         return collectives.reduce_scatter_sum(group, tensor, bounds, "x")
 

@@ -34,7 +34,7 @@ def in_pairs(values):
     return values[0]
 
 
-@tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, WIDTH])])
+@tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, WIDTH])], autograph=False)
 def added(ids, values):
     return add_up(SparseRows(ids, values))
 

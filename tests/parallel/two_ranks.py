@@ -14,7 +14,7 @@ mine = np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * mesh.rank
 both = [np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * rank for rank in range(2)]
 
 
-@tf.function
+@tf.function(autograph=False)
 def reduced(tensors, wire):
     return all_reduce_sum(mesh.world, tensors, f"sum_{wire.name}", wire)
 
@@ -34,7 +34,7 @@ np.testing.assert_array_equal(rows, np.concatenate([both[0][:1], both[1]]))
 np.testing.assert_array_equal(collectives.gather_numbers(mesh.world, 5.0 + mesh.rank, "numbers"), [5.0, 6.0])
 
 
-@tf.function
+@tf.function(autograph=False)
 def scattered(tensor, bounds, name):
     return collectives.reduce_scatter_sum(mesh.world, tensor, bounds, name)
 

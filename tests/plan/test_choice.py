@@ -14,6 +14,7 @@ from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.plan import choice, machine
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.commands import FOR_SOME, LAYOUT, freed
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.system import systems
@@ -33,7 +34,7 @@ def request(*args, ranks=4, cluster=MACHINE, constants=CPU, memory_gb=None):
     cluster = machine.shared(cluster, ranks) if cluster is MACHINE else dataclasses.replace(cluster, per_node=ranks)
     if memory_gb is not None:
         cluster = dataclasses.replace(cluster, memory_gb=memory_gb)
-    free = choice.freed(config.train, given)
+    free = freed(config.train, given)
     return choice.Request(PlanConfig(**vars(free), plan=config.plan), given, cluster, constants)
 
 
@@ -119,7 +120,7 @@ def test_a_plain_start_names_every_flag_of_the_layout_for_a_checkpoint_may_have_
     asked = request(*MODEL, BATCH, ranks=1)
     line = choice.arguments(choice.choose(asked).fastest[0].work, asked)
     named = {arg.partition("=")[0].removeprefix("--") for arg in line}
-    assert named == {*choice.LAYOUT, *choice.FOR_SOME} - {"grad_accum_steps"}
+    assert named == {*LAYOUT, *FOR_SOME} - {"grad_accum_steps"}
 
 
 def test_the_lines_name_the_choice_two_runners_up_and_reasons():
@@ -198,9 +199,9 @@ def test_flags_that_no_layout_has_are_refused_with_the_reason(args, ranks, line)
 
 def test_flags_of_a_checkpoint_are_free_and_given_ones_are_not():
     config = flags.parse(TrainConfig, ["run", "--tensor_parallel_size=2", "--micro_batch_size=4", "--fit_micro_batch"])
-    freed = choice.freed(config, frozenset({"micro_batch_size"}))
-    assert (freed.parallel.tensor_parallel_size, freed.batch.micro_batch_size) == (1, 4)
-    assert not freed.batch.fit_micro_batch
+    free = freed(config, frozenset({"micro_batch_size"}))
+    assert (free.parallel.tensor_parallel_size, free.batch.micro_batch_size) == (1, 4)
+    assert not free.batch.fit_micro_batch
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_flags_of_a_checkpoint_are_free_and_given_ones_are_not():
 )
 def test_what_only_the_layout_of_a_checkpoint_has_narrows_no_search(saved):
     asked, plain = request(*MODEL, BATCH, *saved, ranks=1), request(*MODEL, BATCH, ranks=1)
-    asked = asked._replace(config=choice.freed(asked.config, frozenset()), given=plain.given)
+    asked = asked._replace(config=freed(asked.config, frozenset()), given=plain.given)
     found = choice.choose(asked)
     assert found == choice.choose(plain)
     line = choice.arguments(found.fastest[0].work, asked)

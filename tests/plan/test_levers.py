@@ -7,9 +7,12 @@ import pytest
 from tftrain.bench.published.software import Megatron
 from tftrain.cli import flags
 from tftrain.plan import levers
-from tftrain.plan.__main__ import main
+from tftrain.plan.__main__ import SOFTWARE, main
 from tftrain.plan.cluster import CLUSTERS
-from tftrain.plan.config import PlanConfig, workload
+from tftrain.plan.commands import of_division
+from tftrain.plan.config import PlanConfig, search_request, workload
+from tftrain.plan.forecast import forecast
+from tftrain.plan.search import search
 from tftrain.plan.system import systems
 from tftrain.plan.workload import Workload
 
@@ -112,3 +115,53 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
         *megatron, "--data_parallel_size=8", software=Megatron
     )
     assert "pipeline_parallel_size" not in offered(*megatron, "--zero_stage=2", software=Megatron)
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster", "cores"),
+    [
+        (["--attention_probs_dropout_prob=0"], "a100_80gb", {"flash", "cudnn"}),
+        (["--attention_probs_dropout_prob=0", "--examples_per_row=2"], "a100_80gb", {"flash"}),
+        (["--attention_probs_dropout_prob=0"], "a64fx", {"flash"}),
+        (["--attn_impl=flash"], "a100_80gb", {"softmax"}),
+        (["--num_attention_heads=512"], "a100_80gb", set()),
+    ],
+)
+def test_every_attention_core_that_a_run_accepts_is_a_lever(given, cluster, cores):
+    config, machine = parsed(*BF16, *given), CLUSTERS[cluster]
+    found = levers.levers(config, workload(config, machine), machine, systems()["encoder"])
+    assert {lever.changes["attn_impl"] for lever in found if "attn_impl" in lever.changes} == cores
+
+
+SEQUENCES = "--precision=bf16 --max_seq_length=2048"
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "nodes", "layout"),
+    [
+        (f"llama_8b.flags {SEQUENCES}", "a100_80gb", 4, ["--micro_batch_size=4"]),
+        (f"llama_8b.flags {SEQUENCES} --trainer=megatron", "h100", 2, ["--zero_stage=1"]),
+        (f"llama_1b.flags {SEQUENCES}", "v100", 1, ["--split_opt_state"]),
+        (
+            "xxlarge_48.flags --max_seq_length=512",
+            "a100_40gb",
+            2,
+            ["--micro_batch_size=16", "--tensor_parallel_size=2"],
+        ),
+        (f"llama_70b.flags {SEQUENCES}", "a100_80gb", 16, ["--pipeline_parallel_size=4", "--grad_accum_steps=16"]),
+    ],
+)
+def test_no_layout_of_a_search_on_the_same_ranks_is_faster(model, cluster, nodes, layout):
+    machine, constants = CLUSTERS[cluster], systems()["encoder"]
+    given = [*f"--flagfile=configs/{model}".split(), "--global_batch_size=512", f"--nodes={nodes}"]
+    config, searched = parsed(*given, *layout), parsed(*given)
+    software = SOFTWARE[config.plan.trainer]
+    assert not forecast(workload(config, machine, software), machine, constants).fits
+    space = search_request(searched, machine, software=software)
+    space = space._replace(constraints=space.constraints._replace(ranks=nodes * machine.per_node))
+
+    def accepts(work):
+        return not work.runs_here or of_division(work, searched)
+
+    fastest = search(space, constants, 1, config.plan.memory_margin, accepts).fastest[0]
+    assert levers.cheapest(config, machine, constants, 1, software)[0].plan.seconds <= fastest.seconds

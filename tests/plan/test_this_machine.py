@@ -121,9 +121,9 @@ def measure(levers, ranks):
 
 
 def line(levers, ranks, *pairs):
-    """A line of the table in docs/planner.md: planned, measured and error of each pair."""
-    figures = " | ".join(f"{plan:.2f} | {found:.2f} | {100 * (plan / found - 1):+.1f}" for plan, found in pairs)
-    return f"\n| `{levers}` | {ranks} | {figures} |"
+    """A line of docs/results/data/planner_cpu.csv without the family: planned, measured and error of each pair."""
+    figures = ",".join(f"{plan:.2f},{found:.2f},{100 * (plan / found - 1):+.1f}" for plan, found in pairs)
+    return f"\n{levers},{ranks},{figures}"
 
 
 @pytest.mark.nightly

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tftrain.cli import flags
+from tftrain.cli import flags, help
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.files.errors import DataError
@@ -155,4 +155,4 @@ def test_the_flag_adds_up(tmp_path):
     config = flags.parse(PrepareConfig, arguments)
     assert config.input_files == ("a", "c", "d,e")
     assert flags.parse(PrepareConfig, ["prepare"]).input_files == ()
-    assert "--input_files=str\n" in flags.help_text(PrepareConfig, "prepare")
+    assert "--input_files=str\n" in help.help_text("prepare", [PrepareConfig()], "all")

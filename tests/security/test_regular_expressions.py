@@ -33,7 +33,7 @@ def patterns():
     root = Path(tftrain.__file__).parent
     for path in sorted(root.rglob("*.py")):
         text, file = path.read_text(), str(path.relative_to(root.parent))
-        nodes = list(ast.walk(ast.parse(text))) if "re." in text and file not in OTHER_TEXTS else []
+        nodes = list(ast.walk(ast.parse(text))) if re.search(r"\bre\.", text) and file not in OTHER_TEXTS else []
         for node in nodes:
             function = node.func if isinstance(node, ast.Call) else None
             if not (isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "re"):

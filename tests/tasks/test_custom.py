@@ -134,7 +134,7 @@ class Aimless(Bare): minimizes = ()
 def folder(tmp_path_factory):
     """A folder with choices.py of the guide, own.py, a vocabulary, and files of examples."""
     folder = tmp_path_factory.mktemp("custom")
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/custom_tasks.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python choices.py\n(.*?)```", (ROOT / "docs/custom_tasks.md").read_text(), re.DOTALL)
     (folder / "choices.py").write_text(code)
     (folder / "own.py").write_text(MODULE)
     (folder / "broken.py").write_text("1 / 0")

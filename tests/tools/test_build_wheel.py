@@ -1,5 +1,6 @@
 """`make wheel`: what the wheels contain, and that they train in an environment without the repository."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import corpora
+import tftrain
+from tftrain.cli import help
 from tools import build_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +42,31 @@ def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
     assert {name.split("/")[0] for name in names} == {"tftrain", f"tftrain-{version}.dist-info"}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "tftrain").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
+    assert all(f"\n{line}\n" in metadata for line in ("License-Expression: Apache-2.0", "License-File: LICENSE"))
+    guides = {f"tftrain/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert guides == {name for name in names if name.endswith(".md")}
     data = {path.name for path in (ROOT / "tftrain").rglob("*") if path.suffix in (".css", ".csv", ".html", ".json")}
     assert data <= {name.split("/")[-1] for name in names}
+
+
+def test_the_console_command_and_the_guides_work_from_an_empty_folder(tmp_path):
+    with zipfile.ZipFile(build_wheel.build_tftrain(None, tmp_path)) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "empty").mkdir()
+    (command,) = importlib.metadata.Distribution.at(next((tmp_path / "site").glob("*.dist-info"))).entry_points
+    assert (command.group, command.name) == ("console_scripts", "tftrain")
+    start = f"import sys; from {command.module} import {command.attr}; sys.argv[0] = 'tftrain'; {command.attr}()"
+
+    def outcome(*args):
+        environ = {"PYTHONPATH": str(tmp_path / "site"), "PATH": os.environ["PATH"]}
+        line = [sys.executable, "-c", start, *args]
+        return subprocess.run(line, cwd=tmp_path / "empty", env=environ, capture_output=True, text=True, timeout=60)
+
+    assert outcome("docs", "levers").stdout.startswith("# ")
+    done = outcome("schedules", "--micro_batches=4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1f1b: 4 stages, 4 micro-batches\n")
+    assert outcome("launch", "--version").stdout == f"tftrain {tftrain.__version__}\n"
 
 
 def test_requirements_have_the_versions_and_hashes_of_what_the_wheels_need_and_of_nothing_else():
@@ -84,8 +109,10 @@ def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
     ]
     subprocess.run([*pip, "tftrain", "horovod"], check=True)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options = ["-m", "tftrain.launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'run'}"]
-    done = subprocess.run([python, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    options = ["launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [home / "bin" / "tftrain", *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ln_impl=fused" in done.stdout
     assert "step 2/2" in done.stdout
@@ -94,41 +121,29 @@ def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
     assert all(Path(path).is_relative_to(packages) for path in shown.split()), shown
 
 
-PROGRAMS = {
-    "prepare": "--input_files={corpus} --vocab_size=200 --min_tokens_used=0 --output_dir={home}/data",
-    "run": "{small} --output_dir={home}/run",
-    "run --mode=evaluate": "--output_dir={home}/run --eval_examples=4",
-    "convert": "--from=tftrain:{home}/run --to=hf:{home}/hf",
-    "export": "--output_dir={home}/run --to={home}/export",
-    "report": "{home}/run",
-    "plan": "--cluster=h100 --nodes=1",
-}
-TRAINED = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --global_batch_size=2 --max_steps=1"
-
-
 # Nightly: minutes of downloads and of programs.
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
-def test_each_program_works_from_the_wheel_without_extras(tmp_path, resolution):
+def test_the_example_of_each_program_works_as_typed_from_the_wheel_without_extras(tmp_path, resolution):
     wheel, home = build_wheel.build_tftrain(None, tmp_path), tmp_path / "venv"
     uv, python = Path(sys.executable).with_name("uv"), home / "bin/python"
     subprocess.run([uv, "venv", "--quiet", f"--python={sys.executable}", home], check=True)
     install = [uv, "pip", "install", "--quiet", f"--python={python}", f"--resolution={resolution}"]
     subprocess.run([*install, wheel], check=True)
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    (tmp_path / "corpus.txt").write_text(corpora.text(20))
-    places = {"corpus": tmp_path / "corpus.txt", "home": tmp_path, "small": " ".join(SMALL)}
+    environ["PATH"] = f"{python.parent}{os.pathsep}{environ['PATH']}"
+    (tmp_path / "empty").mkdir()
 
     def outcome(line):
-        command = [python, *f"-m tftrain.{line}".format(**places).split()]
-        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+        command = ["bash", "-e", "-o", "pipefail", "-c", line]
+        return subprocess.run(command, cwd=tmp_path / "empty", env=environ, capture_output=True, text=True, timeout=300)
 
-    lines = [f"{program} {arguments}" for program, arguments in PROGRAMS.items()]
-    lines += [f"run --data_dir={{home}}/data {TRAINED} --output_dir={{home}}/trained"]
-    for line in [*lines, "predict --output_dir={home}/trained [MASK]"]:
+    examples = {program: help.command(help.paragraphs(program)[2]) for program in help.PROGRAMS}
+    needs_horovod = examples.pop("launch")
+    for line in [*examples.values(), "tftrain run --mode=evaluate --output_dir=runs/try --eval_examples=4"]:
         done = outcome(line)
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-    done = outcome("launch -np 2 {small} --output_dir={home}/two")
+    done = outcome(needs_horovod)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "Horovod can't be imported" in done.stderr

@@ -114,12 +114,13 @@ def test_a_value_is_renamed_only_for_a_program_that_does_not_know_it():
     assert revision_runs.known_value(old, "split_opt_state", True) == "true"
 
 
-def test_the_programs_know_every_flag_and_value_of_the_cases():
+def test_the_programs_know_every_flag_and_value_of_the_cases(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     for module, every in (
         ("tftrain.run", [case.all_flags() for case in CASES.values()]),
         ("tftrain.prepare", DATA.values()),
     ):
-        command = [sys.executable, "-m", module, "--help"]
+        command = [sys.executable, "-m", module, "--helpfull"]
         text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for flags in every:
             for name, value in flags.items():

@@ -223,15 +223,6 @@ def design():
     return pairwise(FACTORS, has_effect)
 
 
-def shortest(count=4):
-    """Returns the names of so many rows of the design in fp32 that together have the most values."""
-    left, chosen = [row for row in design() if NARROW.isdisjoint(row.items())], []
-    for _ in range(count):
-        seen = {item for row in chosen for item in row.items()}
-        chosen.append(max(left, key=lambda row: len(row.items() - seen)))
-    return [name_of(row) for row in chosen]
-
-
 def name_of(row):
     """Returns the values of a row that are not the defaults, after the ranks."""
     others = [value for factor, value in row.items() if factor != "ranks" and value != next(iter(FACTORS[factor]))]

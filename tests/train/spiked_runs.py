@@ -1,6 +1,6 @@
 """Runs of a tiny decoder in whose data some batches are random tokens, and what --on_spike makes of them.
 
-    python -m tests.train.spiked_runs [FOLDER]     # prints the table and the line of docs/reliability.md
+    python -m tests.train.spiked_runs [FOLDER]     # prints the table of docs/results/reliability.md
 
 Text is a Markov chain in which each token has two possible successors, so that the best loss is ln 2. Batches are
 poisoned by their place in the order of the run.

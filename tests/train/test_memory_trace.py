@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from PIL import Image
 
@@ -25,6 +26,7 @@ def test_samples_see_memory_that_is_held_for_a_moment():
     assert rise[-1] < 50e6
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_the_picture_has_both_curves_and_a_colour_for_each_phase(tmp_path):
     moments = [
         Moment(0.0, 1e9, "forward"),

@@ -217,7 +217,7 @@ def test_a_stop_after_a_step_costs_no_evaluation_after_it(trained, tmp_path, mon
 
 
 def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkeypatch):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/hooks.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / "docs/hooks.md").read_text(), re.DOTALL)
     (tmp_path / "of_the_guide.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     flags = ("--max_steps=30", "--eval_every=11", "--checkpoint_every=10", "--hooks=of_the_guide:Notes")

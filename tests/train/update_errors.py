@@ -1,6 +1,6 @@
 """How far the first update of each rule in a layout is from that of one rank, and why.
 
-    python -m tests.train.update_errors [RULE ...]     # prints the table of docs/recipes.md
+    python -m tests.train.update_errors [RULE ...]     # prints the table of docs/results/optimizers.md
 
 The difference of two updates is the norm of what they differ by, over the norm of the update. The momenta tell the
 gradients of both runs, from which NumPy computes both updates once more in fp64. So a difference comes from the

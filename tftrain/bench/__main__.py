@@ -1,4 +1,7 @@
-"""Measures the rows of a benchmark table: `python -m tftrain.bench --table=NAME`, or `--list[=NAME]`.
+"""Measures the rows of a benchmark table on this machine, and writes a report.
+
+Example, the tables and their rows:
+    python -m tftrain.bench --list && python -m tftrain.bench --list=kernels
 
 The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 all rows were measured, 1 a row failed
 (stderr has the reason; the other rows were measured), 2 wrong flags, 130 interrupted from the keyboard (`--resume`

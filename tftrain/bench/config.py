@@ -15,27 +15,25 @@ FORMATS = ("csv", "md", "json")
 class BenchConfig:
     """The rows to measure, the number of measurements, and the files of the report."""
 
-    list: str | None = flag(None, "Print the tables instead of measuring; with =NAME, the rows of that table.")
-    table: str | None = flag(None, "The table to measure, or all; --list names them.")
+    list: str | None = flag(None, "Print the tables instead of measuring; --list=NAME prints the rows of that table.")
+    table: str | None = flag(None, "Table to measure, or all; --list names them.")
     rows: str = flag("*", "Glob of row names, or several globs separated by commas.")
     steps: int | None = flag(None, minimum=1)
-    """Measurements of each row; the report has their median. By default the table's own number."""
+    """Measurements of each row; their median is reported. By default the table's own number."""
     np: int | None = flag(None, "Ranks of every training run; by default the table's own number.", minimum=1)
-    rounds: int = flag(1, minimum=1)
-    """Training runs of each row, alternating with its base row; the report has their median."""
+    rounds: int = flag(1, "Training runs of each row, in turns with its base row; their median is reported.", minimum=1)
     scale: str = flag("auto")
-    """Scale of layers, width and batch of a published row: full, a factor, or auto, the largest power of 1/2 with which
-    all rows of the table fit this machine and take a few seconds a step."""
+    """Scale of layers, width and batch of a published row: full, a factor, or auto. auto is the largest power of 1/2
+    with which all rows of the table fit this machine and take a few seconds a step."""
     output_dir: str = flag("build/bench", names="path")
     """Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."""
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
-    resume: bool = flag(False, "Keep the rows that output_dir has, if measured with these flags; measure the others.")
+    resume: bool = flag(False, "Keep the rows in --output_dir that were measured with these flags; measure the others.")
     cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
-    working_set_mb: float | None = flag(None, above=0)
-    """Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache."""
+    working_set_mb: float | None = flag(None, "MB that a kernel moves; by default 8 times the largest cache.", above=0)
     extra_flags: str = flag("", "Flags of tftrain.run, separated by blanks; they override those of each training row.")
     torch_python: str | None = flag(None, names="path")
-    """Python with torch and transformers for the rows of table peers that need them; by default this one."""
+    """Python with torch and transformers for the rows of table peers that need them; by default this Python."""
 
     def run_flags(self) -> "list[str]":
         """Returns the flags that every run of tftrain.run has at last, so that `extra_flags` win."""

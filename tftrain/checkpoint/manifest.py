@@ -84,7 +84,7 @@ class CheckpointManifest:
 
     step: int  # updates done
     files: Placement  # by name, with their slices, which together hold every tensor exactly once
-    run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
+    run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoint_format.md`
 
 
 def encode(manifest: CheckpointManifest) -> bytes:

@@ -1,10 +1,6 @@
 """Flagfiles: replaces each `--flagfile=FILE` of a command line by the arguments in the file, one a line.
 
 Blank lines and lines that begin with # or // are skipped. A flagfile may include other flagfiles.
-
-absl's own reader is not used, for its errors cannot be repaired from outside. It opens the file by its name (a pipe
-blocks it), reads it whole, raises UnicodeDecodeError without the file's name, skips a file that includes itself with a
-warning, stops at the first problem, and gives no line numbers.
 """
 
 import os

@@ -5,37 +5,26 @@ ranks would hide the reason.
 """
 
 import dataclasses
-import os
 import re
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from tftrain.cli import flagfile
-from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections, type_of
+from tftrain.cli import flagfile, help
+from tftrain.config.fields import ConfigError, Problem, flag_name, sections, type_of
 from tftrain.config.fields import parse as parse_value
 from tftrain.config.paths import expand
-from tftrain.config.suggestions import REPLACED, suggest
+from tftrain.config.suggestions import suggest
 from tftrain.host.exit_codes import ExitCode
 
 Config = TypeVar("Config")
 
 
-class Described(NamedTuple):
-    """A flag in words; `default` is "" if it has none, `bounds` are as in "at least 1"."""
-
-    name: str
-    default: str
-    choices: tuple[str, ...]
-    kind: str
-    bounds: str
-    help: str
-
-
 # If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50
 RANK_0_PRINT_SECONDS = 5
+HINT = "--help=FLAG explains a flag, --help=all lists all flags"
 _FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 
 
@@ -68,12 +57,12 @@ def read(
         itself check the values further.
 
     Raises:
-        SystemExit: after printing the help, if `--help` is among the arguments.
+        SystemExit: after printing the help or the version, if the arguments ask for it, see `help.answer`.
     """
     defaults = config_class()
     args, problems = flagfile.expand(argv)
-    if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
-        print_help(help_text(config_class, args[0]))
+    own = [getattr(defaults, name, None) for name in vars(config_class).get("__annotations__", ())]
+    help.answer(args, sorted(sections(defaults), key=lambda section: section not in own))
     types = {
         flag_name(field): type_of(part, field) for part in sections(defaults) for field in dataclasses.fields(part)
     }
@@ -103,45 +92,8 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
             print(f"{program}: {problem}", file=sys.stderr, flush=True)
         if len(error.problems) > MAX_PROBLEMS:
             print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
-        print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
+        print(f"{program}: {HINT}", file=sys.stderr, flush=True)
     raise SystemExit(ExitCode.WRONG_FLAGS)
-
-
-def print_help(text: str) -> NoReturn:
-    """Prints the help and ends the process: with 0, or with 1 if standard output can't be written to."""
-    try:
-        print(text, flush=True)
-    except OSError:  # A pipe whose reader has enough, or a full disk.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-    raise SystemExit(0)
-
-
-def help_text(config_class: type, program: str) -> str:
-    """Returns the help: the flags by section, each with its default, its allowed values and its description.
-
-    The sections that the class adds to those of its base class come first.
-    """
-    lines, config = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"], config_class()
-    own = [getattr(config, name) for name in vars(config_class)["__annotations__"]]
-    for section in sorted(sections(config), key=lambda section: section not in own):
-        lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
-        for flag in described(section):
-            shown = f" (default {flag.default})" if flag.default else ""
-            lines.append(f"  --{flag.name}={'|'.join(flag.choices) or flag.kind}{shown}\n      {flag.help}")
-    return "\n".join(lines)
-
-
-def described(section: Any) -> list[Described]:
-    """Returns the flags of a dataclass in words."""
-    lines = []
-    for field in dataclasses.fields(section):
-        base, default = type_of(section, field), getattr(section, field.name)
-        shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
-        choices = tuple(map(str, field.metadata["choices"] or ()))
-        shown_kind = "str" if base is tuple else base.__name__
-        lines.append(Described(flag_name(field), shown, choices, shown_kind, bounds(field), help_of(section, field)))
-    return lines
 
 
 def _divided(
@@ -216,8 +168,6 @@ def _unknown(arg: str, known: Collection[str]) -> Problem:
     name, equals, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
-    if name in REPLACED and REPLACED[name][0] in known:
-        return Problem(name, value if equals else None, f"no such flag any more; {REPLACED[name][1]}")
     meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
     shown = (name, value if equals else None) if arg.startswith("--") else ("", arg)
     return Problem(*shown, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

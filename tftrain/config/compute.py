@@ -11,37 +11,33 @@ _MEMORY_OPTIMIZERS = ("none", "default", "heuristics", "recomputation", "schedul
 class ComputeConfig:
     """Number formats, compilation and communication."""
 
-    precision: str = flag("fp32", choices=("fp32", "fp16", "bf16"), on_resume="logged")
+    precision: str = flag("fp32", choices=("fp32", "fp16", "bf16"), on_resume="logged", common=True)
     """Format of forward and backward, over fp32 master weights; fp16 scales the loss."""
     jit_compile: str = flag("auto", choices=("auto", "true", "false"), on_resume="free")
     """Compile the step with XLA; with tensor parallelism, the operations between sums over ranks. auto: on a GPU."""
     deterministic: bool = flag(False, on_resume="free")
     """Repeat a run bit for bit on GPUs too, on equal devices and in the same layout; slower."""
     tensor_float_32: bool = flag(True, on_resume="logged")
-    """With precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of mantissa), as
-    TensorFlow does by default. false, or deterministic, keeps fp32: several times as slow."""
-    activation_checkpointing: str = flag("none", choices=("none", "selective", "full"), on_resume="free")
-    """Recompute activations in backward instead of storing them. selective: those of the attention core; full: all of a
-    block except its input."""
+    """With --precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of mantissa),
+    the default of TensorFlow. false and --deterministic keep fp32, several times as slow."""
+    activation_checkpointing: str = flag("none", choices=("none", "selective", "full"), on_resume="free", common=True)
+    """Recompute activations in backward. selective: those of the attention core; full: all except a block's input."""
     memory_optimization: str = flag("default", choices=_MEMORY_OPTIMIZERS, on_resume="free")
-    """Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic."""
-    suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.", on_resume="free")
+    """Grappler's memory optimizer in graph mode. none: off. default: TensorFlow's choice. The others: one heuristic."""
+    suppress_grappler: bool = flag(False, "Switch off all graph optimizers of Grappler.", on_resume="free")
     enable_resource_variables: bool = flag(True, on_resume="free")
-    """Must be true: tf.function of TensorFlow 2 supports only resource variables."""
+    """Use resource variables. It must be true: tf.function of TensorFlow 2 supports no others."""
     hvd_fp16_compression: bool = flag(False, on_resume="logged")
-    """Send gradients between ranks in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in
-    fp32."""
+    """Send gradients in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in fp32."""
     sums_without_nccl: bool = flag(False, on_resume="local")
-    """Let several ranks on GPUs train with a Horovod that has no NCCL: gradients are added in host memory, which is
-    many times as slow."""
+    """Let several GPUs train with a Horovod without NCCL: it adds gradients in host memory, many times as slow."""
     sparse_as_dense: bool = flag(True, on_resume="free")
     """Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows."""
     cpu_threads: int = flag(0, minimum=0, maximum=1024, on_resume="host")
     """TensorFlow threads on each rank; 0: the host's cores divided by its ranks."""
-    huge_pages: bool = flag(True, on_resume="host")
-    """On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them."""
+    huge_pages: bool = flag(True, "On a CPU, allocate tensors in pages of 2 MiB where possible.", on_resume="host")
     device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
-    """Peak rate of the device, used for mfu; known GPUs need none."""
+    """Peak rate of the device in TFLOP/s, for the metric mfu; known GPUs need none."""
 
     def compiles(self, gpu: bool, has_deferred_collectives: bool) -> bool:
         """Returns whether XLA compiles what a step computes. auto: on a GPU, and no `ParallelConfig` defers sums."""

@@ -11,8 +11,8 @@ FORMATS = {
     "tftrain": "a checkpoint, or a run's --output_dir",
     "hf": "a folder of transformers, with config.json and model.safetensors",
     "tf1": "a folder of the original BERT, with bert_config.json, bert_model.ckpt.* and vocab.txt",
-    "tf_models": "a folder like that of tf1, with an object-based checkpoint of tf-models",
-    "nvidia": "a folder like that of tf1, with a checkpoint of NVIDIA's BERT for TensorFlow 2",
+    "tf_models": "a folder as for tf1, with an object-based checkpoint of tf-models",
+    "nvidia": "a folder as for tf1, with a checkpoint of NVIDIA's BERT for TensorFlow 2",
     "megatron": "a checkpoint folder of Megatron-LM's BERT, of one rank",
 }
 FORMATS_IN_WORDS = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
@@ -76,27 +76,23 @@ def parse_place(value: str) -> Place | None:
 class ConvertConfig:
     """Which model is read, and in which format it is written."""
 
-    from_: str | None = flag(None, f"The model to read, as {FORM}. {FORMATS_IN_WORDS}.", names="location")
-    to: str | None = flag(None, names="location")
-    """The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."""
+    from_: str | None = flag(None, f"Model to read, as {FORM}. {FORMATS_IN_WORDS}.", names="location")
+    to: str | None = flag(None, "Model to write, as FORMAT:PATH, into a new or empty folder.", names="location")
     architecture: str | None = flag(None)
-    """Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf;
-    BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default the
-    largest class whose output heads the model has."""
+    """Class to write, such as BertForMaskedLM or GPT2LMHeadModel for hf, BertPretrainerV2 for tf_models, BertPretrainer
+    for nvidia; by default the largest class whose output heads the model has."""
     tokenizer_dir: str | None = flag(None, names="path")
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
     max_shard_gb: float = flag(5.0, above=0)
-    """Most GB (1e9 bytes) of weights in one file of hf; a larger model has several, and an index."""
+    """Most GB (1e9 bytes) of weights in one file of hf; a larger model has several files and an index."""
     allow_pickle: bool = flag(False)
     """Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; this
     reader runs none of it, but other programs that load the same file may."""
     average_last: int = flag(1, minimum=1, maximum=1000)
-    """Convert the mean of the weights in this number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
-    weights: str = flag("trained", choices=WEIGHTS)
-    """Weights of a run that are converted: averaged are the moving average of its ema_decay."""
-    init_missing: bool = flag(False)
-    """Give initial values to output heads that the source lacks, instead of refusing it."""
-    seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
+    """Number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR, whose mean weights are converted."""
+    weights: str = flag("trained", "Weights of a run. averaged: the moving average of --ema_decay.", choices=WEIGHTS)
+    init_missing: bool = flag(False, "Give initial values to output heads that the source lacks.")
+    seed: int = flag(1, "Seed of the initial values of --init_missing.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""

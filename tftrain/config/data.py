@@ -13,40 +13,36 @@ class DataConfig:
 
     ON_RESUME = "named"
 
-    data_dir: str | None = flag(None, names="path")
-    """Folder that tftrain.prepare wrote, or its address such as s3://bucket/data; its manifest.json names shards and
-    vocabulary."""
+    data_dir: str | None = flag(None, names="path", common=True)
+    """Folder that tftrain.prepare wrote, with manifest.json, or its address such as s3://bucket/data."""
     mix: str | None = flag(None, names="content")
-    """Mixture of prepared data, instead of data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code: names, shares of
-    the samples, and folders or addresses; or a file with one source on each line."""
+    """Mixture of prepared data, instead of --data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code. Each source has a
+    name, a share of the samples, and a folder or address. Or a file with one source on each line."""
     mix_temperature: float = flag(1.0, above=0)
-    """Shares of a mixture are raised to the power of 1 / mix_temperature: above 1, they become more alike."""
-    train_files: str | None = flag(None, names="path")
-    """Glob of TFRecords in the original BERT pre-training format, instead of data_dir."""
-    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", names="path")
+    """The shares of --mix are raised to the power of 1 / --mix_temperature. Above 1, they become more alike."""
+    train_files: str | None = flag(None, "Glob of TFRecords of the original BERT, instead of --data_dir.", names="path")
+    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with --train_files.", names="path")
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
-    max_seq_length: int | None = flag(None, minimum=8)
-    """Tokens of an example; by default as in the data, or 128 with synthetic_data."""
+    max_seq_length: int | None = flag(None, minimum=8, common=True)
+    """Tokens of an example; by default as in the data, or 128 with --synthetic_data."""
     max_predictions_per_seq: int | None = flag(None, minimum=1)
-    """Most masked tokens of an example; by default as in the data, or max_seq_length x masked_lm_prob."""
+    """Most masked tokens of an example; by default as in the data, or --max_seq_length x --masked_lm_prob."""
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
     whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
     document_mask: bool = flag(False)
-    """The documents in a row of a decoder do not attend to each other, and positions begin again with each."""
+    """The documents in a sequence of a decoder do not attend to each other; positions begin again with each."""
     seq_length_buckets: str = flag("none")
-    """Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut to
-    the smallest of these lengths that holds them."""
+    """Ascending lengths below --max_seq_length, such as 128,256. A batch has examples of similar length and is cut to
+    the smallest length that holds them."""
     phases: str | None = flag(None, names="content")
-    """File of phases: on each line until_samples=N or until_tokens=N, the consumed samples or tokens at its end, then
-    the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096; the last phase has no
-    end. Or the lines themselves, separated by semicolons. Evaluations are of the phase that runs."""
-    data_readers: int = flag(2, minimum=1, maximum=256, on_resume="host")
-    """Threads that read and decode records on each rank."""
+    """File of phases. A line has until_samples=N or until_tokens=N, the consumed samples or tokens at the end of the
+    phase, then the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096. The last
+    phase has no end. Or the lines themselves, separated by semicolons. An evaluation uses the phase that runs."""
+    data_readers: int = flag(2, "Threads of each rank that read records.", minimum=1, maximum=256, on_resume="host")
     cache_dir: str | None = flag(None, names="path", on_resume="host")
-    """Local folder for copies of what is at addresses; by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
+    """Local folder for copies of files at addresses; by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
     cache_gb: float = flag(100.0, minimum=0, on_resume="host")
-    """Most GB (1e9 bytes) of prepared data in cache_dir, at most 80% of the free disk; records beyond it are read from
-    their address each time."""
+    """Most GB (1e9 bytes) of prepared data in --cache_dir, and at most 80% of the free disk; the rest is not copied."""
 
     @property
     def cache(self) -> Cache:

@@ -17,10 +17,10 @@ class ExportFlags:
 
     to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.", names="path")
     format: str = flag("saved_model", choices=("saved_model", "onnx"))
-    """saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids."""
+    """Format to write. saved_model: a SavedModel, in the subfolder 1. onnx: a file for each signature on token ids."""
     variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
-    """Format of the weights. bf16: the model computes in it too; int8: kernels, the token embedding and a decoder's
-    output layer in 8 bits with a scale for each channel, and the model computes in fp32."""
+    """Format of the weights. bf16: the model computes in it too. int8: kernels, the token embedding and a decoder's
+    output layer in 8 bits with a scale for each channel; the model computes in fp32."""
     input_names: str = flag("tftrain", choices=("tftrain", "transformers"))
     """Names and types of signatures on token ids. transformers: int64 inputs, attention_mask for input_mask,
     last_hidden_state for hidden_states and pooler_output for pooled."""
@@ -28,8 +28,8 @@ class ExportFlags:
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)
-    """Give no answer if its score is higher than that of the best answer by more than this; by default every question
-    gets an answer. For the signature answer_text of a question_answering model."""
+    """Give no answer if the score of no answer is higher than the score of the best answer by more than this; by
+    default every question gets an answer. For the signature answer_text of a question_answering model."""
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""

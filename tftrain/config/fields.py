@@ -86,6 +86,7 @@ def flag(
     names: str = "",
     implementation: str | None = None,
     on_resume: str | None = None,
+    common: bool = False,
     restrict: Mapping[str, tuple] | None = None,
     **limits: float,
 ) -> Any:
@@ -102,13 +103,14 @@ def flag(
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
             None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
+        common: whether `--help` shows the flag; `--help=all` shows every flag.
         restrict: by another flag, the values of it that this flag is for, see `restricted`.
         limits: `minimum` and `maximum`, inclusive bounds of a number; `above` and `below`, exclusive ones.
     """
     if unknown := limits.keys() - _BOUNDS.keys():
         raise TypeError(f"a flag has no {min(unknown)}")
     files = {"path": names == "path", "in_file": names == "content", "has_path": bool(names)}
-    kinds = {"implementation": implementation, "on_resume": on_resume, "restrict": restrict or {}}
+    kinds = {"implementation": implementation, "on_resume": on_resume, "restrict": restrict or {}, "common": common}
     bounds = dict.fromkeys(_BOUNDS) | limits
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, **files, **kinds, **bounds})
 

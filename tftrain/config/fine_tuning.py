@@ -31,52 +31,43 @@ class FineTuningConfig:
 
     ON_RESUME = "named"
 
-    train_file: str | None = flag(None, names="path")
-    """Labelled examples: TSV, CSV, JSON; CoNLL for token_classification; SQuAD's JSON for question_answering; for
+    train_file: str | None = flag(None, names="path", common=True)
+    """Labelled examples: TSV, CSV or JSON; CoNLL for token_classification; SQuAD's JSON for question_answering; for
     completion, prompts with completions, or JSON with lists of messages."""
-    eval_file: str | None = flag(None, "Held-out examples, in the same format.", names="path")
+    eval_file: str | None = flag(None, "Held-out examples, in the format of --train_file.", names="path")
     text_column: str | None = flag(None, restrict=_WITH_COLUMNS)
-    """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
-    with task=completion; with task=token_classification the number of the column of the word, by default 0."""
-    text_pair_column: str | None = flag(None, restrict={"task": _OF_TEXTS})
-    """Column of the second text of a pair; by default there is none."""
+    """Column of the text: its name, or its number from 0. By default text or sentence; prompt with --task=completion.
+    With --task=token_classification, the number of the column of words, by default 0."""
+    text_pair_column: str | None = flag(None, "Column of the second text of a pair.", restrict={"task": _OF_TEXTS})
     label_column: str | None = flag(None, restrict=_WITH_COLUMNS)
-    """Column of the label; by default label, or completion with task=completion, or with task=token_classification the
-    last one."""
-    header: bool = flag(True, restrict=_TEXTS)
-    """Whether the first line of a TSV or CSV has the names of the columns."""
+    """Column of the label; by default label, completion with --task=completion, the last with token_classification."""
+    header: bool = flag(True, "The first line of a TSV or CSV has the names of the columns.", restrict=_TEXTS)
     chat_template: str | None = flag(None, names="path", restrict=_COMPLETION)
-    """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by
-    default the tokenizer's own."""
+    """File with a Jinja template as in transformers, for messages of --task=completion; by default the tokenizer's."""
     label_separator: str = flag("|", restrict={"task": ("multi_label",)})
-    """Separates the labels of an example of task=multi_label; JSONL may have lists."""
+    """Text between the labels of an example with --task=multi_label; JSONL can have lists."""
     skip_bad_rows: bool = flag(False, restrict={"task": (*_WITH_COLUMNS["task"], "question_answering")})
-    """Leave out examples that can't be read, and say how many; by default the first one ends the run."""
+    """Leave out examples that can't be read, and print their number; by default the first one ends the run."""
     glue_task: str | None = flag(None, choices=GLUE_TASKS)
-    """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
-    glue_dir: str | None = flag(
-        None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", names="path"
-    )
+    """Task of GLUE whose files are read, instead of --train_file and the columns; sets --task and --best_metric."""
+    glue_dir: str | None = flag(None, "Folder with the files of --glue_task, such as train.tsv.", names="path")
     tokenizer_dir: str | None = flag(None, names="path", on_resume="local")
     """Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights."""
     doc_stride: int = flag(128, minimum=1, restrict=_ANSWERS)
-    """Tokens from the beginning of a window of a long context to that of the next."""
+    """Tokens from the beginning of a window of a long context to the beginning of the next window."""
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1, restrict=_ANSWERS)
-    max_answer_length: int = flag(30, minimum=1, on_resume="free", restrict=_ANSWERS)
-    """Most words of a predicted answer."""
-    n_best: int = flag(20, minimum=1, on_resume="free", restrict=_ANSWERS)
-    """Answers that predictions.jsonl lists for each question."""
+    max_answer_length: int = flag(30, "Most words of an answer.", minimum=1, on_resume="free", restrict=_ANSWERS)
+    n_best: int = flag(20, "Answers to each question that are stored.", minimum=1, on_resume="free", restrict=_ANSWERS)
     null_score_threshold: float = flag(0.0, on_resume="free", restrict=_ANSWERS)
-    """Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0."""
+    """Give no answer if its score is higher than the best answer's by more than this; for SQuAD 2.0."""
     temperature: float = flag(0.05, above=0, restrict={"task": ("embedding",)})
-    """Divides the cosines in the loss of task=embedding."""
+    """Number that divides the cosines in the loss of --task=embedding."""
     best_metric: str | None = flag(None, on_resume="free")
-    """Score by which the best checkpoint is chosen, higher is better; by default the first one of the task."""
+    """Score that chooses the best checkpoint; higher is better. By default the first score of the task."""
     early_stopping: int = flag(0, minimum=0, on_resume="free")
-    """End the run after this many evaluations in a row without a better best_metric; 0: never."""
+    """End the run after this number of evaluations in a row without a better --best_metric; 0: never."""
     seeds: int = flag(1, minimum=1, maximum=1000, on_resume="local")
-    """Number of runs with the seeds seed, seed + 1 ..., in OUTPUT_DIR/seed_N; mean and spread of their scores are
-    printed at the end."""
+    """Runs with the seeds --seed, --seed + 1 and so on, in OUTPUT_DIR/seed_N; prints mean and spread of scores."""
 
 
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:

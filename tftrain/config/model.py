@@ -37,84 +37,68 @@ class ModelConfig:
     ON_RESUME = "fixed"
     LARGEST = _LARGEST
 
-    model_family: str = flag(DEFAULT.name, f"{described()}. docs/families.md has their flags.", choices=tuple(FAMILIES))
-    task: str = flag("pretraining", choices=(*TASKS, CLASS))
-    """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
-    others fine-tune an encoder on labelled examples, see docs/finetuning.md; a class of your own, see
-    docs/custom_tasks.md."""
+    model_family: str = flag(DEFAULT.name, f"Family of the model. {described()}.", choices=tuple(FAMILIES), common=True)
+    task: str = flag("pretraining", choices=(*TASKS, CLASS), common=True)
+    """Task that the model learns. pretraining: what the family learns. completion: a decoder continues prompts. The
+    others fine-tune an encoder: python -m tftrain docs finetuning. MODULE:CLASS: your own task."""
     labels: tuple[str, ...] = flag(())
-    """Name of a class; repeat the flag for each class, in the order of the outputs. By default the sorted labels of
-    train_file."""
-    vocab_size: int | None = flag(None, minimum=6)
-    """Rows of the token embedding; by default the size of the data's vocabulary."""
-    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
-    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1)
-    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    """Name of a class; repeat the flag in the order of the outputs. By default the sorted labels of --train_file."""
+    vocab_size: int | None = flag(None, "Rows of the token embedding; by default the vocabulary's size.", minimum=6)
+    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1, common=True)
+    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1, common=True)
+    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1, common=True)
     attention_head_size: int | None = flag(None, minimum=1)
-    """Width of an attention head; by default hidden_size / num_attention_heads."""
+    """Width of an attention head; by default --hidden_size / --num_attention_heads."""
     num_key_value_heads: int | None = flag(None, minimum=1)
-    """Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default
-    num_attention_heads."""
-    intermediate_size: int | None = flag(None, minimum=1)
-    """Width of the feed-forward layer; by default 4 x hidden_size."""
+    """Key and value heads, which query heads share equally (arXiv 2305.13245); by default --num_attention_heads."""
+    intermediate_size: int | None = flag(None, "Width of feed-forward layers; by default 4 x --hidden_size.", minimum=1)
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
     position_embedding: str = flag("learned", choices=("learned", "rotary", "alibi"))
-    """How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the
-    first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv
-    2108.12409), for any number of heads."""
-    rope_theta: float = flag(10_000.0, above=1, restrict=_ROTARY)
-    """Base of the wavelengths of rotary positions."""
+    """How the model knows positions. learned: a table. rotary: queries and keys are rotated (arXiv 2104.09864), as in
+    GPT-NeoX and Llama. alibi: scores fall with the distance (arXiv 2108.12409), for any number of heads."""
+    rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions.", above=1, restrict=_ROTARY)
     rope_scaling: str = flag("none", restrict=_ROTARY)
-    """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
-    llama3:8,1,4,8192."""
+    """Scaling of rotary positions. none: no scaling. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1 (8,1,4,8192)."""
     local_attention: int = flag(0, minimum=0)
-    """Window of a local layer: a token attends to half as many tokens on each side; 0: every layer is global. By
-    default 128 for modernbert."""
+    """Window of a local layer, in tokens, half on each side; 0: no local layers. By default 128 for modernbert."""
     global_attn_every: int = flag(3, minimum=1, maximum=1000)
-    """With local_attention: a layer is global if its number, counted from 0, is a multiple of this."""
+    """With --local_attention, a layer is global if its number, counted from 0, is a multiple of this."""
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
-    next_sentence: bool = flag(True)
-    """Learn from pairs whether the second text follows the first; false: masked words only."""
-    type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
+    next_sentence: bool = flag(True, "Learn from pairs whether the second text follows the first.")
+    type_vocab_size: int = flag(2, "Token types of --model_family=bert.", minimum=1)
     norm_position: str = flag("auto", choices=("auto", "post", "pre"))
-    """Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others."""
+    """Place of the norms. post: after each residual add. pre: before each sub-layer. auto: post for bert, else pre."""
     activation: str = flag("gelu", choices=("gelu", "geglu", "swiglu"))
-    """Feed-forward activation; geglu and swiglu (arXiv 2002.05202) have a second, gating projection."""
+    """Activation of the feed-forward layer. geglu and swiglu (arXiv 2002.05202) have a second, gating projection."""
     gelu_form: str = flag("tanh", choices=("tanh", "erf"))
-    """The tanh approximation of GeLU, as in the original BERT, or the exact form with erf."""
+    """Form of GeLU. tanh: the approximation, as in the original BERT. erf: the exact form."""
     ln_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Norms by the fused op or by plain TensorFlow; auto: fused if the op is built and supports the model."""
+    """Norms. fused: one fused op. reference: plain TensorFlow. auto: fused if the op is built and fits the model."""
     ln_dtype: str = flag("compute", choices=("compute", "fp32"), on_resume="logged")
-    """Format of scale and shift of every norm; its statistics are always fp32."""
+    """Format of scale and shift of every norm. compute: as --precision. The statistics of a norm are always fp32."""
     attn_impl: str = flag("softmax", choices=("softmax", "flash", "cudnn"), implementation="softmax")
-    """softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which stores no
-    tensor of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 and bf16, without
-    dropout of probabilities."""
+    """Attention core. softmax: matrix products around --attn_softmax_impl. flash: one fused op, which stores no matrix
+    of probabilities. cudnn: the same by cuDNN, on GPUs with XLA, in fp16 and bf16, without attention dropout."""
     attn_softmax_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as for
-    ln_impl. Not used with attn_impl=flash and cudnn."""
+    """Scale, mask, softmax and dropout of --attn_impl=softmax: a fused op or plain TensorFlow, as for --ln_impl."""
     gelu_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Bias and GeLU, GeGLU or SwiGLU by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    """Bias and GeLU, GeGLU or SwiGLU: a fused op or plain TensorFlow, as for --ln_impl."""
     dropout_add_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
-    query_key_norm: bool = flag(False)
-    """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
+    """Bias, hidden dropout and residual add: a fused op or plain TensorFlow, as for --ln_impl."""
+    query_key_norm: bool = flag(False, "Norm of each head's queries and keys, as in Qwen3 (arXiv 2302.05442).")
     classifier_pooling: str = flag("cls", choices=("cls", "mean"))
-    """What the classifier of an example reads: its first token, or the mean of its tokens, as in the published
-    ModernBERT."""
+    """Input of the classifier. cls: the first token. mean: the mean of all tokens, as in the published ModernBERT."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
-    """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
+    """Dense layers with a bias: all; queries, keys and values (query_key_value), as in Qwen2; or none."""
     use_bias_in_keys: bool = flag(True)
-    """Bias in the key projection; it costs a little and has no effect, because the softmax cancels it."""
+    """Have a bias in the key projection. It costs a little and has no effect, because the softmax cancels it."""
     hidden_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
     """Dropout after the embeddings and after each sub-layer."""
     attention_probs_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
     """Dropout on the attention probabilities."""
-    initializer_range: float = flag(0.02, above=0, on_resume="named")
-    """Standard deviation of the truncated normal initial weights."""
-    layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every norm.", above=0)
-    tie_output: bool = flag(True)
-    """Use the token embedding as output layer too; false: the output layer has its own table."""
+    initializer_range: float = flag(0.02, "Standard deviation of initial weights.", above=0, on_resume="named")
+    layer_norm_epsilon: float = flag(1e-12, "Number that is added to the variance in every norm.", above=0)
+    tie_output: bool = flag(True, "Use the token embedding as output layer too; false: it has its own table.")
 
     def with_family_defaults(self, named: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags."""

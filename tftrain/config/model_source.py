@@ -21,12 +21,11 @@ class ModelSource:
     """The model, and its tokenizer."""
 
     output_dir: str | None = flag(None, names="path")
-    """Output folder of a run, or its address: its newest checkpoint, or its best if fine-tuned."""
+    """Output folder of a run, or its address. The newest checkpoint is read, or the best one if fine-tuned."""
     init_checkpoint: str | None = flag(
-        None, f"The model instead of that of a run, as {FORM}. {FORMATS_IN_WORDS}.", names="location"
+        None, f"Model to read instead of a run, as {FORM}. {FORMATS_IN_WORDS}.", names="location"
     )
-    weights: str = flag("trained", choices=WEIGHTS)
-    """Weights of a run: averaged are the moving average of its ema_decay."""
+    weights: str = flag("trained", "Weights of a run. averaged: the moving average of --ema_decay.", choices=WEIGHTS)
     tokenizer_dir: str | None = flag(None, names="path")
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
 

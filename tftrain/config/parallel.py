@@ -19,23 +19,23 @@ BUCKET_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: give two, the third follows."""
+    """Batch sizes: --global_batch_size is --micro_batch_size x --grad_accum_steps x data parallel ranks; give two."""
 
     ON_RESUME = "named"
 
-    micro_batch_size: int | None = flag(None, minimum=1, on_resume="free")
-    """Samples of one forward pass on one rank; by default 8, if no batch size is given."""
+    micro_batch_size: int | None = flag(None, minimum=1, on_resume="free", common=True)
+    """Samples of one forward pass on one rank; by default 8 if no batch size is given."""
     grad_accum_steps: int | None = flag(None, minimum=1, on_resume="local")
-    """Micro-batches accumulated into one update; by default it follows from the other two sizes, or is 1."""
-    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
+    """Micro-batches whose gradients one update adds; by default it follows from the other two sizes, or is 1."""
+    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1, common=True)
     grad_accum_dtype: str = flag("fp32", choices=("fp32", "fp16", "bf16"), on_resume="logged")
     """Format in which the gradients of micro-batches are added; fp16 scales the loss."""
     batch_rampup: str = flag("none")
-    """start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first
-    samples; the learning rate schedule then counts samples. The other sizes are those of the full batch."""
+    """Growth of the global batch, as START:INCREMENT:SAMPLES: from START by INCREMENT at evenly spaced points of the
+    first SAMPLES samples. The learning rate schedule then counts samples. Other sizes are of the full batch."""
     fit_micro_batch: bool = flag(False, on_resume="local")
-    """Lower micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of
-    global_batch_size; an elastic launcher sets this flag."""
+    """Lower --micro_batch_size to a divisor of a rank's share of the global batch; an elastic launcher sets this
+    flag."""
 
     @property
     def ramp(self) -> ramp.Ramp:
@@ -79,8 +79,9 @@ class BatchConfig:
             accum = total // (micro * ranks)
         if micro * accum * ranks != total:
             sizes = {"--micro_batch_size": self.micro_batch_size, "--grad_accum_steps": self.grad_accum_steps}
-            stated = {**{name: size for name, size in sizes.items() if size}, "data_parallel_size": ranks}
-            step, product = math.prod(stated.values()), " x ".join(f"{name}={size}" for name, size in stated.items())
+            stated = {name: size for name, size in sizes.items() if size}
+            step = math.prod(stated.values()) * ranks
+            product = " x ".join([*(f"{name}={size}" for name, size in stated.items()), f"{ranks} data parallel ranks"])
             below = total // step * step
             fitting = " or ".join(str(size) for size in (below, below + step) if size > 0)
             expected = f"expected a multiple of {product}, such as {fitting}"
@@ -100,7 +101,7 @@ class BatchConfig:
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
         if left:
             sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of --batch_rampup={self.batch_rampup}"
-            expected = f"expected {sizes} to be divisible by data_parallel_size={ranks}"
+            expected = f"expected {sizes} to be divisible by {ranks} data parallel ranks"
             raise ConfigError([Problem("global_batch_size", self.global_batch_size, expected)])
         return max(size for size in range(1, self.micro_batch_size + 1) if unit % size == 0)
 
@@ -111,45 +112,38 @@ class ParallelConfig:
 
     ON_RESUME = "free"
 
-    tensor_parallel_size: int = flag(1, minimum=1)
-    """Ranks over which every layer is partitioned; the ranks of such a group process the same samples."""
+    tensor_parallel_size: int = flag(1, minimum=1, common=True)
+    """Ranks over which every layer is partitioned. The ranks of a tensor parallel group process the same samples."""
     sequence_parallel: bool = flag(False)
     """Partition norms, dropouts and residuals over the tensor parallel ranks, by tokens (arXiv 2205.05198)."""
-    pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
+    pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1, common=True)
     pipeline_schedule: str = flag("1f1b", choices=PIPELINE_SCHEDULES)
-    """Order of forwards and backwards under a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in turn,
-    with several model chunks on each stage. zero_bubble: backward for inputs before that for weights (ZB-H1, arXiv
-    2401.10241)."""
-    virtual_pipeline_size: int = flag(1, minimum=1)
-    """Model chunks on each pipeline stage; above 1 only with pipeline_schedule=interleaved."""
+    """Order of forwards and backwards in a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in turn,
+    with several model chunks on each stage. zero_bubble (arXiv 2401.10241): backward for weights later."""
+    virtual_pipeline_size: int = flag(1, "Model chunks on each stage, with --pipeline_schedule=interleaved.", minimum=1)
     pipeline_split: str = flag("layers")
-    """Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the
-    output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several model
-    chunks, chunk c of stage s is number c * stages + s of the list."""
+    """Layers of each pipeline stage. layers: equal numbers. flops: the most expensive stage is as cheap as possible. Or
+    a list such as 3,4,4,1; with several model chunks, chunk c of stage s is number c * stages + s of the list."""
     group_transport: str = flag("auto", choices=GROUP_TRANSPORTS)
-    """What sums and gathers over tensor parallel ranks, and sends between pipeline stages; gradients are always summed
-    over data parallel ranks by Horovod. tensorflow: collectives of TensorFlow, without negotiation. Each rank then
-    listens at a port where every user of the run's hosts can run ops in it, so that user reads and writes your files:
-    only for hosts that nobody else uses. auto: horovod."""
+    """Transport between tensor parallel ranks and pipeline stages; Horovod always sums gradients. tensorflow: without
+    negotiation, but each rank listens at a port where every user of the run's hosts can run ops, and so can read and
+    write your files: use it only on hosts that nobody else uses. auto: horovod."""
     backward_segments: int | None = flag(None, minimum=1)
-    """Number of segments of the model whose backward passes run one after the other: the gradients of one are summed
-    over the ranks while the next one is computed. By default one for every 32 MB of gradients, at most 8, if XLA
-    compiles the step of several data parallel ranks; else 1, because without XLA sums begin during backward anyway."""
-    split_opt_state: bool = flag(False)
+    """Segments of the model whose gradients are summed over the ranks while the next segment is computed. By default
+    one for every 32 MB, at most 8, if XLA compiles the step of several data parallel ranks; else 1."""
+    split_opt_state: bool = flag(False, common=True)
     """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
-    split_grad_accum: bool = flag(False)
-    """Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."""
+    split_grad_accum: bool = flag(False, "Also partition accumulated gradients (ZeRO-2); implies --split_opt_state.")
     split_weights: bool = flag(False)
-    """Also partition the weights (ZeRO-3): the weights of a block are gathered before it computes, in forward and again
-    in backward, and released afterwards; implies split_grad_accum."""
-    prefetch_blocks: int = flag(1, minimum=0)
-    """Blocks whose weights are gathered while the block before them computes, with split_weights."""
+    """Also partition the weights (ZeRO-3); implies --split_grad_accum. The weights of a block are gathered before it
+    computes, in forward and in backward, and released afterwards."""
+    prefetch_blocks: int = flag(1, "Blocks whose weights --split_weights gathers in advance.", minimum=0)
     split_group: str = flag("all", choices=SPLIT_GROUPS)
-    """Data parallel ranks that partition state, gradients and weights, with split_weights. all: all of them. host:
-    those of each host, so that only sums of gradients travel between hosts."""
+    """With --split_weights, the data parallel ranks that partition state, gradients and weights. all: all of them.
+    host: the ranks of each host; only sums of gradients travel between hosts."""
     state_split_strategy: str = flag("even")
-    """Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on
-    rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks."""
+    """Owners of the shards of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on rank i
+    modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks."""
 
     @property
     def splits_state(self) -> bool:

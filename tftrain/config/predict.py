@@ -14,35 +14,30 @@ class PredictFlags:
     """What is predicted, and how it is printed."""
 
     input_file: str | None = flag(None, names="path")
-    """UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab separates the two
-    texts of a pair."""
+    """UTF-8 file with one text a line, instead of arguments; - is standard input. A tab separates a pair of texts."""
     format: str = flag("text", choices=("text", "jsonl"))
-    """text: a line for each text and one for each of its predictions; jsonl: a JSON object for each text."""
+    """Format of the output. text: lines for each text and its predictions. jsonl: a JSON object for each text."""
     top_k: int | None = flag(None, minimum=1, maximum=1000)
-    """Candidates for each masked token, or for the next token; classes or answers of a fine-tuned model; by default 5.
-    With temperature, also the number of most probable tokens of which one is drawn; by default all."""
+    """Candidates for each masked token or for the next token, classes or answers of a fine-tuned model; by default 5.
+    With --temperature, also the number of most probable tokens of which one is drawn; by default all."""
     embedding: str | None = flag(None, choices=("mean", "cls"))
-    """Print the vector of each text, of length 1, instead of the predictions of the model's task; for a pair, the
-    cosine of both vectors. mean: of the hidden states of its tokens; cls: that of [CLS]. For every encoder."""
+    """Print the vector of each text, of length 1, instead of predictions; for a pair, the cosine of both vectors. mean:
+    the mean of the hidden states of its tokens. cls: the hidden state of [CLS]. For every encoder."""
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(0, minimum=0, maximum=65536)
-    """Tokens that a decoder appends to each text, the most probable one each time or, with temperature, one that is
-    drawn; fewer if its end token comes."""
+    """Most tokens that a decoder appends to a text: the most probable ones or, with --temperature, drawn ones."""
     temperature: float = flag(0.0, minimum=0)
-    """Draw each new token of a decoder from the distribution whose logits are divided by this; 0: take the most
-    probable one."""
+    """Divide the logits of a decoder by this, and draw each new token; 0: take the most probable token."""
     top_p: float = flag(1.0, above=0, maximum=1)
-    """With temperature: draw from the fewest most probable tokens that together have this probability."""
-    seed: int = flag(0, "Seed of drawn tokens; those of a text depend on it and on the text's number.", minimum=0)
-    stop: tuple[str, ...] = flag(())
-    """A string before which a decoder's continuation ends; repeat the flag for several."""
-    chat: bool = flag(False)
-    """Each text is a user's message: the model's chat template makes it a prompt, and says where the answer ends."""
+    """With --temperature, draw from the fewest most probable tokens that together have this probability."""
+    seed: int = flag(0, "Seed of drawn tokens, which depend on the number of the text too.", minimum=0)
+    stop: tuple[str, ...] = flag((), "String before which a decoder's continuation ends; repeat the flag for several.")
+    chat: bool = flag(False, "Each text is a user's message, which the model's chat template makes a prompt.")
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)
-    """Predict no answer if its score is higher than that of the best answer by more than this; by default every
-    question gets an answer. For question_answering models that were trained with questions without an answer."""
+    """Give no answer if its score is higher than the best answer's by more than this; by default every question gets an
+    answer. For question_answering models that were trained with unanswerable questions."""
 
     @property
     def shown(self) -> int:

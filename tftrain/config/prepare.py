@@ -12,6 +12,7 @@ from tftrain.files.addresses import is_address
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
 _NORMALIZATIONS = {"wordpiece": NORMALIZATION, "sentencepiece": "nfkc", "bpe": "none"}
+_OBJECTIVES = f"Examples for --model_family={listed('masked')} (masked), or {listed('causal')} (causal: joined texts)."
 _MASKED = {"objective": ("masked",)}
 _DEFAULT_SEQUENCES_PER_PACK = 3
 _OF_RECORDS = (
@@ -24,93 +25,77 @@ _OF_RECORDS = (
 class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
-    input_files: tuple[str, ...] = flag((), names="path")
+    input_files: tuple[str, ...] = flag((), names="path", common=True)
     """Files, folders, globs and addresses such as s3://bucket/texts; separate them by commas, or repeat the flag. UTF-8
-    text, .jsonl, .csv, .tsv, .parquet, .arrow, plain or .gz, .zst, .bz2, .xz, and .tar and .zip of them."""
+    text, .jsonl, .csv, .tsv, .parquet, .arrow; plain or .gz, .zst, .bz2, .xz; also in .tar and .zip."""
     input_records: str | None = flag(None, names="path")
-    """Glob of TFRecords of another program instead of text: those of the original BERT, or for objective=causal of
-    max_seq_length + 1 input_ids. They are copied."""
-    eval_records: str | None = flag(None, "The same of the held-out split.", names="path")
-    text_column: str = flag("text", "Column of tables, such as .jsonl or .parquet, that has the text.")
+    """Glob of TFRecords to copy, instead of text: the original BERT's, or causal ones of --max_seq_length + 1
+    input_ids."""
+    eval_records: str | None = flag(None, "Glob of held-out TFRecords, used with --input_records.", names="path")
+    text_column: str = flag("text", "Column with the text in tables, such as .jsonl or .parquet.")
     id_column: str | None = flag(None)
-    """Column of tables with a document's id. The id, instead of its number, decides whether it is held out."""
-    skip_bad_rows: bool = flag(False)
-    """Leave out rows of tables that have no text or can't be read, and count them in the manifest."""
-    skip_unreadable: bool = flag(False)
-    """Leave out files, folders and links that can't be read, and count them in the manifest."""
+    """Column of tables with a document's id, which then decides, instead of its number, whether it is held out."""
+    skip_bad_rows: bool = flag(False, "Leave out rows of tables without a readable text; the manifest counts them.")
+    skip_unreadable: bool = flag(False, "Leave out files and folders that can't be read; the manifest counts them.")
     max_expanded_gb: float = flag(16.0, minimum=0.001, maximum=1e6)
     """Most gigabytes that a compressed Parquet or Arrow file or .zip archive may take in the temporary folder."""
-    builtin_corpus: bool = flag(False)
-    """Use the English documentation inside a fixed list of installed Python packages."""
+    builtin_corpus: bool = flag(False, "Use the documentation in a list of installed packages.", common=True)
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
-    document_separator: str = flag("blank_line", choices=("blank_line", "file", "verbatim"))
-    """blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and
-    blank lines separate its paragraphs. verbatim: each file is a document, whose white space stays as it is, such as
-    code for a decoder."""
-    deduplicate: str = flag("paragraph", choices=("paragraph", "near", "none"))
-    """paragraph: keep each paragraph of at least 32 bytes only once in the corpus. near: also leave out documents that
-    are nearly the same as an earlier one (MinHash). none: keep all text."""
+    document_separator: str = flag("blank_line", choices=("blank_line", "file", "verbatim"), common=True)
+    """What separates documents. blank_line: blank lines; each line is a paragraph. file: each file is a document; blank
+    lines separate paragraphs. verbatim: each file is a document whose white space stays, such as code."""
+    deduplicate: str = flag("paragraph", choices=("paragraph", "near", "none"), common=True)
+    """Repeated text that is left out. paragraph: a paragraph of at least 32 bytes that the corpus had before. near:
+    also a document that is nearly the same as an earlier one (MinHash). none: nothing."""
     min_tokens_used: float = flag(0.9, minimum=0, maximum=1)
     """Refuse the text if a smaller share of its tokens, without duplicates, is in examples."""
-    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.", names="path")
-    overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
-    objective: str = flag(
-        "masked",
-        f"What the examples are for. masked: texts for --model_family={listed('masked')}; causal: joined documents, "
-        f"without padding, for --model_family={listed('causal')}.",
-        choices=("masked", "causal"),
-    )
+    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.", names="path", common=True)
+    overwrite: bool = flag(False, "Replace an earlier data set in --output_dir.")
+    objective: str = flag("masked", _OBJECTIVES, choices=("masked", "causal"), common=True)
     next_sentence: bool = flag(True, restrict=_MASKED)
-    """Examples of two texts, for runs that learn whether the second follows the first; false: of one text, for
-    --next_sentence=false and --model_family=modernbert."""
-    tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"))
+    """Make examples of two texts; false: of one text, for --next_sentence=false and --model_family=modernbert."""
+    tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"), common=True)
     """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
-    vocab_file: str | None = flag(None, names="path")
-    """Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json with
-    merges.txt beside it."""
-    vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20)
+    vocab_file: str | None = flag(None, names="path", common=True)
+    """Vocabulary instead of a learned one: vocab.txt; .model; tokenizer.json; vocab.json with merges.txt beside it."""
+    vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20, common=True)
     """Tokens of the learned vocabulary; by default 30522."""
-    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
+    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.", common=True)
     strip_accents: str = flag("auto", choices=("auto", "true", "false"))
     """Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a new
-    vocabulary, in Latin script with hardly any marks; or as recorded beside --vocab_file."""
+    vocabulary, in Latin script with hardly any marks; with --vocab_file, as recorded beside it."""
     normalization: str | None = flag(None, choices=(NORMALIZATION, "nfkc"))
-    """How text is normalized and divided into words. bert (default): as in the original BERT; nfkc: with NFKC case
+    """How text is normalized and divided into words. bert: as in the original BERT, the default. nfkc: with NFKC case
     folding. A sentencepiece model has nfkc; bpe leaves text as it is."""
-    max_seq_length: int = flag(128, minimum=8, maximum=1 << 16)
+    max_seq_length: int = flag(128, minimum=8, maximum=1 << 16, common=True)
     """Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence."""
-    short_seq_prob: float = flag(0.1, minimum=0, maximum=1, restrict=_MASKED)
-    """Share of the examples that get a random, shorter length."""
+    short_seq_prob: float = flag(0.1, "Share of examples that are shorter.", minimum=0, maximum=1, restrict=_MASKED)
     masking: str = flag("dynamic", choices=("dynamic", "static"), restrict=_MASKED)
-    """dynamic: mask while training. static: write masked records in the standard BERT format."""
-    masked_lm_prob: float = flag(0.15, above=0, below=1, restrict=_MASKED)
-    """Share of the tokens that static masking selects."""
+    """When tokens are masked. dynamic: while training. static: now, in records of the standard BERT format."""
+    masked_lm_prob: float = flag(0.15, "Share of tokens that static masks select.", above=0, below=1, restrict=_MASKED)
     max_predictions_per_seq: int | None = flag(None, minimum=1, restrict=_MASKED)
-    """Most masked tokens of a static example; by default max_seq_length x masked_lm_prob."""
-    whole_word_masking: bool = flag(False, restrict=_MASKED)
-    """Static masking selects whole words instead of word pieces."""
+    """Most masked tokens of a static example; by default --max_seq_length x --masked_lm_prob."""
+    whole_word_masking: bool = flag(False, "Static masks select whole words, not word pieces.", restrict=_MASKED)
     dupe_factor: int | None = flag(None, minimum=1, restrict=_MASKED)
-    """How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static,
-    else 1."""
-    packing: str = flag("none", choices=("none", "greedy"), restrict=_MASKED)
-    """greedy: several examples share a row of max_seq_length tokens and do not attend to each other, so hardly any
-    position is padding. none: one example a row."""
+    """Number of times that the text is used, with new pairs and static masks each time; by default 1, or 10 if
+    static."""
+    packing: str = flag("none", choices=("none", "greedy"), restrict=_MASKED, common=True)
+    """Examples of a row. greedy: several examples share a packed row of --max_seq_length tokens and do not attend to
+    each other, so hardly any position is padding. none: one example."""
     max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64, restrict=_MASKED)
-    """Most examples of a row with packing=greedy; by default 3."""
-    eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
+    """Most examples of a packed row with --packing=greedy; by default 3."""
+    eval_fraction: float = flag(0.02, "Share of the documents that is held out.", minimum=0, below=1, common=True)
     heldout_window: int = flag(13, minimum=0, maximum=1024)
-    """Cut out of the held-out split each sequence of this many tokens that training has too; 0: cut nothing."""
+    """Cut out of the held-out split each sequence of this number of tokens that training has too; 0: cut nothing."""
     shard_mb: float = flag(16.0, "Megabytes of text in a shard, approximately.", minimum=0.01, maximum=1e5)
-    num_workers: int | None = flag(None, minimum=1, maximum=1024)
-    """Processes; by default one for each core. The output does not depend on it."""
+    num_workers: int | None = flag(None, minimum=1, maximum=1024, common=True)
+    """Worker processes; by default one for each core. The output does not depend on their number."""
     runner: str = flag("local", choices=("local", "beam"))
-    """local: worker processes of this machine. beam: Apache Beam pipelines, also on many machines that share output_dir
-    and the text; the output is the same."""
+    """Workers: processes of this machine (local), or Apache Beam, also on many machines (beam), for the same output."""
     beam_options: tuple[str, ...] = flag((), restrict={"runner": ("beam",)})
     """Options of Beam's pipelines, such as --runner=FlinkRunner,--flink_master=host:8081; separate them by commas, or
     repeat the flag. By default Beam's direct runner runs them on this machine."""
-    seed: int = flag(1, minimum=0, maximum=2**31 - 1)
-    """Seed of the split, the mixture of documents, the order, the pairs and static masks."""
+    seed: int = flag(1, "Seed of the split, the order, the pairs and static masks.", minimum=0, maximum=2**31 - 1)
 
     @property
     def split_beam_options(self) -> list[str]:

@@ -66,14 +66,6 @@ _NAMES = {
     "optimizer": "opt",
 }
 HABITS = {name: tuple(flags.split()) for flags, names in _NAMES.items() for name in names.split()}
-# Flags of earlier versions: the flag in their place, and what to write.
-REPLACED = {
-    "eval_batches": (
-        "eval_examples",
-        "give --eval_examples, the number of batches times --global_batch_size; 0 or no flag: all held-out examples",
-    ),
-    "causal": ("trainer", "give --model_family=gpt; --trainer=megatron plans it as Megatron-LM runs it"),
-}
 # Below this similarity (difflib's ratio), a name that is merely spelled alike is no suggestion.
 _ALIKE = 0.84
 # Shorter names are too often another word, such as model beside mode.

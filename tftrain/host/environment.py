@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+import tftrain
+
 PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors", "tokenizers")
 
 
@@ -28,11 +30,7 @@ def project(package: Path = Path(__file__).parents[1]) -> str:
     for path in sorted(package.rglob("*.py")):
         sources.update(f"{path.relative_to(package)}\0".encode())
         sources.update(hashlib.sha256(path.read_bytes()).digest())
-    try:
-        version = metadata.version("tftrain")
-    except metadata.PackageNotFoundError:
-        version = "not installed"
-    return f"{version}, sources {sources.hexdigest()[:8]}"
+    return f"{tftrain.__version__}, sources {sources.hexdigest()[:8]}"
 
 
 def host_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -11,39 +11,27 @@ from tftrain.config.fields import Problem, field_problems, flag
 class LaunchConfig:
     """How many ranks are started, and where (tftrain.launch only)."""
 
-    num_proc: int | None = flag(
-        None,
-        "Ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run on this host.",
-        minimum=1,
-    )
-    hosts: str | None = flag(None, "Hosts with their slots, also -H: node1:16,node[2-4]:16. They are reached by ssh.")
-    hostfile: str | None = flag(
-        None,
-        "File with a host on each line, such as `node1 slots=16`; those of other launchers are read too.",
-        names="path",
-    )
-    network_interfaces: str | None = flag(
-        None,
-        "Network interfaces for the ranks, separated by commas; each host uses the first one that it has. By default "
-        "the interface by which a host reaches this one.",
-    )
+    num_proc: int | None = flag(None, minimum=1, common=True)
+    """Number of ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run on this host."""
+    hosts: str | None = flag(None, "Hosts with slots, also -H, such as node1:16,node[2-4]:16; by ssh.", common=True)
+    hostfile: str | None = flag(None, names="path", common=True)
+    """File with a host on each line, such as `node1 slots=16`; host files of other launchers are read too."""
+    network_interfaces: str | None = flag(None)
+    """Network interfaces, separated by commas; a host uses its first one. By default the interface to this host."""
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.", names="path")
     pass_env: str | None = flag(None)
-    """Environment variables that other hosts get beside the usual ones, separated by commas: names or patterns, such as
-    AWS_*,MY_FLAG. By default they get none that docs/security.md does not name, so no keys and no passwords."""
-    start_timeout: float = flag(30.0, "Seconds until every host must have answered.", above=0)
-    fork_ranks: bool = flag(
-        False,
-        "Fork the ranks of each host from one process that has loaded TensorFlow: they start without importing it "
-        "again, and share the memory of its modules.",
-    )
-    layout: str = flag("given", choices=("given", "auto"))
-    """given: the layout of the flags. auto: the planner chooses the fastest layout that fits the memory and has all
-    flags that are given; see docs/planner.md."""
+    """Environment variables for other hosts beside those that python -m tftrain docs security lists: names or patterns,
+    separated by commas, such as AWS_*,MY_FLAG. By default, other hosts get no keys and no passwords."""
+    start_timeout: float = flag(30.0, "Seconds in which every host must answer.", above=0)
+    fork_ranks: bool = flag(False)
+    """Fork the ranks of a host from one process that has loaded TensorFlow: they start faster and share memory."""
+    layout: str = flag("given", choices=("given", "auto"), common=True)
+    """Batch sizes and parallelism of the run. given: as the flags say. auto: the planner chooses the fastest layout
+    that fits the memory and has all flags that are given: python -m tftrain docs planner."""
     cluster: str | None = flag(None, names="path")
-    """With layout=auto, the machine: a name that tftrain.plan --list prints, or FILE.json; by default this host, which
-    is measured once (--machine_file)."""
+    """With --layout=auto, the machine: a name of tftrain.plan --list, or FILE.json; by default this host, measured
+    once."""
     verbose: bool = flag(False, "Print where each rank runs, how it ended, and the commands for other hosts.")
 
     def problems(self) -> list[Problem]:
@@ -83,7 +71,11 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
             flags += [arg, *waiting]
             break
         if spelling in _ELASTIC:
-            problems.append(Problem(spelling[2:], None, "elastic runs are started by horovodrun, see docs/elastic.md"))
+            problems.append(
+                Problem(
+                    spelling[2:], None, "elastic runs are started by horovodrun, see python -m tftrain docs elastic"
+                )
+            )
             if not separator and waiting:
                 waiting.pop(0)
         elif arg == "-m" and waiting[:1] == ["tftrain.run"]:

@@ -75,7 +75,7 @@ def link_gbs(config: LaunchConfig, other: Host) -> float:
     name = next((name for name in names if name in speeds), "")
     if not name or not speeds[name].speed:
         expected = f"the speed of {name or 'the network'} is not known; expected FILE.json with network_gbs"
-        raise _problem("cluster", None, f"{expected}, see docs/planner.md")
+        raise _problem("cluster", None, f"{expected}, see python -m tftrain docs planner")
     return speeds[name].speed / 8000  # Mb/s
 
 

@@ -54,7 +54,7 @@ def serve(address: str, port: int, slots: Sequence["SlotInfo"]) -> "RendezvousHT
     if not hasattr(secret, "JOB_TOKEN"):
         logger.warning(
             "this Horovod asks for no token: whoever can reach the ports of this job can change it; `make setup` and "
-            "`make wheel` build one that does (docs/security.md)"
+            "`make wheel` build one that does (python -m tftrain docs security)"
         )
     server = RendezvousHTTPServer((address, port), Handler, 0)
     server.socket.listen(REQUESTS_WAITING)

@@ -1,4 +1,7 @@
-"""Plans the memory and the time of a run: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
+"""Plans the memory and the time of a run on a cluster, before it starts.
+
+Example, BERT base on two nodes of eight GPUs:
+    python -m tftrain.plan --cluster=a100_80gb --nodes=2 --precision=bf16 --max_seq_length=512 --micro_batch_size=32
 
 It also compares layouts (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
 machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
@@ -18,7 +21,7 @@ from tftrain.host.text import reason
 from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.commands import changes_of, of_changes, of_division
+from tftrain.plan.commands import changes_of, of_division
 from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.search import Constraints, SearchSpace, layouts, least_memory, search
@@ -129,10 +132,7 @@ def print_plan(config: PlanConfig) -> int:
     plans = [forecast(workload(own, cluster, software), cluster, constants, margin) for own in every]
     plan = max(plans, key=lambda each: each.memory.total)
     whole, config = config, every[plans.index(plan)]
-    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software)
-    if whole.data.phases:
-        suggestions = [lever._replace(config=of_changes(lever.changes, whole)) for lever in suggestions]
-        suggestions = [lever for lever in suggestions if not lever.config.run_problems(plan.work.ranks)]
+    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software, whole=whole)
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:
@@ -153,8 +153,8 @@ def print_search(config: PlanConfig) -> int:
 
     result = search(space, constants, config.plan.top, margin, accepts)
     columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, whole), ""
-    if config.plan.format == "text":  # A command is wider than a terminal.
-        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
+    if config.plan.format == "text":  # A command is wider than a terminal; other formats have all of them.
+        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines[:3], 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
     refused = ", but a run refuses these" if result.fitting and not result.fastest else ""

@@ -1,23 +1,17 @@
 """`--layout=auto`: the layouts of a run on all devices of a cluster, the fastest that fits first, and why."""
 
 from collections.abc import Set
-from dataclasses import fields
 from typing import NamedTuple
 
-from tftrain.config import phases
-from tftrain.config.fields import ConfigError, Problem, changed, sections
-from tftrain.config.train import TrainConfig
+from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.commands import LAYOUT, changes_of, layout_of, of_division, text
-from tftrain.plan.config import PlanConfig, search_request
-from tftrain.plan.search import SCHEDULES, SearchResult, least_memory, search
+from tftrain.plan.commands import FOR_SOME, changes_of, layout_of, of_division, text
+from tftrain.plan.config import PlanConfig, search_layouts
+from tftrain.plan.search import SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
-
-# Flags that are for some layouts only, which a search does without; their defaults are for all.
-FOR_SOME = ("pipeline_split", "group_transport", "prefetch_blocks", "split_group", "state_split_strategy")
 
 
 class Request(NamedTuple):
@@ -30,26 +24,11 @@ class Request(NamedTuple):
     whole: PlanConfig | None = None  # with the phases, if there are some; `config` is that of one
 
 
-def freed(config: TrainConfig, named: Set[str]) -> TrainConfig:
-    """Returns a configuration without the flags of a layout that a checkpoint has supplied: those not in `named`."""
-    every = {field.name: field.default for section in sections(config) for field in fields(section)}
-    every |= {"fit_micro_batch": False, **config.model.family.defaults}
-    values = {name: every[name] for name in (*LAYOUT, *FOR_SOME, "fit_micro_batch") if name not in named}
-    return changed(config, values | {"phases": phases.without(config.data.phases, "micro_batch_size")})
-
-
 def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
     config, fixed_flags, cluster, constants, whole = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
-    space = search_request(config, cluster, fixed_flags)
-    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"} & fixed_flags
-    fixed = space.constraints._replace(
-        ranks=ranks,
-        schedules=() if has_schedule else SCHEDULES,
-        sequence_parallel=space.constraints.sequence_parallel or (False, True),
-    )
-    space = space._replace(constraints=fixed)
+    space = search_layouts(config, cluster, ranks, fixed_flags)
 
     def accepts(division: Workload) -> bool:
         keeps = fixed_flags.isdisjoint(changes_of(division, config))
@@ -101,6 +80,7 @@ def lines(result: SearchResult) -> list[str]:
 
 def arguments(work: Workload, request: Request) -> list[str]:
     """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
-    config, values = request.config, {**layout_of(work, request.config), "global_batch_size": work.global_batch}
+    config = request.config
+    values = {**layout_of(work, config.parallel), "global_batch_size": work.global_batch}
     values |= {name: getattr(config.parallel, name) for name in FOR_SOME}
     return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]

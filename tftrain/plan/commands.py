@@ -1,11 +1,13 @@
-"""The command of `tftrain.launch` that a plan is of."""
+"""The command of `tftrain.launch` that a plan is of, and the flags of its layout."""
 
 import dataclasses
 import shlex
+from collections.abc import Set
 from typing import Any
 
-from tftrain.config import length_choice
-from tftrain.config.fields import changed, flag_name, sections
+from tftrain.config import length_choice, phases
+from tftrain.config.fields import Config, changed, flag_name, sections
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.plan.workload import Workload
@@ -17,26 +19,34 @@ LAYOUT = (
     "split_opt_state", "split_grad_accum", "split_weights", "micro_batch_size", "grad_accum_steps",
     "activation_checkpointing", "attn_impl",
 )  # fmt: skip
+# Flags that are for some layouts only, which a search does without; their defaults are for all.
+FOR_SOME = ("pipeline_split", "group_transport", "prefetch_blocks", "split_group", "state_split_strategy")
 
 
-def layout_of(work: Workload, config: PlanConfig) -> Changes:
-    """Returns the flags of a division by name, each of `LAYOUT`."""
-    flags, stage = config.parallel, work.zero_stage
-    values = (
-        *(work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks),
-        # A stage implies those below it, whose flags may be given beside it.
-        *(stage == 1 or (stage > 1 and flags.split_opt_state), stage == 2 or (stage > 2 and flags.split_grad_accum)),
-        stage == 3,
-        *(work.micro_batch, round(work.micro_batches), work.checkpointing, work.core),
-    )
-    return dict(zip(LAYOUT, values, strict=True))
+def freed(config: Config, named: Set[str]) -> Config:
+    """Returns a configuration without the flags of a layout, such as those of a checkpoint, that are not in `named`."""
+    every = {field.name: field.default for section in sections(config) for field in dataclasses.fields(section)}
+    every |= {"fit_micro_batch": False, **config.model.family.defaults}
+    values = {name: every[name] for name in (*LAYOUT, *FOR_SOME, "fit_micro_batch") if name not in named}
+    return changed(config, values | {"phases": phases.without(config.data.phases, "micro_batch_size")})
+
+
+def layout_of(work: Workload, current: ParallelConfig) -> Changes:
+    """Returns the flags of a division by name, each of `LAYOUT`; other software has other flags of its ZeRO stage."""
+    ranks = dict(zip(LAYOUT, (work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks), strict=False))
+    others = (work.micro_batch, round(work.micro_batches), work.checkpointing, work.core)
+    return {**ranks, **work.stage_flags(current), **dict(zip(LAYOUT[-len(others) :], others, strict=True))}
 
 
 def changes_of(work: Workload, config: PlanConfig) -> Changes:
     """Returns the flags of a division, by name, that differ from those of a configuration."""
-    layout = {**layout_of(work, config), "global_batch_size": work.global_batch}
+    return differing({**layout_of(work, config.parallel), "global_batch_size": work.global_batch}, config)
+
+
+def differing(changes: Changes, config: PlanConfig) -> Changes:
+    """Returns the changes whose value is not that of the configuration."""
     current = {name: value for section in sections(config) for name, value in vars(section).items()}
-    return {name: value for name, value in layout.items() if value != current[name]}
+    return {name: value for name, value in changes.items() if value != current[name]}
 
 
 def of_division(work: Workload, config: PlanConfig) -> TrainConfig | None:

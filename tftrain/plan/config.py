@@ -11,7 +11,7 @@ from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import Constraints, SearchSpace
+from tftrain.plan.search import SCHEDULES, Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
@@ -23,39 +23,35 @@ NOT_NEEDED = ("output_dir", "data_dir")
 class PlanFlags:
     """The planner's own flags: the job, the machine, the format."""
 
-    cluster: str = flag("a100_80gb", names="path")
-    """The machine: a name that --list prints, or FILE.json. this_machine needs --measure once."""
-    nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
-    ranks_per_node: int = flag(1, "Ranks that share this_machine equally.", minimum=1)
+    cluster: str = flag("a100_80gb", names="path", common=True)
+    """Machine: a name that --list prints, or FILE.json. this_machine needs --measure once."""
+    nodes: int = flag(1, "Nodes of the cluster.", minimum=1, common=True)
+    ranks_per_node: int = flag(1, "Ranks that share --cluster=this_machine equally.", minimum=1)
     data_parallel_size: int | None = flag(None, minimum=1)
-    """Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size)."""
+    """Ranks that share the global batch; by default all devices / (tensor x pipeline parallel size)."""
     zero_stage: int | None = flag(None, minimum=0, maximum=3)
-    """ZeRO stage of trainer=megatron: data parallel ranks partition the optimizer state (1), also gradients (2), also
-    weights (3); by default, and for tftrain, as split_opt_state, split_grad_accum and split_weights say."""
+    """ZeRO stage with --trainer=megatron: data parallel ranks partition the optimizer state (1), also gradients (2),
+    also weights (3). By default, and for tftrain, as --split_opt_state, --split_grad_accum and --split_weights say."""
     examples_per_row: float = flag(1.0, minimum=1)
-    """Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them."""
-    utilisation: float = flag(1.0, above=0, maximum=1)
-    """Share of the positions that are not padding, as tftrain.prepare prints it."""
+    """Mean number of examples in a packed row: examples / rows as tftrain.prepare prints them."""
+    utilisation: float = flag(1.0, "Share of positions without padding, as tftrain.prepare says.", above=0, maximum=1)
     trainer: str = flag("tftrain", choices=("tftrain", "megatron"))
-    """What runs the job: tftrain, whose plans come with commands; or megatron: decoders by Megatron-LM."""
+    """Software that runs the job. tftrain: its plans come with commands. megatron: decoders by Megatron-LM."""
     memory_margin: float = flag(0.06, minimum=0, below=1)
-    """Share of a device's memory that must stay free for a plan to fit: published runs use 70 to 75 of 80 GB."""
+    """Share of a device's memory that must stay free for a plan to fit. Published runs use 70 to 75 of 80 GB."""
     system: str | None = flag(None)
-    """Software whose constants are used: a name that --list prints. By default encoder, or megatron for
-    trainer=megatron; on an H100 encoder_h100 or megatron_h100; on a CPU megatron_cpu, or tftrain_cpu on
-    this_machine."""
-    search: bool = flag(False, "List the layouts on at most max_nodes nodes, the fastest first.")
+    """Software whose constants are used: a name that --list prints; by default it follows from --trainer and
+    --cluster."""
+    search: bool = flag(False, "List the layouts on at most --max_nodes nodes, the fastest first.", common=True)
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
-    rows_file: str | None = flag(
-        None, "Compare with the rows of a CSV file in a format of the published tables.", names="path"
-    )
-    html: str = flag("", names="path")
-    """Also write the plan, or that of the fastest layout of --search, as one page of HTML to this file."""
+    rows_file: str | None = flag(None, "Compare with the rows of a CSV file like those of the tables.", names="path")
+    html: str = flag("", names="path", common=True)
+    """File of HTML to which the plan, or the plan of the fastest layout of --search, is also written as one page."""
     format: str = flag("text", "Format of tables.", choices=FORMATS)
-    list: bool = flag(False, "Print the names of clusters, systems and tables.")
-    measure: bool = flag(False, "Measure this machine and write --machine_file, which --cluster=this_machine reads.")
+    list: bool = flag(False, "Print the names of clusters, systems and tables.", common=True)
+    measure: bool = flag(False, "Measure this machine: write --machine_file for --cluster=this_machine.", common=True)
     calibrate: bool = flag(False, "Fit the constants to the published rows, and print them with their errors.")
 
     def problems(self) -> "list[Problem]":
@@ -183,6 +179,25 @@ def search_request(
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
     return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _constraints(config, named))
+
+
+def search_layouts(
+    config: PlanConfig, cluster: Cluster, ranks: int, named: Collection[str] = (), software: type[Workload] = Workload
+) -> SearchSpace:
+    """Returns the divisions among so many ranks, with more of this trainer's choices than `search_request` has.
+
+    They are schedules of pipelines, and with and without sequence parallelism.
+
+    Raises:
+        ConfigError: see `search_request`.
+    """
+    space = search_request(config, cluster, named, software)
+    fixed = space.constraints._replace(ranks=ranks)
+    if software.runs_here:
+        has_schedule = {"pipeline_schedule", "virtual_pipeline_size"}.intersection(named)
+        schedules = () if has_schedule else SCHEDULES
+        fixed = fixed._replace(schedules=schedules, sequence_parallel=fixed.sequence_parallel or (False, True))
+    return space._replace(constraints=fixed)
 
 
 def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:

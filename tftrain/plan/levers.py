@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.model import FUSED_OPS
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.commands import Changes, text
-from tftrain.plan.config import PlanConfig, workload
+from tftrain.plan.commands import FOR_SOME, Changes, differing, freed, layout_of, of_changes, text
+from tftrain.plan.config import PlanConfig, search_layouts, workload
 from tftrain.plan.forecast import Forecast, forecast
+from tftrain.plan.search import search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
 
@@ -33,13 +34,7 @@ class Lever(NamedTuple):
     @property
     def flags(self) -> str:
         """The changed flags as they are given to a command."""
-        fused = all(self.changes.get(flag) == "fused" for flag in FUSED_OPS.values())
-        shown = ["--flagfile=configs/fused.flags"] if fused else []
-        for flag, value in self.changes.items():
-            # The flagfile sets the ops and an optimizer.
-            if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
-                shown.append(text(flag, value))
-        return " ".join(shown)
+        return " ".join(text(flag, value) for flag, value in self.changes.items())
 
 
 def cheapest(
@@ -48,17 +43,49 @@ def cheapest(
     constants: Constants,
     most: int = 3,
     software: type[Workload] = Workload,
+    whole: PlanConfig | None = None,
 ) -> list[Lever]:
     """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
 
-    At most `most` of them; each is one lever, or a pair if neither lever alone is enough. `software` runs the job.
+    At most `most` of them: a lever, a pair if neither lever alone is enough, or the fastest layout of a search. If some
+    are equally fast, it returns the one with the least memory. `software` runs the job. `whole` has the phases of a
+    run, which takes the levers; `config` is that of one.
     """
-    all_levers = list(levers(config, workload(config, cluster, software), cluster, constants))
-    enough = {lever.name for lever in all_levers if lever.plan.fits}
-    for first in [lever for lever in all_levers if not lever.plan.fits]:
+    work, whole = workload(config, cluster, software), whole or config
+    tried = list(levers(config, work, cluster, constants))
+    enough = {lever.name for lever in tried if lever.plan.fits}
+    for first in [lever for lever in tried if not lever.plan.fits]:
         others = levers(first.config, first.plan.work, cluster, constants, enough, after=first.name[0])
-        all_levers += [second._replace(changes=first.changes | second.changes) for second in others]
-    return sorted((lever for lever in all_levers if lever.plan.fits), key=lambda lever: lever.plan.seconds)[:most]
+        tried += [second._replace(changes=first.changes | second.changes) for second in others]
+    tried += _fastest_layout(config, work, cluster, constants, whole)
+    fitting = [lever._replace(config=of_changes(lever.changes, whole)) for lever in tried if lever.plan.fits]
+    fitting.sort(key=lambda lever: (lever.plan.seconds, lever.plan.gb, len(lever.changes)))
+    taken = [lever for lever in fitting if not whole.data.phases or not lever.config.run_problems(work.ranks)]
+    return list({lever.plan.seconds: lever for lever in reversed(taken)}.values())[::-1][:most]
+
+
+def _fastest_layout(
+    config: PlanConfig, work: Workload, cluster: Cluster, constants: Constants, whole: PlanConfig
+) -> list[Lever]:
+    """Returns the fastest layout that fits on the same ranks as a lever; none if a search of the flags is refused."""
+    kept = {*FOR_SOME, *(["micro_batch_size"] if config.model.compares_samples else [])}
+    batch = {"global_batch_size": work.global_batch, "zero_stage": None, "max_nodes": None}
+
+    def lever_of(layout: Workload) -> Lever | None:
+        changes = differing(layout_of(layout, config.parallel), config)
+        if config.batch.global_batch_size and config.batch.grad_accum_steps is None:
+            changes.pop("grad_accum_steps", None)  # It follows from the global batch.
+        return _lever(changes, config, work, cluster, constants)
+
+    def accepts(layout: Workload) -> bool:
+        lever = lever_of(layout)
+        return lever is not None and not of_changes(lever.changes, whole).run_problems(work.ranks)
+
+    try:
+        space = search_layouts(changed(freed(config, kept), batch), cluster, work.ranks, kept, type(work))
+    except ConfigError:
+        return []
+    return [lever_of(plan.work) for plan in search(space, constants, 1, config.plan.memory_margin, accepts).fastest]
 
 
 def levers(
@@ -73,28 +100,40 @@ def levers(
 
     Leaves out those whose name is in `without`, or has a flag that does not come after another one in the alphabet.
     """
-    for changes in _changes(config, work, cluster.per_node):
+    for changes in _changes(config, work, cluster):
         name = next(iter(changes.items()))
-        if name in without or name[0] <= after:
-            continue
-        new_config = changed(config, changes)
-        with contextlib.suppress(ConfigError):
-            new_work = workload(new_config, cluster, type(work))
-            yield Lever(changes, new_config, forecast(new_work, cluster, constants, config.plan.memory_margin))
+        if name not in without and name[0] > after and (lever := _lever(changes, config, work, cluster, constants)):
+            yield lever
 
 
-def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
+def _lever(
+    changes: Changes, config: PlanConfig, work: Workload, cluster: Cluster, constants: Constants
+) -> Lever | None:
+    """Returns the lever of some changes; None if the run would be refused."""
+    new_config = changed(config, changes)
+    with contextlib.suppress(ConfigError):
+        new_work = workload(new_config, cluster, type(work))
+        return Lever(changes, new_config, forecast(new_work, cluster, constants, config.plan.memory_margin))
+    return None
+
+
+def _changes(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Changes]:
     ops = {op: flag for op, flag in FUSED_OPS.items() if flag not in config.model.without_fused_op}
     if {*ops, "optimizer"} - work.fused:
         rule = update_rule(config.optimizer.optimizer)
         yield {**dict.fromkeys(ops.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
+    for core in ("softmax", "flash", "cudnn") if work.runs_here else ():
+        # cuDNN needs a GPU, and mixes the examples of a packed row.
+        if core != work.core and (core != "cudnn" or (cluster.multiprocessors and config.plan.examples_per_row == 1)):
+            yield {"attn_impl": core}
     for stage in zero_stages(work.dp, work.pp):
-        if stage > work.zero_stage:
-            yield work.stage_changes(stage)
+        changes = differing(work._replace(zero_stage=stage).stage_flags(config.parallel), config)
+        if stage > work.zero_stage and changes:
+            yield changes
     shards = work.zero_stage == 3 and not work.split_devices
-    if work.runs_here and shards and 1 < per_node // work.tp < work.dp:
+    if work.runs_here and shards and 1 < cluster.per_node // work.tp < work.dp:
         yield {"split_group": "host"}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}
@@ -108,7 +147,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     for factor in _factors(work.micro_batch) if not config.model.compares_samples else ():
         yield {"micro_batch_size": work.micro_batch // factor, "grad_accum_steps": steps * factor}
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
-        if work.tp * factor <= per_node:
+        if work.tp * factor <= cluster.per_node:
             yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
         if work.zero_stage in zero_stages(work.dp, work.pp * factor):
             yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}

@@ -48,7 +48,9 @@ def named(name: str, machine_file: Path) -> Cluster:
     if name in CLUSTERS:
         return CLUSTERS[name]
     if name.endswith(cluster_file.SUFFIX):
-        return cluster_file.read(Path(name), "cluster", "a JSON file that describes a cluster, see docs/planner.md")
+        return cluster_file.read(
+            Path(name), "cluster", "a JSON file that describes a cluster, see python -m tftrain docs planner"
+        )
     expected = f"expected one of {', '.join([*CLUSTERS, NAME])}, or a JSON file that describes one"
     raise ConfigError([Problem("cluster", name, expected)])
 

@@ -110,7 +110,7 @@ def _figures(plan: Forecast, steps: int, which: str) -> Part:
         *((f"FLOPs of a step, {name}", f"{reported(work, name):.4g}", meaning) for name, meaning in FLOPS.items()),
         ("TFLOPs of a device", f"{plan.tflops_per_device:.1f}", "by the exact count"),
         ("MFU", f"{plan.mfu:.1%}", "model FLOPs utilization: share of the peak rate of the data sheet"),
-        ("tokens/s", f"{tokens / plan.seconds:,.4g}", f"of all ranks; {tokens:,} tokens a step"),
+        ("tokens/s", f"{tokens / plan.seconds:,.0f}", f"of all ranks; {tokens:,} tokens a step"),
         (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", which),
     ]
     return "table", Grid(("figure", "value", "meaning"), ("text", "number", "text"), lines)

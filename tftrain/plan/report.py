@@ -140,7 +140,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Lever]) -> str:
         left = f"less than {100 * plan.margin:g}% of the memory are left (--memory_margin)"
         needs = f"Tight: {plan.gb:.1f} of {limit:.1f} GB, {left}"
     if not suggestions:
-        return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
+        return f"{needs}; no levers make it fit: take more nodes, or a smaller model."
     shown = [f"{each.flags} ({each.plan.gb:.1f} GB, {each.plan.seconds:.3g} s a step)" for each in suggestions]
     lines = [f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."]
     if plan.work.runs_here:

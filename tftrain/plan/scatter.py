@@ -62,4 +62,4 @@ def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days:
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
 
-    return picture.svg(draw, "memory and days of all layouts", height=3.8)
+    return picture.svg(draw, "memory and days of all layouts", width=6.2, height=3.8)

@@ -158,9 +158,13 @@ class Workload(NamedTuple):
         """Returns a workload of this trainer as one of this class; `zero_stage` is that of other software."""
         return work
 
-    def stage_changes(self, stage: int) -> dict[str, Any]:
-        """Returns the flags, with their values, that raise the ZeRO stage to this one."""
-        return {SPLITS[stage - 1]: True}
+    def stage_flags(self, current: ParallelConfig) -> dict[str, Any]:
+        """Returns the flags of the ZeRO stage; a stage implies those below it, whose flags may be given beside it."""
+        stage = self.zero_stage
+        return {
+            flag: stage == number or (stage > number and getattr(current, flag))
+            for number, flag in enumerate(SPLITS, start=1)
+        }
 
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:

@@ -1,4 +1,9 @@
-"""Converts text to a vocabulary and shards of training examples: `python -m tftrain.prepare --output_dir=data`."""
+"""Converts text to a vocabulary and to shards of training examples.
+
+Example, with a guide as the text:
+    python -m tftrain docs flags > text.txt &&
+    python -m tftrain.prepare --input_files=text.txt --vocab_size=500 --max_seq_length=64 --output_dir=data/try
+"""
 
 import logging
 import os

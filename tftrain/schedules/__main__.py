@@ -1,6 +1,7 @@
-"""Prints and draws a pipeline schedule: `python -m tftrain.schedules --pipeline_schedule=1f1b --output=build/1f1b`.
+"""Prints the time of a pipeline schedule, its bubble and its activations; draws it with --output.
 
-Exit codes: 0 done, 2 wrong flags.
+Example, four stages:
+    python -m tftrain.schedules --pipeline_schedule=zero_bubble --pipeline_parallel_size=4 --output=schedule
 """
 
 import sys

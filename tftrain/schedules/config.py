@@ -16,12 +16,12 @@ class ScheduleConfig:
 
     pipeline_schedule: str = flag("1f1b", "The schedule, as in tftrain.run.", choices=PIPELINE_SCHEDULES)
     pipeline_parallel_size: int = flag(4, "Stages.", minimum=1, maximum=1024)
-    virtual_pipeline_size: int = flag(1, "Chunks of a stage, for pipeline_schedule=interleaved.", minimum=1)
+    virtual_pipeline_size: int = flag(1, "Chunks of a stage, with --pipeline_schedule=interleaved.", minimum=1)
     micro_batches: int = flag(8, "Micro-batches of an update.", minimum=1, maximum=65536)
     forward: str = flag("1", "Time of a stage's forward pass: a number, or one for each stage, such as 1,1,1,1.5.")
-    backward: str = flag("2", "Time of its backward pass, for inputs and weights together.")
+    backward: str = flag("2", "Time of a stage's backward pass, for inputs and weights together.")
     backward_weights: str | None = flag(None)
-    """Time of its backward pass for weights, which zero_bubble computes later; by default half of backward."""
+    """Time of a stage's backward pass for weights, which zero_bubble computes later; by default half of --backward."""
     transfer: float = flag(0.0, "Time of a transfer between two stages.", minimum=0)
     forward_only: bool = flag(False, "Use the order of an evaluation, which has no backward.")
     output: str | None = flag(

@@ -56,7 +56,8 @@ def steps(table: Schedule) -> list[Step]:
                     halves[action.name] = action, computed[stage]
                 else:
                     other, computed_there = halves.pop(action.name)
-                    after = (computed_there, computed[stage], links.get((sender, receiver), 0))
+                    both = (computed[stage], computed_there) if sends else (computed_there, computed[stage])
+                    after = (*both, links.get((sender, receiver), 0))
                     steps.append(Step(receiver, other if sends else action, after))
                     links[sender, receiver] = arrived[action.name] = len(steps)
                     if sends:

@@ -22,8 +22,8 @@ from tftrain.config.run import CheckpointConfig, RunConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
+from tftrain.parallel.horovod_settings import stall_shutdown_seconds
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.start import stall_shutdown_seconds
 
 # Shares of `save_timeout_seconds` for the shards of all ranks, and for the rest of the save.
 WRITE_SHARE, COMPLETE_SHARE = 0.6, 0.3

@@ -22,8 +22,8 @@ from tftrain.files.addresses import is_address, join
 from tftrain.host.environment import host_name
 from tftrain.host.text import reason
 from tftrain.parallel import collectives
+from tftrain.parallel.horovod_settings import stall_shutdown_seconds
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.start import stall_shutdown_seconds
 from tftrain.state.saves import EXIT_SECONDS, ROUND_SHARE
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,11 @@ from tftrain.bench.published.tables import Published
 from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import FUSED_OPS
+from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan import memory
-from tftrain.plan.workload import Workload, from_config, reference_optimizer
+from tftrain.plan.commands import layout_of
+from tftrain.plan.workload import SPLITS, Workload, from_config, reference_optimizer
 
 DROPOUT = 0.1
 # The flags that say what model it is.
@@ -79,23 +81,12 @@ def _run_flags(work: Workload, levers: dict[str, str]) -> list[str]:
         "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
         "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
         **{lever: "fused" if op in work.fused else "reference" for op, lever in FUSED_OPS.items()},
-        "attn_impl": work.core,
         "optimizer": optimizer if optimizer.startswith("fused_") else reference_optimizer(optimizer),
-        "micro_batch_size": work.micro_batch,
-        "grad_accum_steps": round(work.micro_batches),
         "grad_accum_dtype": work.accumulation or levers.get("grad_accum_dtype", "fp32"),
-        "tensor_parallel_size": work.tp,
-        "sequence_parallel": work.sequence_parallel,
-        "pipeline_parallel_size": work.pp,
-        "pipeline_schedule": work.schedule,
-        "virtual_pipeline_size": work.chunks,
-        "split_opt_state": work.zero_stage >= 1,
-        "split_grad_accum": work.zero_stage >= 2,
-        "split_weights": work.zero_stage == 3,
+        **layout_of(work, ParallelConfig(**dict.fromkeys(SPLITS, True))),
         "state_split_strategy": work.split_strategy,
         "precision": work.precision,
         "jit_compile": work.compiled,
-        "activation_checkpointing": work.checkpointing,
         "memory_optimization": work.grappler,
         "suppress_grappler": levers.get("suppress_grappler", "false"),
         "enable_resource_variables": "true",

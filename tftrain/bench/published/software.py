@@ -7,6 +7,7 @@ encoder of the published tables.
 from typing import Any
 
 from tftrain.bench.published import encoder, megatron
+from tftrain.config.parallel import ParallelConfig
 from tftrain.plan import inventory, memory
 from tftrain.plan.inventory import Parts
 from tftrain.plan.workload import Workload
@@ -43,9 +44,9 @@ class Megatron(OtherWorkload):
         stage = work.zero_stage if zero_stage is None else zero_stage * partitioned
         return cls(*work)._replace(accumulation="", zero_stage=stage)
 
-    def stage_changes(self, stage: int) -> dict[str, Any]:
+    def stage_flags(self, current: ParallelConfig) -> dict[str, Any]:
         """See `Workload`."""
-        return {"zero_stage": stage}
+        return {"zero_stage": self.zero_stage}
 
 
 class Fsdp(Megatron):

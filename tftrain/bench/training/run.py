@@ -32,7 +32,7 @@ REASON_LENGTH = 300
 QUIET = ("--log_every=1", "--eval_every=-1", "--checkpoint_every=0", "--keep_last=1")
 
 PREFIX = re.compile(r"^.*?\[[\d,]+\]<std(?:out|err)>:")
-PROGRAM_ERROR = re.compile(r"tftrain\.run: (?!--help lists)(.*)")
+PROGRAM_ERROR = re.compile(r"tftrain\.run: (?!--help=)(.*)")
 EXCEPTION = re.compile(r"(?<![\w.])[\w.]*(?:Error|Exception)\b.*")
 EXITED = re.compile(r"Process \d+ exit with status code.*")
 STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(rank (\d+)\))?")
