@@ -1,12 +1,14 @@
-"""The commands of the guides run on small texts and with small models; the nightly suite runs them."""
+"""The commands of the guides run, with small texts and models, and print the figures of the pages: nightly tests."""
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.kit import corpora
+from tools import figures
 from tools.figures import ROOT, Outputs
 from tools.page_commands import blocks
 
@@ -122,6 +124,14 @@ def test_commands_of_a_page_run(page: Path, outputs):
                 except SystemExit as error:
                     failed.append(f"line {block.line}: {str(error)[-1500:]}")
     assert not failed, "\n\n".join(failed)
+
+
+# `test_planned_figures_are_those_of_the_planner` of tools/test_figures.py is the shorter one.
+@pytest.mark.nightly
+@pytest.mark.timeout(3 * 3600)
+def test_measured_figures_are_those_of_the_commands(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["", "--check", f"--from={tmp_path}"])
+    assert figures.main() == 0
 
 
 def test_every_reason_to_skip_is_one_of_a_command():
