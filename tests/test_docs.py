@@ -61,6 +61,8 @@ OTHER = {
     "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
 COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
+# Guides say what to do: measurements belong to results, history to git, and tests to CONTRIBUTING.
+NOT_IN_GUIDES = (" load of ", "earlier version", "-m pytest")
 
 
 def names(config_class: type) -> set[str]:
@@ -153,6 +155,12 @@ def test_a_command_names_only_flags_of_its_program(text):
         known = flags_of(program)
         wrong += [(program, flag) for flag in sorted(named - known)] if known is not None else []
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.count("/") < 2 and name != "CONTRIBUTING.md"])
+def test_guides_have_no_words_that_belong_to_other_pages(name):
+    words = [(ROOT / name).read_text().lower().count(phrase) for phrase in NOT_IN_GUIDES]
+    assert dict(zip(NOT_IN_GUIDES, words, strict=True)) == dict.fromkeys(NOT_IN_GUIDES, 0)
 
 
 def test_the_page_of_flags_is_what_the_declarations_say():

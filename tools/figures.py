@@ -189,7 +189,10 @@ def shown(mark: Mark, outputs: Outputs) -> str:
         text = TABLES[mark.command](outputs)
         return f"\n{text}\n" if "\n" in text else text
     if not mark.words:
-        return "\n".join(filled(mark.text.splitlines(), outputs[mark.command].splitlines())) + "\n"
+        indentation = re.match(r"\s*?\n( *)", mark.text)[1]
+        template = [line.removeprefix(indentation) for line in mark.text.rstrip().splitlines()]
+        lines = filled(template, outputs[mark.command].splitlines())
+        return "\n".join(line and indentation + line for line in lines) + f"\n{indentation}"
     number = re.search(re.escape(mark.words) + rf"\D*?({NUMBER})", outputs[mark.command])
     if not number:
         sys.exit(f"{mark.command}: no number after {mark.words!r} in its output")
@@ -225,12 +228,14 @@ def write(page: Path, outputs: Outputs) -> None:
 def check(page: Path, outputs: Outputs) -> list[str]:
     """Returns what differs between a page and its figures, a text for each."""
     machine = next(mark.text for page in pages() for mark in marks(page) if mark.command == "machine")
-    same = outputs.processor() in machine
-    found = [
-        (mark, differences(mark.text, shown(mark, outputs), same)) for mark in marks(page) if mark.command != "machine"
-    ]
-    where = f"{page.relative_to(ROOT)}: "
-    return [where + f"{mark.command[:70].splitlines()[0]}: {line}" for mark, lines in found for line in lines]
+    lines, name = [], page.relative_to(ROOT)
+    for mark in marks(page):
+        # Debian's package linux-doc changes with its version.
+        same = outputs.processor() in machine and "linux" not in mark.command
+        if mark.command != "machine":
+            found = differences(mark.text, shown(mark, outputs), same)
+            lines += [f"{name}: {mark.command[:70].splitlines()[0]}: {line}" for line in found]
+    return lines
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from PIL import Image
 from tests.bench import reports
 from tests.page import browser
 from tests.page.browser import SCHEMES
+from tests.security.test_pages import check
 from tftrain.bench.tables import TABLES
 
 SOME = ("levers", "large_other", "gpt_low_tp", "sweep_single_node")  # in dark: colours are the same in every table
@@ -22,6 +23,11 @@ def folder(tmp_path_factory):
     """Returns a folder with the report of every table, and the records of each."""
     folder = tmp_path_factory.mktemp("reports")
     return folder, {name: reports.write(name, folder) for name in TABLES}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_report_has_the_policy(folder, name):
+    check(folder[0] / f"{name}.html")
 
 
 @pytest.fixture(scope="module", params=SCHEMES)

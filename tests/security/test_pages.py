@@ -6,11 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.bench import reports
 from tftrain import report
 from tftrain.bench import page
 from tftrain.bench.table import BenchTable, Column, RowOutcome
-from tftrain.bench.tables import TABLES
 from tftrain.config.train import TrainConfig
 from tftrain.page.bars import BarSeries, Panel
 from tftrain.plan import __main__ as plan
@@ -126,12 +124,6 @@ def test_the_page_of_a_table_of_measurements_keeps_text(tmp_path):
     ]
     page.write(table, [RowOutcome("a", records), RowOutcome(MARKUP, [], MARKUP)], tmp_path / "x.html")
     check(tmp_path / "x.html")
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_report_of_the_benchmarks_has_the_policy(tmp_path, name):
-    reports.write(name, tmp_path)
-    check(tmp_path / f"{name}.html")
 
 
 @pytest.mark.parametrize("flags", [["--micro_batch_size=64"], ["--search", "--global_batch_size=64"]], ids=str)

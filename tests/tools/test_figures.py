@@ -76,8 +76,8 @@ def test_times_may_differ_by_a_spread_and_losses_may_not():
     assert differences(line.replace("14.6", "20.6").replace("10:00", "11:11"), line) == []
     assert len(differences(line.replace("14.6", "64.6"), line)) == 1
     assert len(differences("masked-LM loss 5.29", "masked-LM loss 5.30")) == 1
-    assert differences("masked-LM loss 5.29", "masked-LM loss 5.30", same_processor=False) == []
-    assert len(differences("masked-LM loss 5.29", "masked-LM loss 6.30", same_processor=False)) == 1
+    assert differences("masked-LM loss 5.29", "masked-LM loss 5.30", same_source=False) == []
+    assert len(differences("masked-LM loss 5.29", "masked-LM loss 6.30", same_source=False)) == 1
 
 
 def test_a_number_in_a_sentence_keeps_its_decimals(tmp_path):

@@ -78,8 +78,7 @@ def _fastest_layout(
         return _lever(changes, config, work, cluster, constants)
 
     def accepts(layout: Workload) -> bool:
-        lever = lever_of(layout)
-        return lever is not None and not of_changes(lever.changes, whole).run_problems(work.ranks)
+        return bool(lever := lever_of(layout)) and not of_changes(lever.changes, whole).run_problems(work.ranks)
 
     try:
         space = search_layouts(changed(freed(config, kept), batch), cluster, work.ranks, kept, type(work))

@@ -15,7 +15,6 @@ from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.levers import Lever
 from tftrain.plan.reported_flops import reported
-from tftrain.plan.search import Layout
 from tftrain.plan.workload import Workload
 
 MEMORY = {
@@ -62,7 +61,7 @@ def write(
     steps: int,
     suggestions: Sequence[Lever],
     levers: Sequence[Lever],
-    layouts: Sequence[Layout],
+    layouts: Sequence[Forecast],
 ) -> None:
     """Writes the page.
 
@@ -150,7 +149,7 @@ def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[Part]:
     return [("heading", "What each lever changes"), ("note", note), ("bars", named)]
 
 
-def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[Part]:
+def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Forecast]) -> list[Part]:
     if not layouts:
         return []
     own = plan.work.runs_here
