@@ -56,10 +56,13 @@ OTHER = {
     "tools/compare_revisions.py": {"base", "cases"},
     "tools/layout_cases.py": {"cases", "most"},
     "tools/figures.py": {"check", "from"},
+    "tools/page_picture.py": {"width"},
     "tools/finetune.py": {"examples", "seeds", "steps"},
     "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
 COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
+# Guides say what to do: measurements belong to results, history to git, and tests to CONTRIBUTING.
+NOT_IN_GUIDES = (" load of ", "earlier version", "-m pytest")
 
 
 def names(config_class: type) -> set[str]:
@@ -70,6 +73,21 @@ def names(config_class: type) -> set[str]:
 def flags_of_programs() -> set[str]:
     found = set().union(*OTHER.values(), *map(names, flag_table.PROGRAMS.values()))
     return found | {f"no{name}" for name in found}
+
+
+# Most lines of a page; all pages together have at most ALL_LINES. A guide says what to do, what happens and why.
+LINES = {
+    **{"README": 105, "first_hour": 150, "architecture": 80, "recipes": 140, "migrate": 120, "glossary": 50},
+    **{"data": 240, "data_reference": 175, "families": 80, "levers": 190, "optimizers": 80, "memory": 75},
+    **{"finetuning": 110, "custom_tasks": 130, "hooks": 50, "notebook": 50, "cluster": 220, "parallelism": 220},
+    **{"elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 150, "checkpoint_format": 50},
+    **{"reliability": 205, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
+    **{"export": 120, "formats": 80, "flags": 430, "api": 40, "kernels": 150, "benchmarks": 130, "developers": 200},
+    **{"results/README": 25, "results/benchmarks": 150, "results/planner": 120, "results/parallelism": 110},
+    **{"results/gpu/README": 90, "results/levers": 60, "results/optimizers": 60, "results/reliability": 60},
+    **{"results/published": 60, "results/elastic": 15, "results/families": 25, "results/input": 40},
+}
+ALL_LINES = 5000
 
 
 @pytest.fixture(params=NAMES)
@@ -107,6 +125,13 @@ def test_every_guide_is_linked_from_readme_and_every_page_of_results_from_its_in
         assert {page for page in folder.glob("*.md") if page != index} <= linked
 
 
+def test_a_page_is_within_its_length():
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in NAMES if name != "CONTRIBUTING.md"}
+    limits = {"README.md": LINES["README"]} | {f"docs/{name}.md": most for name, most in LINES.items()}
+    assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, 0)} == {}
+    assert sum(lengths.values()) <= ALL_LINES
+
+
 def test_flags_exist(text):
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*[a-z0-9])(?![\w*])", text))
     assert named - flags_of_programs() == set()
@@ -130,6 +155,12 @@ def test_a_command_names_only_flags_of_its_program(text):
         known = flags_of(program)
         wrong += [(program, flag) for flag in sorted(named - known)] if known is not None else []
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.count("/") < 2 and name != "CONTRIBUTING.md"])
+def test_guides_have_no_words_that_belong_to_other_pages(name):
+    words = [(ROOT / name).read_text().lower().count(phrase) for phrase in NOT_IN_GUIDES]
+    assert dict(zip(NOT_IN_GUIDES, words, strict=True)) == dict.fromkeys(NOT_IN_GUIDES, 0)
 
 
 def test_the_page_of_flags_is_what_the_declarations_say():

@@ -72,7 +72,7 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     try:
         from tftrain.launching import hosts
     except ImportError as error:
-        raise RunError(f"Horovod can't be imported ({error}); `make setup` builds it") from error
+        raise RunError(f"Horovod can't be imported ({error}): see python -m tftrain docs cluster") from error
     log.configure(level="debug" if config.verbose else "info", program=PROGRAM)
     try:
         places = hosts.assign(config)

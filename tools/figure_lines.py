@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 NUMBER = r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 CLOCK = re.compile(r"\d+:\d\d:\d\d")
-# Times and rates, and memory as a process has it: such numbers may differ by SPREAD of the larger one between two runs.
-TIMED = re.compile(r"/s\b|^\s*(baseline|activations|peak|step +\d)|\beta\b")
+CHANCE = re.compile(rf"{CLOCK.pattern}|(?<=^memory of rank )\d+")  # the time of day, and which rank is the fullest
+# Times and rates, memory as a process has it, and rounding: such numbers may differ by SPREAD of the larger one.
+TIMED = re.compile(r"/s\b|^\s*(baseline|activations|peak|step +\d)|\beta\b|largest difference|MB \|")
 SPREAD = 0.5
-OTHER_PROCESSOR = 0.05  # other numbers, on a processor that rounds differently
+OTHER_SOURCE = 0.05  # other numbers, on a processor that rounds differently or with another text
 
 
 def filled(template: list[str], output: list[str]) -> Iterator[str]:
@@ -24,7 +25,8 @@ def filled(template: list[str], output: list[str]) -> Iterator[str]:
         if not line or line.strip() == "..." or line.startswith(("$ ", "```")):
             yield line
             continue
-        number, text = best(line, rest)
+        shown = rest if CLOCK.match(line) else [re.sub(rf"^{CLOCK.pattern} +", "", text) for text in rest]
+        number, text = best(line, shown)
         rest = rest[number + 1 :]
         yield text
 
@@ -56,24 +58,24 @@ def label(line: str) -> str:
     return " ".join(re.sub(rf"(?<!step )(?<!step  ){NUMBER}", "#", CLOCK.sub("#", line)).split())
 
 
-def differences(now: str, then: str, same_processor: bool = True) -> list[str]:
+def differences(now: str, then: str, same_source: bool = True) -> list[str]:
     """Returns each line that a page shows now and should not, with the line to show."""
     lines, others = (text.strip("\n").splitlines() for text in (now, then))
     if len(lines) != len(others):
         return [f"{len(lines)} lines, expected {len(others)}"]
     pairs = zip(lines, others, strict=True)
-    return [f"{line}\n  expected {other}" for line, other in pairs if not equal(line, other, same_processor)]
+    return [f"{line}\n  expected {other}" for line, other in pairs if not equal(line, other, same_source)]
 
 
-def equal(line: str, other: str, same_processor: bool = True) -> bool:
-    """Whether two lines agree: in words, and in numbers but for the time of day and the spread of TIMED numbers.
+def equal(line: str, other: str, same_source: bool = True) -> bool:
+    """Whether two lines agree: in words, and in numbers but for CHANCE and the spread of TIMED numbers.
 
-    On another processor all numbers have a spread, OTHER_PROCESSOR, and the words that a model predicts may be others.
+    On another processor, or with another text, all numbers have a spread, OTHER_SOURCE, and predicted words may differ.
     """
-    line, other = (" ".join(CLOCK.sub("#", text).split()) for text in (line, other))
-    spread = SPREAD if TIMED.search(other) else 0 if same_processor else OTHER_PROCESSOR
-    if not spread or (not same_processor and label(line) != label(other)):
-        return line == other or not same_processor
+    line, other = (" ".join(CHANCE.sub("#", text).split()) for text in (line, other))
+    spread = SPREAD if TIMED.search(other) else 0 if same_source else OTHER_SOURCE
+    if not spread or (not same_source and label(line) != label(other)):
+        return line == other or not same_source
     numbers = [[float(text.replace(",", "")) for text in re.findall(NUMBER, text)] for text in (line, other)]
     near = all(abs(one - two) <= spread * max(one, two) for one, two in zip(*numbers, strict=False))
     return near and re.sub(NUMBER, "#", line) == re.sub(NUMBER, "#", other)

@@ -1,6 +1,7 @@
 """Writes docs/flags.md, the flags of all programs, from their declarations: `python tools/flag_table.py`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ PROGRAMS = {
 }
 INTRODUCTION = """# Flags
 
-`python tools/flag_table.py` writes this page from the declarations; `--help` of a program prints its flags too. Flags
+`python tools/flag_table.py` writes this page from the declarations; `--help=FLAG` of a program explains one flag. Flags
 that programs share are listed once, under the first of them: `tftrain.launch` and `tftrain.plan` take all flags
 of `tftrain.run`, and `tftrain.export` takes the flags of `tftrain.predict` that name the model. `tftrain.launch` also
 takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`. Some flags of the model have other defaults
@@ -62,25 +63,25 @@ def page() -> str:
     """Returns the page."""
     lines, shown = [INTRODUCTION + "\n".join(f"- {kind}: {words}." for kind, words in ON_RESUME.items())], set()
     for program, config_class in PROGRAMS.items():
-        lines += ["", f"## {program}"]
-        for section in sections(config_class()):
-            if section.__class__ not in shown:
-                shown.add(section.__class__)
-                lines += ["", section.__doc__.strip().split("\n")[0], "", *table(section)]
+        own = [section for section in sections(config_class()) if section.__class__ not in shown]
+        shown |= {section.__class__ for section in own}
+        lines += ["", f"## {program}", "", *table(own)]
     head = ["variable", "default", "set by", "meaning"]
     named = [[f"`{each.name.replace(', ', '`, `')}`", *each[1:]] for each in VARIABLES]
     return "\n".join(lines) + "\n" + ENVIRONMENT + "\n".join(rows([head, ["---"] * len(head), *named])) + "\n"
 
 
-def table(section: Any) -> list[str]:
-    """Returns a line for each flag of a section, and the head."""
-    flags = described(section)
-    resumes = any(flag.on_resume for flag in flags)
+def table(own: Sequence[Any]) -> list[str]:
+    """Returns a table of several sections: a line for each section, and one for each of its flags."""
+    flags = [described(section) for section in own]
+    resumes = any(flag.on_resume for listed in flags for flag in listed)
     head = ["flag", "default", "values", *(["on resume"] if resumes else []), "meaning"]
     cells = [head, ["---"] * len(head)]
-    for flag in flags:
-        kind = [flag.on_resume] if resumes else []
-        cells.append([f"`--{flag.name}`", flag.default, flag.values, *kind, flag.help])
+    for section, listed in zip(own, flags, strict=True):
+        cells.append([f"**{section.__doc__.strip().splitlines()[0]}**", *[""] * (len(head) - 1)])
+        for flag in listed:
+            kind = [flag.on_resume] if resumes else []
+            cells.append([f"`--{flag.name}`", flag.default, flag.values, *kind, flag.help])
     return rows(cells)
 
 

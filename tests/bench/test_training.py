@@ -8,14 +8,8 @@ from tftrain.bench.training.alternation import in_alternation, record
 from tftrain.bench.training.run import Figures
 from tftrain.bench.worker import MeasureError
 
-TINY = (
-    "--synthetic_data",
-    "--num_hidden_layers=1",
-    "--hidden_size=16",
-    "--num_attention_heads=2",
-    "--vocab_size=101",
-    "--max_seq_length=16",
-)
+TINY = ["--synthetic_data", "--num_hidden_layers=1", "--hidden_size=16", "--num_attention_heads=2", "--vocab_size=101"]
+TINY += ["--max_seq_length=16"]
 
 
 def step(number, seconds, skipped=0, peak=1.0, rank=0):

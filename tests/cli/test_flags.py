@@ -155,11 +155,11 @@ def test_two_batch_sizes_give_the_third(stated, resolved):
 @pytest.mark.parametrize(
     ("stated", "expected"),
     [
-        ((4, 2, 64), "expected --micro_batch_size=4 x --grad_accum_steps=2 x data_parallel_size=4, which is 32"),
-        ((None, None, 63), "expected a multiple of data_parallel_size=4, such as 60 or 64"),
-        ((5, None, 64), "expected a multiple of --micro_batch_size=5 x data_parallel_size=4, such as 60 or 80"),
-        ((None, 3, 64), "expected a multiple of --grad_accum_steps=3 x data_parallel_size=4, such as 60 or 72"),
-        ((128, None, 64), "expected a multiple of --micro_batch_size=128 x data_parallel_size=4, such as 512"),
+        ((4, 2, 64), "expected --micro_batch_size=4 x --grad_accum_steps=2 x 4 data parallel ranks, which is 32"),
+        ((None, None, 63), "expected a multiple of 4 data parallel ranks, such as 60 or 64"),
+        ((5, None, 64), "expected a multiple of --micro_batch_size=5 x 4 data parallel ranks, such as 60 or 80"),
+        ((None, 3, 64), "expected a multiple of --grad_accum_steps=3 x 4 data parallel ranks, such as 60 or 72"),
+        ((128, None, 64), "expected a multiple of --micro_batch_size=128 x 4 data parallel ranks, such as 512"),
     ],
 )
 def test_batch_sizes_that_contradict_name_those_that_are_given(stated, expected):
@@ -189,11 +189,11 @@ def test_a_fitted_micro_batch_divides_every_batch_and_is_no_larger_than_stated(m
 @pytest.mark.parametrize(
     ("stated", "rampup", "reason"),
     [
-        ((4, None, 32), "none", "--global_batch_size=32: expected it to be divisible by data_parallel_size=3"),
+        ((4, None, 32), "none", "--global_batch_size=32: expected it to be divisible by 3 data parallel ranks"),
         (
             (4, None, 36),
             "12:8:1000",
-            "and all sizes of --batch_rampup=12:8:1000 to be divisible by data_parallel_size=3",
+            "and all sizes of --batch_rampup=12:8:1000 to be divisible by 3 data parallel ranks",
         ),
         ((4, 1, 36), "none", "without --grad_accum_steps"),
         ((None, None, 36), "none", "expected --global_batch_size and --micro_batch_size"),

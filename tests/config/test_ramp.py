@@ -62,7 +62,7 @@ def test_a_ramp_in_numbers():
     [
         ("16:16:1e6", ["none, or start:increment:samples"]),
         ("16:20:100", ["an increment that divides --global_batch_size=64 minus the start, 48", "which 36 is not"]),
-        ("20:4:100", ["multiples of --micro_batch_size=4 x data_parallel_size=2, which 20 is not"]),
+        ("20:4:100", ["multiples of --micro_batch_size=4 x 2 data parallel ranks, which 20 is not"]),
         ("16:16:100", []),
         ("64:16:100", []),
     ],

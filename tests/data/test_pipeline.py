@@ -231,7 +231,7 @@ def test_record_that_is_no_example_is_named(tmp_path):
     ("change", "words"),
     [
         ({"input_ids": [2, 2**32 + 5, 3]}, "--vocab_size=200"),
-        ({"input_ids": [5] * 1_000_000}, "more than max_seq_length=32"),
+        ({"input_ids": [5] * 1_000_000}, "more than --max_seq_length=32"),
         ({"input_ids": None}, "no tokens"),
         ({"second_segment_start": [2**40]}, "second_segment_start is not a place"),
         ({"second_segment_start": [1, 2]}, "second_segment_start"),

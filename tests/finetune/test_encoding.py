@@ -9,7 +9,6 @@ from tftrain.finetune import conll
 from tftrain.finetune.encoding import ExampleEncoder, Sequences, cut_longest
 from tftrain.finetune.squad import Question, divide
 from tftrain.tokenizer.normalization import LONGEST_WORD, cut_spaceless
-from tftrain.tokenizer.tokenization import TextTokenizer
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -49,7 +48,7 @@ def test_a_long_clause_without_spaces_is_cut_into_words_as_prepared_text_is():
     own = Tokenizer(Vocabulary(tokens, "wordpiece"), True, "bert")
     clause, encoder = "".join(letters * 7)[:250], ExampleEncoder(own, 300)
     expected = [f"##{letter}" if place % LONGEST_WORD else letter for place, letter in enumerate(clause)]
-    prepared = TextTokenizer(own.vocabulary, True, None)([cut_spaceless(clause)])[0]
+    prepared = own.build()([cut_spaceless(clause)])[0]
     (encoded,) = encoder([(clause,)])
     assert [tokens[number] for number in encoded.ids[1:-1]] == [tokens[number] for number in prepared] == expected
     parts, _ = conll.divide([conll.Sentence("x", 0, (clause, letters[0]), ("A", "O"))], encoder, 1)

@@ -18,7 +18,7 @@ from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.squad import Question, divide, read_questions, word_spans
 from tftrain.finetune.squad_answers import AnswerScorer, score_answers
 from tftrain.finetune.tables import FileNotes
-from tftrain.tokenizer.normalization import BertNormalizer
+from tftrain.tokenizer.normalization import bert_words
 
 CONTEXT = "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."
 
@@ -73,9 +73,9 @@ MIXED += " $-_ \u200b\u3000\u00ad\n"
 @given(st.text(st.sampled_from(MIXED)) | st.text(), st.booleans())
 def test_words_of_a_context_are_those_of_the_tokenizer(text, lower_case):
     """Vowel signs and accents, which the tokenizer leaves in their word or drops, do not divide it."""
-    normalizer = BertNormalizer(lower_case)
-    words = [normalizer.words(text[begin:end]) for begin, end in word_spans(text, "wordpiece")]
-    assert list(itertools.chain(*words)) == normalizer.words(text)
+    words_of = bert_words(lower_case)
+    words = [words_of(text[begin:end]) for begin, end in word_spans(text, "wordpiece")]
+    assert list(itertools.chain(*words)) == words_of(text)
 
 
 TEXTS = st.text("abthe .,'-", max_size=12)

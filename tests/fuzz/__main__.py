@@ -18,7 +18,7 @@ from tests.fuzz.targets import TARGETS
 ROUND = 250
 # Each child begins with these. Importing them starts no threads of TensorFlow's, so a fork is sound.
 IMPORTED = (
-    *("tensorflow", "tftrain.data.source", "tftrain.tokenizer.tokenization", "tftrain.tokenizer.vocabulary_learner"),
+    *("tensorflow", "tftrain.data.source", "tftrain.tokenizer.tensorflow_text", "tftrain.tokenizer.vocabulary_learner"),
     "tests.checkpoint.states",
 )
 

@@ -302,11 +302,11 @@ class VocabularyFile(Target):
         return "vocab.txt"
 
     def use(self, folder):
-        from tftrain.tokenizer.tokenization import TextTokenizer
+        from tftrain.tokenizer.tokenizer_model import Tokenizer
 
         vocabulary = read_vocabulary(str(folder / "vocab.txt"), "wordpiece")
         assert len(vocabulary.ordinary_ids) > 0
-        for ids in TextTokenizer(vocabulary, True, None)(PROBES):
+        for ids in Tokenizer(vocabulary, True, "bert").build()(PROBES):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
 
 
@@ -352,12 +352,12 @@ class SentencepieceModel(Target):
         return edited.SerializeToString()
 
     def use(self, folder):
-        from tftrain.tokenizer.tokenization import TextTokenizer
+        from tftrain.tokenizer.tokenizer_model import Tokenizer
         from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary
 
         model = (folder / "x.model").read_bytes()
         vocabulary = sentencepiece_vocabulary(model, str(folder / "x.model"))
-        for ids in TextTokenizer(vocabulary, True, model)(PROBES):
+        for ids in Tokenizer(vocabulary, True, "nfkc", model).build()(PROBES):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
 
 
@@ -385,11 +385,11 @@ class BytePairs(Target):
         return "vocab.json" if kind == 2 else ""
 
     def use(self, folder):
-        from tftrain.tokenizer.byte_pairs import BytePairTokenizer, read_byte_pairs
+        from tftrain.tokenizer.byte_pairs import read_byte_pairs
+        from tftrain.tokenizer.pipelines import encode, read
 
         name = "vocab.json" if (folder / "vocab.json").exists() else "tokenizer.json"
         vocabulary, model = read_byte_pairs(str(folder / name))
-        tokenizer = BytePairTokenizer(model)
-        for text, ids in zip(PROBES, tokenizer(PROBES), strict=True):
+        for text, ids in zip(PROBES, encode(read(model), PROBES), strict=True):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
-            assert tokenizer.decode(ids) == text
+            assert vocabulary.decode(ids) == text

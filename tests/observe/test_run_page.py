@@ -55,7 +55,14 @@ def test_the_page_is_legible(folder, tmp_path_factory, scheme):
     found = browser.layouts(chromium, {"run": page}, scheme, tmp_path_factory.mktemp("harness") / "harness.html")
     browser.assert_legible(found)
     text = page.read_text()
-    for title in ("Loss", "Throughput, all ranks", "Norm of the gradient", "Learning rate", "Goodput", "Spikes: 1"):
+    for title in (
+        "Loss",
+        "Throughput, all ranks",
+        "Norm of the gradient, before clipping",
+        "Learning rate",
+        "Goodput",
+        "Spikes: 1",
+    ):
         assert f">{title}<" in text
     assert "held-out, 7.2 at the end" in text
     assert len(text) < 300_000
@@ -97,7 +104,7 @@ def test_the_program_makes_the_page_and_names_what_it_can_not_read(folder, tmp_p
 def test_curves_have_a_legend_and_the_colours_of_the_page_and_keep_their_extremes(points, from_zero):
     (drawn,) = lines.chart("a < b", "nats", [Curve("x", points, "measured")], from_zero=from_zero)
     assert 'aria-label="a &lt; b"' in drawn["svg"]
-    assert drawn["legend"] == [(f"x, {points[-1][1]:.4g} at the end", "measured")]
+    assert drawn["legend"] == [(f"x, {lines.number(points[-1][1])} at the end", "measured")]
     assert "stroke: var(--measured)" in drawn["svg"]
     assert "#" not in re.sub('"(url\\()?#[^"]*"', "", drawn["svg"])  # no colour of its own
     thinned = lines.thinned(points)

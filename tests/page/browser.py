@@ -1,4 +1,4 @@
-"""Pages in Chromium: their layout at three widths, in light and dark, and what must hold for every one of them."""
+"""Pages in Chromium: their layout at four widths, in light and dark, and what must hold for every one of them."""
 
 import html
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-WIDTHS = (800, 1200, 1600)
+WIDTHS = (400, 800, 1200, 1600)
 SCHEMES = {"light": (), "dark": ("--force-dark-mode",)}
 SCRIPT = Path(__file__).with_name("layout.js")
 CHARSET = '<meta charset="utf-8">'  # without it, Chromium guesses from what it has read so far
@@ -66,7 +66,7 @@ def assert_legible(found: list[dict]) -> None:
         where = f"{each['name']} at {each['width']}"
         assert each["elements"] > 20, where
         assert each["scrolls"] <= each["width"] in WIDTHS, where
-        assert each["clipped"] == [], where
+        assert each["clipped"] == [], (where, each["clipped"])
     assert {each["name"]: each["faint"] for each in found if each["faint"]} == {}
 
 

@@ -44,6 +44,7 @@ function measure(frame) {
   const clipped = [], faint = [];
   for (const each of page.querySelectorAll(VISIBLE)) {
     const box = each.getBoundingClientRect();
+    if (width < 800 && each.closest(".scroll")) continue; // in a narrow window, a table scrolls
     if (box.left < -0.5 || box.right > width + 0.5) clipped.push(`outside the page: ${words(each)}`);
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) clipped.push(`wider than its box: ${words(each)}`);
     if (width === 1200 && hasText(each) && each.namespaceURI.endsWith("xhtml") && contrast(each, view) < 4.5) faint.push(words(each));
@@ -55,7 +56,8 @@ function measure(frame) {
       const zero = line.parentElement.querySelector(".zero").getBoundingClientRect().left;
       const name = line.closest(".row").querySelector(".name").getBoundingClientRect();
       const at = label.getBoundingClientRect();
-      if (at.left < name.right - 0.5 || at.right > frame.right + 0.5) clipped.push(`label over its panel: ${words(label)}`);
+      const beside = name.bottom > at.top && at.left < name.right - 0.5; // in a narrow window, the name is above the bar
+      if (beside || at.right > frame.right + 0.5 || at.left < frame.left - 0.5) clipped.push(`label over its panel: ${words(label)}`);
       const found = { text: label.textContent, value: Number(label.dataset.value) };
       if (bar) {
         const box = bar.getBoundingClientRect();

@@ -80,7 +80,7 @@ def answers(rng):
         yield from ((each.config.train, each.plan) for each in levers.cheapest(config, small, CONSTANTS))
 
 
-@pytest.mark.parametrize("number", [50, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [30, pytest.param(200, marks=pytest.mark.nightly)])
 def test_the_trainer_takes_every_answer(number):
     rng, taken, kinds = random.Random(0), 0, set()
     while taken < number:

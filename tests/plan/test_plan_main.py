@@ -21,17 +21,9 @@ from tftrain.plan.system import systems
 
 BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
 GPT = (
-    "--model_family=gpt",
-    "--trainer=megatron",
-    "--num_hidden_layers=72",
-    "--hidden_size=14336",
-    "--num_attention_heads=64",
-    "--vocab_size=250880",
-    "--max_seq_length=2048",
-    "--max_position_embeddings=2048",
-    "--global_batch_size=2048",
-    "--precision=bf16",
-    "--flagfile=configs/fused.flags",
+    *("--model_family=gpt", "--trainer=megatron", "--num_hidden_layers=72", "--hidden_size=14336"),
+    *("--num_attention_heads=64", "--vocab_size=250880", "--max_seq_length=2048", "--max_position_embeddings=2048"),
+    *("--global_batch_size=2048", "--precision=bf16", "--flagfile=configs/fused.flags"),
 )
 
 
@@ -181,13 +173,6 @@ def test_the_kinds_of_memory_add_up_to_the_peak_on_a_device_of_any_size(capsys, 
         assert ("fragmentation" in kinds, code) == (fits, 0 if fits else 1)
 
 
-def test_what_does_not_fit_comes_with_levers(capsys):
-    assert main(["plan", *BERT, "--max_seq_length=512", "--micro_batch_size=128", "--cluster=v100"]) == 1
-    out = capsys.readouterr().out
-    assert "Does not fit: " in out
-    assert " of 34.0 GB; the fastest levers that make it fit are --" in out
-
-
 def test_a_reader_that_has_enough_is_no_error():
     program = f"{sys.executable} -m tftrain.plan --table=all --format=csv | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", program], capture_output=True, text=True, check=False)
@@ -237,7 +222,7 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--clusters=a100_80gb"], ["--clusters", "did you mean --cluster?"]),
         (["--data_parallel_size=3", "--nodes=2"], ["--data_parallel_size=3", "2 * 8 devices = 16"]),
         (["--pipeline_parallel_size=16", "--nodes=2"], ["--pipeline_parallel_size=16", "num_hidden_layers=12"]),
-        (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
+        (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "8 data parallel ranks"]),
         (["--measure", "--machine_file=/proc/none/machine.json"], ["--machine_file=/proc/none", "a file to write"]),
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search", "--list"], ["--list", "remove this flag, or --search"]),
@@ -286,7 +271,7 @@ SMALL_GPT = (*GPT[:-3], "--num_hidden_layers=12", "--hidden_size=4096", "--globa
 SMALL_BERT = (
     *BERT[:3],
     "--max_seq_length=512",
-    "--global_batch_size=96",
+    "--global_batch_size=24",
     "--precision=bf16",
     "--grad_accum_dtype=bf16",
 )
@@ -303,7 +288,7 @@ AS_FLAGS = {
 def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
     assert main(["plan", *given, "--search", "--max_nodes=2", "--top=10000", "--format=csv"]) == 0
     found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    chosen = random.Random(1).sample(found, 40)
+    chosen = random.Random(1).sample(found, 20)
     is_megatron = "--trainer=megatron" in given
     assert len({line["zero_stage"] for line in chosen}) == 4
     assert len({line["pp"] for line in chosen}) > 2

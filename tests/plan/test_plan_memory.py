@@ -16,30 +16,23 @@ from tftrain.plan.workload import Workload
 BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4])
 @pytest.mark.parametrize("heads", [12, 16])
-def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
-    # arXiv 2205.05198, equation 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes in 16 bits with dropout.
-    work = resized(GPT, num_attention_heads=heads)._replace(tp=tp)
+@pytest.mark.parametrize(
+    ("tp", "sequence_parallel", "core", "whole", "divided"),
+    [
+        # arXiv 2205.05198, equation 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes in 16 bits with dropout.
+        *((tp, False, True, 10, 24) for tp in (1, 2, 4)),
+        # Equation 6, without the attention core: s b h (10 + 24 / t).
+        (2, False, False, 10, 24),
+        # Equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
+        *((tp, True, core, 0, 34) for tp in (2, 4) for core in (True, False)),
+    ],
+)
+def test_a_fused_block_keeps_what_korthikanti_et_al_count(heads, tp, sequence_parallel, core, whole, divided):
+    work = resized(GPT, num_attention_heads=heads)._replace(tp=tp, sequence_parallel=sequence_parallel)
     s, b, h = work.seq, work.micro_batch, work.model.width
-    expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
-    assert bytes_of(megatron.block(work)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
-    # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
-    work = GPT._replace(tp=2)
-    expected = work.seq * work.micro_batch * work.model.width * (10 + 24 / 2)
-    assert bytes_of(megatron.block(work), core=False) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("tp", [2, 8])
-def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
-    # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
-    work = resized(GPT, num_attention_heads=16)._replace(tp=tp, sequence_parallel=True)
-    s, b, h = work.seq, work.micro_batch, work.model.width
-    assert bytes_of(megatron.block(work)) == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
-    assert bytes_of(megatron.block(work), core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
+    expected = s * b * h * (whole + (divided + core * 5 * heads * s / h) / tp)
+    assert bytes_of(megatron.block(work), core) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():

@@ -133,11 +133,8 @@ def test_segments_hide_all_sums_but_the_last_ones_behind_backward():
 def test_a_compiled_step_of_several_ranks_has_segments():
     given = ["tftrain.run", "--synthetic_data", "--vocab_size=30522", "--output_dir=x"]
     config = flags.parse(TrainConfig, given).resolve(8)
-    assert [from_config(config, dp, gpu=gpu).backward_segments for dp, gpu in ((8, True), (1, True), (8, False))] == [
-        8,
-        1,
-        1,
-    ]
+    jobs = ((8, True), (1, True), (8, False))
+    assert [from_config(config, dp, gpu=gpu).backward_segments for dp, gpu in jobs] == [8, 1, 1]
 
 
 # Ranks of one node, whose weights are sent in 16 bits and gradients in fp32.

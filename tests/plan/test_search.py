@@ -13,9 +13,7 @@ SMALL = {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512, "
 
 
 def test_every_division_that_multiplies_out_is_a_candidate():
-    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048)._replace(
-        global_batch=24
-    )
+    work = resized(GPT, **SMALL)._replace(global_batch=24)
     found = {(each.dp, each.tp, each.pp, each.micro_batch) for each in candidates(SearchSpace(work, A100, 2))}
     expected = set()
     for dp, tp, pp, micro in itertools.product(range(1, 17), range(1, 17), range(1, 7), range(1, 25)):
@@ -33,9 +31,7 @@ def test_every_zero_stage_is_tried_where_it_does_something():
 
 
 def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
-    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048)._replace(
-        global_batch=24
-    )
+    work = resized(GPT, **SMALL)._replace(global_batch=24)
     every = set(candidates(SearchSpace(work, A100, 2)))
     for given in ({"tp": 4}, {"pp": 2, "dp": 4}, {"micro_batch": 2}, {"micro_batches": 3}, {"checkpointing": "full"},
                   {"zero_stage": 1, "tp": 2}):  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -29,7 +30,8 @@ from tftrain.prepare.corpus import paragraphs
 from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
 from tftrain.prepare.spool import Chunk
-from tftrain.tokenizer.byte_pairs import BytePairTokenizer, learn_byte_pairs
+from tftrain.tokenizer import pipelines
+from tftrain.tokenizer.byte_pairs import learn_byte_pairs
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
 SEED = 5
@@ -86,7 +88,7 @@ def byte_pair_tokenizers():
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     theirs.normalizer = normalizers.NFC()
-    return BytePairTokenizer(learned), BytePairTokenizer(theirs.to_str().encode())
+    return tuple(partial(pipelines.encode, tokenizer) for tokenizer in (pipelines.read(learned), theirs))
 
 
 @given(st.lists(PARAGRAPHS, max_size=8), st.integers(1, 30))
@@ -131,9 +133,9 @@ def labels_are(documents, config):
     """Reads the records and the text alone: one shard, whose sequences are sorted by the tokens they begin with."""
     made = prepare(config)
     with open(made.path(made.tokenizer_file), "rb") as file:
-        tokenizer = BytePairTokenizer(file.read())
+        tokenizer = pipelines.read(file.read())
     stream = [0]
-    for ids in tokenizer([document + "\n" for document in documents]):
+    for ids in pipelines.encode(tokenizer, [document + "\n" for document in documents]):
         stream += [*ids.tolist(), 0]
     expected = [stream[begin : begin + 17] for begin in range(0, len(stream) - 16, 16)]
     found = sequences(made.folder, "train")
@@ -216,7 +218,7 @@ def test_every_sequence_of_an_epoch_once(prepared_causal):
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        ([5] * 16, "the record does not have 17 input_ids; expected max_seq_length=16 inputs and a label"),
+        ([5] * 16, "the record must have 17 input_ids: --max_seq_length=16 inputs and a label"),
         ([], "the record does not have 17 input_ids"),
         ([5] * 16 + [300], "--vocab_size=300"),
         ([5] * 16 + [2**32 + 5], "--vocab_size=300"),

@@ -167,7 +167,7 @@ def test_an_example_is_masked_alike_whatever_its_neighbours_are(folders):
         pytest.param({"second_segment_start": [11, 2]}, "is not a place", marks=pytest.mark.nightly),
         pytest.param({"next_sentence_labels": [0, 2]}, "is neither 0 nor 1", marks=pytest.mark.nightly),
         ({"input_ids": [5] * 19 + [2**32 + 5]}, "--vocab_size=200"),
-        ({"input_ids": [5] * 33, "sequence_lengths": [16, 17]}, "more than max_seq_length=32"),
+        ({"input_ids": [5] * 33, "sequence_lengths": [16, 17]}, "more than --max_seq_length=32"),
     ],
 )
 def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change, words):

@@ -139,7 +139,9 @@ def refusal(output_dir, ranks):
 
 def test_a_value_that_is_refused_names_the_checkpoint_that_it_comes_from(output_dir):
     line = refusal(output_dir, 5)
-    assert line.startswith("--global_batch_size=12: expected it to be divisible by data_parallel_size=5; this value is")
+    assert line.startswith(
+        "--global_batch_size=12: expected it to be divisible by 5 data parallel ranks; this value is"
+    )
     assert line.endswith("checkpoints/step_00000005")
 
 

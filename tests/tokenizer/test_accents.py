@@ -10,7 +10,7 @@ from tftrain.data.manifest import NAME
 from tftrain.formats import run_folder
 from tftrain.prepare.preparation import prepare
 from tftrain.tokenizer import accents
-from tftrain.tokenizer.normalization import BertNormalizer
+from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
 # A text of each language, and letters of it that lose a mark, or are decomposed, where accents are stripped.
@@ -39,7 +39,7 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     assert (manifest.lower_case, manifest.strip_accents) == (True, False)
     tokenizer = run_folder.of_data(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
-    assert BertNormalizer(tokenizer.lower_case, tokenizer.strip_accents).words(letters[0]) == [letters[0]]
+    assert bert_words(tokenizer.lower_case, tokenizer.strip_accents)(letters[0]) == [letters[0]]
 
 
 def test_english_text_loses_the_few_marks_that_it_has(prepare_config, tmp_path, caplog):

@@ -7,7 +7,7 @@ import pytest
 
 from tftrain.tokenizer.alphabet import choose_alphabet, joiner_warnings, lost_scripts, vocabulary_warnings
 from tftrain.tokenizer.normalization import cut_spaceless
-from tftrain.tokenizer.tokenization import TextTokenizer
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
 from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece, learn_wordpiece
 from tftrain.tokenizer.words import count_words
@@ -45,7 +45,7 @@ def test_text_of_every_script_has_hardly_an_unknown_token(script, lower_case):
     counts = count_words(text, "wordpiece", lower_case)
     learned = learn_wordpiece(counts, 4000, lambda: None)
     assert len(learned) == len(set(learned.tokens)) <= 4000
-    tokens = np.concatenate(TextTokenizer(learned, lower_case, None)(text))
+    tokens = np.concatenate(Tokenizer(learned, lower_case, "bert").build()(text))
     assert (tokens == learned.id("[UNK]")).mean() < 0.001
     # The characters that make up 99.95% of the text are in the vocabulary, each form of them that occurs and no other.
     characters = Counter()
@@ -69,7 +69,7 @@ def test_words_are_learned_from_runs_longer_than_a_token():
     learned = learn_wordpiece(count_words(text, "wordpiece", True), 400, lambda: None)
     assert sum(f"##{syllable}" in learned.tokens for syllable in syllables) > 30
     assert not [token for token in learned.tokens if "\0" in token]
-    lengths = [len(ids) for ids in TextTokenizer(learned, True, None)(text)]
+    lengths = [len(ids) for ids in Tokenizer(learned, True, "bert").build()(text)]
     assert np.mean(lengths) < 75 / 2
 
 

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +13,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from tests.kit import corpora
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.byte_pairs import ALPHABET, BytePairTokenizer, learn_byte_pairs, read_byte_pairs
+from tftrain.tokenizer.byte_pairs import ALPHABET, learn_byte_pairs, read_byte_pairs
+from tftrain.tokenizer.pipelines import encode, read
 from tftrain.tokenizer.vocabulary import END_OF_TEXT
 
 LINES = corpora.text(30).splitlines()
@@ -53,17 +55,16 @@ def test_vocabulary_is_the_end_token_the_bytes_and_pairs(learned):
 @settings(max_examples=200)
 def test_every_text_comes_back_exactly_without_an_end_token(learned, text):
     vocabulary, model = learned
-    tokenizer = BytePairTokenizer(model)
-    (ids,) = tokenizer([text])
-    assert tokenizer.decode(ids) == text
+    (ids,) = encode(read(model), [text])
     assert vocabulary.decode(ids) == text
     assert vocabulary.end_id not in ids
 
 
 def test_tokens_do_not_depend_on_the_texts_beside_them(learned):
-    tokenizer = BytePairTokenizer(learned[1])
-    together = [ids.tolist() for ids in tokenizer(["", *LINES, "x" * 3_000_000, *LINES])]
-    assert together[1 : 1 + len(LINES)] == together[-len(LINES) :] == [tokenizer([line])[0].tolist() for line in LINES]
+    tokenizer = read(learned[1])
+    together = [ids.tolist() for ids in encode(tokenizer, ["", *LINES, "x" * 3_000_000, *LINES])]
+    alone = [encode(tokenizer, [line])[0].tolist() for line in LINES]
+    assert together[1 : 1 + len(LINES)] == together[-len(LINES) :] == alone
     assert together[0] == []
 
 
@@ -101,7 +102,7 @@ def test_both_formats_of_an_existing_vocabulary_are_read(files, learned):
     for name in ("tokenizer.json", "gpt2-vocab.json"):
         vocabulary, model = read_byte_pairs(str(folder / name))
         assert vocabulary == learned[0]
-        assert BytePairTokenizer(model)([text])[0].tolist() == BytePairTokenizer(learned[1])([text])[0].tolist()
+        assert encode(read(model), [text])[0].tolist() == encode(read(learned[1]), [text])[0].tolist()
 
 
 def test_dropout_and_lengths_of_an_existing_vocabulary_are_left_out(files, learned):
@@ -111,7 +112,7 @@ def test_dropout_and_lengths_of_an_existing_vocabulary_are_left_out(files, learn
     (folder / "tokenizer.json").write_text(json.dumps(content))
     _, model = read_byte_pairs(str(folder / "tokenizer.json"))
     text = " ".join(LINES[:3])
-    assert BytePairTokenizer(model)([text])[0].tolist() == BytePairTokenizer(learned[1])([text])[0].tolist()
+    assert encode(read(model), [text])[0].tolist() == encode(read(learned[1]), [text])[0].tolist()
 
 
 def changed(content, **changes):
@@ -189,11 +190,11 @@ def test_tokenizers_of_todays_kind_give_the_tokens_of_the_library(tmp_path, end,
     theirs.save(str(tmp_path / "tokenizer.json"))
     vocabulary, model = read_byte_pairs(str(tmp_path / "tokenizer.json"))
     assert vocabulary.tokens[vocabulary.end_id] == end
-    plain, special = BytePairTokenizer(model), BytePairTokenizer(model, with_special_tokens=True)
+    plain, special = (partial(encode, read(model, with_special)) for with_special in (False, True))
     assert plain([text])[0].tolist() == theirs.encode(text, add_special_tokens=False).ids
     spelled = f"<|im_start|>a{end}"
     assert special([spelled])[0].tolist() == theirs.encode(spelled, add_special_tokens=False).ids
-    assert plain.decode(plain([spelled])[0]) == spelled
+    assert vocabulary.decode(plain([spelled])[0]) == spelled
     assert not {0, 1, 2} & set(plain([spelled])[0].tolist())
 
 

@@ -9,7 +9,7 @@ from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_li
 
 from tests.kit import corpora
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.tokenization import TextTokenizer
+from tftrain.tokenizer.tokenizer_model import Tokenizer
 from tftrain.tokenizer.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece, learn_with_threshold, learn_wordpiece
 from tftrain.tokenizer.words import count_words
@@ -103,7 +103,7 @@ def test_tokens_are_those_of_tensorflow_texts_learner(threshold):
 def test_wordpiece_vocabulary_spells_every_word_and_holds_the_frequent_ones():
     made = counts()
     learned = learn_wordpiece(made, 1000, lambda: None)
-    tokens = TextTokenizer(learned, True, None)(list(made))
+    tokens = Tokenizer(learned, True, "bert").build()(list(made))
     assert not any(learned.id("[UNK]") in found for found in tokens)
     assert all(len(found) == 1 for found in tokens[:100])
 
@@ -124,7 +124,7 @@ def test_words_are_counted_as_bert_splits_them():
 
 def test_tokens_of_a_sentence_spell_it(tmp_path):
     vocabulary = read_vocabulary(str(corpora.vocab_file(tmp_path / "vocab")), "wordpiece")
-    (one, none, other) = TextTokenizer(vocabulary, True, None)(["Another sentence.", "", "the Zebra"])
+    (one, none, other) = Tokenizer(vocabulary, True, "bert").build()(["Another sentence.", "", "the Zebra"])
     assert [vocabulary.tokens[number] for number in one] == ["an", "##other", "sen", "##ten", "##ce", "."]
     assert len(none) == 0
     assert [vocabulary.tokens[number] for number in other] == ["the", "[UNK]"]
@@ -144,7 +144,7 @@ def test_sentencepiece_is_the_same_every_time(sentencepiece_model):
 
 def test_sentencepiece_tokens_spell_the_text_in_lower_case(sentencepiece_model):
     vocabulary, model = sentencepiece_model
-    (found,) = TextTokenizer(vocabulary, True, model)(["Bada KITO [MASK]"])
+    (found,) = Tokenizer(vocabulary, True, "nfkc", model).build()(["Bada KITO [MASK]"])
     assert "".join(vocabulary.tokens[number] for number in found).startswith("\u2581bada\u2581kito")
     # Text that looks like a control token is not taken for one.
     assert vocabulary.id("[MASK]") not in found

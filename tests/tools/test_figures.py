@@ -4,6 +4,13 @@ import re
 
 import pytest
 
+from tftrain.cli import flags
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import GB
+from tftrain.plan.forecast import bytes_by_kind
+from tftrain.plan.memory import estimate
+from tftrain.plan.system import of_trainer
+from tftrain.plan.workload import from_config
 from tools import figures
 from tools.figure_lines import differences, filled
 from tools.page_commands import blocks
@@ -39,6 +46,18 @@ def test_planned_figures_are_those_of_the_planner(page, mark, tmp_path):
     assert differences(mark.text, figures.shown(mark, figures.Outputs(tmp_path))) == []
 
 
+def test_the_planned_memory_of_make_train_is_that_of_the_planner():
+    sizes = ["--vocab_size=4096", "--max_seq_length=64", "--max_predictions_per_seq=10"]
+    batch = ["--micro_batch_size=32", "--grad_accum_steps=1"]
+    flagfile = f"--flagfile={figures.ROOT}/configs/quickstart.flags"
+    work = from_config(flags.parse(TrainConfig, ["run", flagfile, *sizes, *batch]), 2, gpu=False, per_node=2)
+    planned = bytes_by_kind(estimate(work, of_trainer(gpu=False)))
+    (table,) = [mark.text for page, mark in MARKS if page.name == "memory.md" and not mark.words]
+    for kind, size in planned.items():
+        (line,) = [line for line in table.splitlines() if line.strip().startswith(kind.replace("_", " "))]
+        assert line.split()[-1] == f"{size / GB:.3f}", line
+
+
 def test_lines_of_a_page_are_replaced_by_those_of_the_output_with_the_same_words():
     page = ["```", "...", "09:09:09  step 100/300  loss 1.00 (lm 1.00 nsp 1.00)  99 samples/s  eta 0:00:01"]
     page += ["[MASK]: value 0.1, list 0.0", "1: launch ... --b=7 ...", "```"]
@@ -57,8 +76,8 @@ def test_times_may_differ_by_a_spread_and_losses_may_not():
     assert differences(line.replace("14.6", "20.6").replace("10:00", "11:11"), line) == []
     assert len(differences(line.replace("14.6", "64.6"), line)) == 1
     assert len(differences("masked-LM loss 5.29", "masked-LM loss 5.30")) == 1
-    assert differences("masked-LM loss 5.29", "masked-LM loss 5.30", same_processor=False) == []
-    assert len(differences("masked-LM loss 5.29", "masked-LM loss 6.30", same_processor=False)) == 1
+    assert differences("masked-LM loss 5.29", "masked-LM loss 5.30", same_source=False) == []
+    assert len(differences("masked-LM loss 5.29", "masked-LM loss 6.30", same_source=False)) == 1
 
 
 def test_a_number_in_a_sentence_keeps_its_decimals(tmp_path):

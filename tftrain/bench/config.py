@@ -19,7 +19,7 @@ class BenchConfig:
     table: str | None = flag(None, "Table to measure, or all; --list names them.")
     rows: str = flag("*", "Glob of row names, or several globs separated by commas.")
     steps: int | None = flag(None, minimum=1)
-    """Measurements of each row, for their median; by default the table's own number."""
+    """Measurements of each row; their median is reported. By default the table's own number."""
     np: int | None = flag(None, "Ranks of every training run; by default the table's own number.", minimum=1)
     rounds: int = flag(1, "Training runs of each row, in turns with its base row; their median is reported.", minimum=1)
     scale: str = flag("auto")
@@ -30,7 +30,7 @@ class BenchConfig:
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
     resume: bool = flag(False, "Keep the rows in --output_dir that were measured with these flags; measure the others.")
     cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
-    working_set_mb: float | None = flag(None, "Least MB that a kernel moves; by default 8 last-level caches.", above=0)
+    working_set_mb: float | None = flag(None, "MB that a kernel moves; by default 8 times the largest cache.", above=0)
     extra_flags: str = flag("", "Flags of tftrain.run, separated by blanks; they override those of each training row.")
     torch_python: str | None = flag(None, names="path")
     """Python with torch and transformers for the rows of table peers that need them; by default this Python."""

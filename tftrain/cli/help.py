@@ -71,11 +71,7 @@ def answer(args: Sequence[str], sections: Sequence[Any]) -> None:
 
 
 def help_text(program: str, sections: Sequence[Any], topic: str) -> str:
-    """Returns the help of a program: of its common flags, of "all" flags, or of the flag that the topic names.
-
-    Raises:
-        SystemExit: there is no such flag.
-    """
+    """Returns the help of a program: of its common flags, of "all" flags, or of the flag that the topic names."""
     name, by_section = program.rpartition("tftrain.")[2], [(section, described(section)) for section in sections]
     flags = {flag.name: flag for _, listed in by_section for flag in listed}
     if topic not in ("", "all"):

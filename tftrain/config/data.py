@@ -32,7 +32,8 @@ class DataConfig:
     document_mask: bool = flag(False)
     """The documents in a sequence of a decoder do not attend to each other; positions begin again with each."""
     seq_length_buckets: str = flag("none")
-    """Ascending lengths below --max_seq_length, such as 128,256, to the smallest of which similar examples are cut."""
+    """Ascending lengths below --max_seq_length, such as 128,256. A batch has examples of similar length and is cut to
+    the smallest length that holds them."""
     phases: str | None = flag(None, names="content")
     """File of phases. A line has until_samples=N or until_tokens=N, the consumed samples or tokens at the end of the
     phase, then the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096. The last

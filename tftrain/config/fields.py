@@ -257,6 +257,6 @@ def changed(config: Config, values: Mapping[str, Any]) -> Config:
     parts = {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
-        own = {each.name: values[each.name] for each in dataclasses.fields(section) if each.name in values}
-        parts[field.name] = dataclasses.replace(section, **own)
+        if own := {each.name: values[each.name] for each in dataclasses.fields(section) if each.name in values}:
+            parts[field.name] = dataclasses.replace(section, **own)
     return dataclasses.replace(config, **parts)

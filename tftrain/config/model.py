@@ -50,7 +50,7 @@ class ModelConfig:
     attention_head_size: int | None = flag(None, minimum=1)
     """Width of an attention head; by default --hidden_size / --num_attention_heads."""
     num_key_value_heads: int | None = flag(None, minimum=1)
-    """Key and value heads, each for as many query heads (arXiv 2305.13245); by default --num_attention_heads."""
+    """Key and value heads, which query heads share equally (arXiv 2305.13245); by default --num_attention_heads."""
     intermediate_size: int | None = flag(None, "Width of feed-forward layers; by default 4 x --hidden_size.", minimum=1)
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
     position_embedding: str = flag("learned", choices=("learned", "rotary", "alibi"))
@@ -89,12 +89,14 @@ class ModelConfig:
     classifier_pooling: str = flag("cls", choices=("cls", "mean"))
     """Input of the classifier. cls: the first token. mean: the mean of all tokens, as in the published ModernBERT."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
-    """Dense layers with a bias. all: all. query_key_value: queries, keys and values, as in Qwen2. none: none."""
+    """Dense layers with a bias: all; queries, keys and values (query_key_value), as in Qwen2; or none."""
     use_bias_in_keys: bool = flag(True)
     """Have a bias in the key projection. It costs a little and has no effect, because the softmax cancels it."""
-    hidden_dropout_prob: float = flag(0.1, "Dropout after each sub-layer.", minimum=0, below=1, on_resume="named")
-    attention_probs_dropout_prob: float = flag(0.1, "Dropout on probabilities.", minimum=0, below=1, on_resume="named")
-    initializer_range: float = flag(0.02, "Deviation of truncated normal initial weights.", above=0, on_resume="named")
+    hidden_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
+    """Dropout after the embeddings and after each sub-layer."""
+    attention_probs_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
+    """Dropout on the attention probabilities."""
+    initializer_range: float = flag(0.02, "Standard deviation of initial weights.", above=0, on_resume="named")
     layer_norm_epsilon: float = flag(1e-12, "Number that is added to the variance in every norm.", above=0)
     tie_output: bool = flag(True, "Use the token embedding as output layer too; false: it has its own table.")
 

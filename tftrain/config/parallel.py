@@ -79,8 +79,9 @@ class BatchConfig:
             accum = total // (micro * ranks)
         if micro * accum * ranks != total:
             sizes = {"--micro_batch_size": self.micro_batch_size, "--grad_accum_steps": self.grad_accum_steps}
-            stated = {**{name: size for name, size in sizes.items() if size}, "data_parallel_size": ranks}
-            step, product = math.prod(stated.values()), " x ".join(f"{name}={size}" for name, size in stated.items())
+            stated = {name: size for name, size in sizes.items() if size}
+            step = math.prod(stated.values()) * ranks
+            product = " x ".join([*(f"{name}={size}" for name, size in stated.items()), f"{ranks} data parallel ranks"])
             below = total // step * step
             fitting = " or ".join(str(size) for size in (below, below + step) if size > 0)
             expected = f"expected a multiple of {product}, such as {fitting}"
@@ -100,7 +101,7 @@ class BatchConfig:
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
         if left:
             sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of --batch_rampup={self.batch_rampup}"
-            expected = f"expected {sizes} to be divisible by data_parallel_size={ranks}"
+            expected = f"expected {sizes} to be divisible by {ranks} data parallel ranks"
             raise ConfigError([Problem("global_batch_size", self.global_batch_size, expected)])
         return max(size for size in range(1, self.micro_batch_size + 1) if unit % size == 0)
 

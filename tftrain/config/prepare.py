@@ -12,8 +12,7 @@ from tftrain.files.addresses import is_address
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
 _NORMALIZATIONS = {"wordpiece": NORMALIZATION, "sentencepiece": "nfkc", "bpe": "none"}
-_OBJECTIVES = f"""What the examples are for. masked: texts for --model_family={listed("masked")}. causal: joined
-documents, without padding, for --model_family={listed("causal")}."""
+_OBJECTIVES = f"Examples for --model_family={listed('masked')} (masked), or {listed('causal')} (causal: joined texts)."
 _MASKED = {"objective": ("masked",)}
 _DEFAULT_SEQUENCES_PER_PACK = 3
 _OF_RECORDS = (
@@ -78,7 +77,8 @@ class PrepareConfig:
     """Most masked tokens of a static example; by default --max_seq_length x --masked_lm_prob."""
     whole_word_masking: bool = flag(False, "Static masks select whole words, not word pieces.", restrict=_MASKED)
     dupe_factor: int | None = flag(None, minimum=1, restrict=_MASKED)
-    """Number of times that the text is used, with new pairs and static masks each time; by default 1, if static 10."""
+    """Number of times that the text is used, with new pairs and static masks each time; by default 1, or 10 if
+    static."""
     packing: str = flag("none", choices=("none", "greedy"), restrict=_MASKED, common=True)
     """Examples of a row. greedy: several examples share a packed row of --max_seq_length tokens and do not attend to
     each other, so hardly any position is padding. none: one example."""

@@ -98,6 +98,6 @@ def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | 
     if micro_batch_size:
         odd = [size for size in range(start, global_batch_size, increment) if size % (micro_batch_size * ranks)]
         if odd:
-            unit = f"--micro_batch_size={micro_batch_size} x data_parallel_size={ranks}"
+            unit = f"--micro_batch_size={micro_batch_size} x {ranks} data parallel ranks"
             wrong.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
     return [Problem("batch_rampup", batch_rampup, expected) for expected in wrong]

@@ -68,7 +68,7 @@ class CheckpointConfig:
     resume_check: str = flag("xxh3_128", choices=("xxh3_128", "sha256"), on_resume="local")
     """Digest that verifies each file. xxh3_128 detects damage; sha256 is slower, and detects deliberate changes too."""
     change_on_resume: str = flag("", on_resume="local")
-    """Flags that may differ from the checkpoint's although they change the remaining steps, separated by commas."""
+    """Flags, separated by commas, that may differ from the checkpoint's although they change the remaining steps."""
 
     def saves_before(self, max_steps: int) -> bool:
         """Returns whether a run of so many steps may have a checkpoint before that of its end."""
@@ -109,8 +109,7 @@ class LimitsConfig:
     rollback: the run goes back to a checkpoint before the spike, and leaves out the samples around it."""
     rollback_margin: int = flag(10, minimum=0, on_resume="logged")
     """Batches before a spike that a rollback also leaves out. It goes back to a checkpoint before them."""
-    rollback_window: int = flag(200, minimum=1, on_resume="logged")
-    """Batches left out by a rollback, from the spike on."""
+    rollback_window: int = flag(200, "Batches left out by a rollback from the spike on.", minimum=1, on_resume="logged")
     max_rollbacks: int = flag(10, "Number of rollbacks after which another spike ends the run.", minimum=1)
 
 

@@ -29,7 +29,7 @@ class CausalSource(RecordSource):
         features = {"input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)}
         tokens = tf.io.parse_example(serialized, features, example_names=where)["input_ids"]
         length = self.max_seq_length + 1
-        fault = f"the record does not have {length} input_ids; expected max_seq_length={length - 1} inputs and a label"
+        fault = f"the record must have {length} input_ids: --max_seq_length={length - 1} inputs and a label"
         fits = self._check(tokens.row_lengths() == length, where, fault)
         with tf.control_dependencies([fits]):
             # Reshaped after the check, because each record then has the same length.

@@ -51,7 +51,7 @@ class PairRecords(RecordSource):
 
     def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
         """Checks the tokens of each record, int64 [n]."""
-        fault = f"the record has no tokens or more than max_seq_length={self.max_seq_length}"
+        fault = f"the record has no tokens or more than --max_seq_length={self.max_seq_length}"
         return self._check((lengths > 0) & (lengths <= self.max_seq_length), where, fault)
 
     def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:

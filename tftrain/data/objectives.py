@@ -95,8 +95,8 @@ class _Causal:
         if length < 1 or "masked_lm_positions" in features:
             other = f"masked_lm_positions, as for --model_family={masked}" if length >= 1 else "no two input_ids"
             raise DataError(
-                f"{where}: the record has {other}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
-                f"for --model_family={families.listed('causal')}"
+                f"{where}: the record has {other}; expected input_ids with --max_seq_length + 1 token ids, and no "
+                f"masks, for --model_family={families.listed('causal')}"
             )
         return length, length
 

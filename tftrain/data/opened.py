@@ -59,7 +59,7 @@ class OpenedData(PhaseData):
         if data.max_seq_length not in (None, length):
             faults.append(refused(data, "max_seq_length", f"remove this flag, or give the {length} of {origin}"))
         if self.model.longest_sequence < length:
-            expected = f"expected at least the max_seq_length={length} of {origin}"
+            expected = f"expected at least the --max_seq_length={length} of {origin}"
             faults.append(refused(self.model, "max_position_embeddings", expected))
         return faults
 

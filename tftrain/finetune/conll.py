@@ -19,6 +19,7 @@ from tftrain.finetune import squad
 from tftrain.finetune.classes import class_name
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
 from tftrain.finetune.tables import FileNotes, column_of, read_table, read_text, usable
+from tftrain.tokenizer.normalization import punctuation
 
 DOCUMENT_START = "-DOCSTART-"
 SPACES = " \t\r"
@@ -206,7 +207,8 @@ def words_of(text: str) -> list[str]:
     if re.search(f"[{squad.SPACELESS}]{{2}}", text) and not re.search(
         f"[{squad.SPACELESS}] +[{squad.SPACELESS}]", text
     ):
-        text = re.sub(f"[{squad.SPACELESS}{squad.PUNCTUATION_MARKS}]", r" \g<0> ", text)
+        marks = re.escape("".join(sorted(punctuation())))
+        text = re.sub(f"[{squad.SPACELESS}{marks}]", r" \g<0> ", text)
     return [word for word in re.split(r"[ \t\r\n]+", text) if word]
 
 

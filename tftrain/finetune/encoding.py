@@ -22,12 +22,13 @@ class ExampleEncoder:
 
     Attributes:
         cut: number of examples so far whose texts were cut.
-        added_tokens: see `Tokenizer.added_tokens`.
+        with_added: the tokenizer in the library's format if it is a WordPiece with added tokens; else None.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         self.tokenize, self._has_spaces = tokenizer.build(), tokenizer.vocabulary.tokenizer_type == "bpe"
-        self.max_seq_length, self.cut, self.added_tokens = max_seq_length, 0, tokenizer.added_tokens
+        self.with_added = tokenizer.model if tokenizer.has_added_tokens else None
+        self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 
     def __call__(self, examples: Sequence[Sequence[str]]) -> list[Encoded]:

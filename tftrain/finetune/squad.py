@@ -6,7 +6,7 @@ range of words and is printed as it stands in the context.
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,26 +15,13 @@ from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
 from tftrain.finetune.tables import FileNotes, json_values, usable
-from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
+from tftrain.tokenizer.pipelines import word_finder
 
-
-def _ranges(characters: Iterable[int]) -> str:
-    """Returns code points as ranges for a class of a regular expression."""
-    known = set(characters)
-    begins, ends = (sorted(code for code in known if code + step not in known) for step in (-1, 1))
-    return "".join(f"\\U{begin:08x}-\\U{end:08x}" for begin, end in zip(begins, ends, strict=True))
-
-
-# The words of BERT's normalization, in which punctuation marks and ideographs are words of their own. Accents and vowel
-# signs belong to the word that they are in; characters that are deleted do so between two characters of the word.
-_ALONE, _DELETED = _ranges(PUNCTUATION | IDEOGRAPHS), _ranges(DELETED)
-_LETTERS = f"[^{_ALONE}{_DELETED}{_ranges(WHITESPACE)}]+"
-_WORDS = re.compile(f"[{_ALONE}]|{_LETTERS}(?:[{_DELETED}]+{_LETTERS})*")
 # Ideographs, kana, and the scripts of Thai, Lao, Myanmar and Khmer, for a class of a regular expression.
-SPACELESS = f"{_ranges(IDEOGRAPHS)}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\uff66-\uff9f"
-PUNCTUATION_MARKS = _ranges(PUNCTUATION)
-_BETWEEN_SPACES = re.compile(r"\S+")
-
+SPACELESS = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
+    "\U0002f800-\U0002fa1f\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\uff66-\uff9f"
+)
 
 _EXPECTED = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
 _KINDS = {str: "a text or a whole number", int: "a whole number", bool: "true or false"}
@@ -148,15 +135,14 @@ def longest_query(max_query_length: int, max_seq_length: int) -> int:
 
 
 @functools.lru_cache(maxsize=2)  # The questions of a context follow each other.
-def word_spans(context: str, tokenizer_type: str, added: str = "") -> list[tuple[int, int]]:
+def word_spans(context: str, tokenizer_type: str, model: bytes | None = None) -> list[tuple[int, int]]:
     """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words.
 
-    A token that was added to a vocabulary is a word; `added` is a regular expression of these.
+    Punctuation marks and ideographs are words, and so are the added tokens of `model`, see `word_finder`.
     """
-    pattern = _BETWEEN_SPACES if tokenizer_type == "sentencepiece" else _WORDS
-    if added:
-        pattern = re.compile(f"{added}|{pattern.pattern}")
-    return [match.span() for match in pattern.finditer(context)]
+    if tokenizer_type == "sentencepiece":
+        return [match.span() for match in re.finditer(r"\S+", context)]
+    return word_finder(model)(context)
 
 
 def divide(
@@ -201,7 +187,7 @@ def divide(
 
 def _tokens(context: str, encoder: ExampleEncoder, tokenizer_type: str):
     """Returns the words' places, the token ids, and the word of each token."""
-    spans = word_spans(context, tokenizer_type, encoder.added_tokens)
+    spans = word_spans(context, tokenizer_type, encoder.with_added)
     after_space = (context[begin - 1 : begin] == " " for begin, _ in spans)
     pieces = encoder.words([context[begin:end] for begin, end in spans], after_space)
     words = np.repeat(np.arange(len(spans)), [len(piece) for piece in pieces])

@@ -7,8 +7,8 @@ nothing but punctuation marks and articles. As in MLQA's script (Lewis et al., a
 are those of Unicode, characters of scripts without spaces are words, and Arabic words lose their article.
 """
 
+import functools
 import re
-import string
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,16 +18,20 @@ import numpy as np
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune.scorers import Scorer
 from tftrain.finetune.squad import SPACELESS, Question, Window, word_spans
-from tftrain.tokenizer.characters import PUNCTUATION
+from tftrain.tokenizer.normalization import punctuation
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b|\b\u0627\u0644(?=\w)")
-_PUNCTUATION = dict.fromkeys([*map(ord, string.punctuation), *(PUNCTUATION - set(range(128)))])
 _WORDS = re.compile(f"[{SPACELESS}]|[^\\s{SPACELESS}]+")
 
 
 def normalized(text: str) -> str:
     """Returns a text in lower case, without punctuation marks, articles and superfluous spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_no_punctuation())).split())
+
+
+@functools.cache
+def _no_punctuation() -> dict[int, None]:
+    return dict.fromkeys(map(ord, punctuation()))
 
 
 def whole_words(question: Question, tokenizer_type: str) -> str:

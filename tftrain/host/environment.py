@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tftrain
 
-PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors")
+PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors", "tokenizers")
 
 
 def versions() -> dict[str, str | None]:

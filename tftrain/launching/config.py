@@ -17,15 +17,15 @@ class LaunchConfig:
     hostfile: str | None = flag(None, names="path", common=True)
     """File with a host on each line, such as `node1 slots=16`; host files of other launchers are read too."""
     network_interfaces: str | None = flag(None)
-    """Network interfaces, separated by commas; a host uses the first that it has, by default that of its route here."""
+    """Network interfaces, separated by commas; a host uses its first one. By default the interface to this host."""
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.", names="path")
     pass_env: str | None = flag(None)
-    """Environment variables that other hosts get beside those of python -m tftrain docs security, which hold no keys
-    and no passwords: names or patterns separated by commas, such as AWS_*,MY_FLAG."""
+    """Environment variables for other hosts beside those that python -m tftrain docs security lists: names or patterns,
+    separated by commas, such as AWS_*,MY_FLAG. By default, other hosts get no keys and no passwords."""
     start_timeout: float = flag(30.0, "Seconds in which every host must answer.", above=0)
     fork_ranks: bool = flag(False)
-    """Fork the ranks of a host from one process that has loaded TensorFlow, which is faster and shares memory."""
+    """Fork the ranks of a host from one process that has loaded TensorFlow: they start faster and share memory."""
     layout: str = flag("given", choices=("given", "auto"), common=True)
     """Batch sizes and parallelism of the run. given: as the flags say. auto: the planner chooses the fastest layout
     that fits the memory and has all flags that are given: python -m tftrain docs planner."""

@@ -89,7 +89,7 @@ def cudnn(
         ValueError: there is dropout, a bias, or more than one sequence in a row: the configuration forbids all three.
     """
     if dropout is not None or mask.slopes or mask.sequences is not None or mask.window is not None:
-        raise ValueError("attn_impl=cudnn takes no dropout, no slopes, no packed rows and no window")
+        raise ValueError("--attn_impl=cudnn takes no dropout, no slopes, no packed rows and no window")
     key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     lengths = tf.reduce_sum(tf.cast(mask.keys > 0, tf.int32), axis=-1)
     return cudnn_attention(query, key, value, lengths, _scale(query), mask.causal)

@@ -77,8 +77,8 @@ class Transformer(tf_keras.Model):
         self.architecture = architecture = describe(config)
         if (least := architecture.most_tensor_ranks) < (size := ranks.group.size):
             raise ValueError(
-                f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
-                f"num_key_value_heads, intermediate_size and vocab_size"
+                f"--tensor_parallel_size={size}: expected at most {least}, the least of --num_attention_heads, "
+                f"--num_key_value_heads, --intermediate_size and --vocab_size"
             )
         self.ranks, self.part = ranks, part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "report.html"
 MOST_SPIKES = 20
+WORDS = {"mlm": "masked-LM", "nsp": "next-sentence"}  # in titles of scores, for words in metrics.jsonl
 FEW = 5  # points of a curve that is not smoothed
 MEMORY = (
     BarSeries("measured", "measured", kind="measured"),
@@ -102,14 +103,16 @@ def _curves(rows: list[dict]) -> list[dict[str, Any]]:
     scores = sorted(name for name in scores if "/" not in name and not name.endswith("_loss"))
     charts = lines.chart("Loss", "nats", shown)
     for name in scores:
-        title = name.removeprefix("eval_").replace("_", " ")
-        charts += lines.chart(title, "held-out", [Curve(name, points(rows, name), "measured")])
+        words = [WORDS.get(word, word) for word in name.removeprefix("eval_").split("_")]
+        title = " ".join(words)
+        curve = Curve("held-out", points(rows, name), "measured")
+        charts += lines.chart(title[:1].upper() + title[1:], "", [curve])
     throughput = [Curve("without padding", points(rows, "real_tokens_per_sec"), "published")]
     charts += lines.chart("Throughput, all ranks", "tokens/s", throughput, from_zero=True)
     norms = [Curve("norm", points(rows, "grad_norm"), "published")]
-    charts += lines.chart("Norm of the gradient", "before clipping", norms)
+    charts += lines.chart("Norm of the gradient, before clipping", "", norms)
     rates = [Curve("rate", points(rows, "learning_rate"), "published")]
-    return charts + lines.chart("Learning rate", "rate", rates, from_zero=True)
+    return charts + lines.chart("Learning rate", "", rates, from_zero=True)
 
 
 def _goodput(starts: list[goodput.Start]) -> list[Part]:
@@ -139,7 +142,7 @@ def _memory(rows: list[dict]) -> list[Part]:
         if f"memory_{kind}_bytes" in row
     ]
     records = [each for each in records if each["measured"] or each["planned"]]
-    bars = chart([Panel("By kind, GB of 1e9 bytes", MEMORY, ".2f")], records, lambda record: (record["kind"], ""))
+    bars = chart([Panel("By kind, GB of 1e9 bytes", MEMORY, ".3f")], records, lambda record: (record["kind"], ""))
     return [("heading", f"Memory of the fullest rank, {row.get('memory_rank')}"), ("bars", bars)]
 
 
@@ -167,7 +170,8 @@ def _rollbacks(rows: list[dict]) -> list[Part]:
 
 def _flags(flags: dict[str, Any]) -> list[Part]:
     defaults = flag_values(TrainConfig())
-    changed = {name: value for name, value in flags.items() if value != defaults.get(name)}
+    lists = {name: list(value) for name, value in defaults.items() if isinstance(value, tuple)}  # as JSON has them
+    changed = {name: value for name, value in flags.items() if value != lists.get(name, defaults.get(name))}
 
     def grid(values: dict[str, Any]) -> Part:
         return "table", Grid(("flag", "value"), ("text", "text"), [(f"--{name}", str(values[name])) for name in values])

@@ -59,7 +59,7 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     warmup, first = config.warmup_steps, 1
     max_steps, ramp = max_steps if isinstance(max_steps, RampedSteps) else (max_steps, None)
     if warmup is None or warmup > max_steps:
-        raise ValueError(f"--warmup_steps={warmup}: expected a number from 0 to max_steps={max_steps}")
+        raise ValueError(f"--warmup_steps={warmup}: expected a number from 0 to --max_steps={max_steps}")
     peak, end, stable = config.learning_rate, config.end_learning_rate, max_steps - (config.decay_steps or 0)
     step = tf.minimum(tf.cast(step, tf.int64), max_steps)
     if ramp:

@@ -44,8 +44,13 @@ def chart(
         if from_zero:
             axes.set_ylim(bottom=min(0.0, *(y for curve in curves for _, y in curve.points)))
 
-    keys = [(f"{curve.name}, {curve.points[-1][1]:.4g} at the end", curve.kind) for curve in curves]
+    keys = [(f"{curve.name}, {number(curve.points[-1][1])} at the end", curve.kind) for curve in curves]
     return [{"title": title, "legend": keys, "svg": svg(draw, title)}]
+
+
+def number(value: float) -> str:
+    """Returns a value with four digits, or all digits before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

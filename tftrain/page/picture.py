@@ -20,6 +20,7 @@ STYLE = {
     "axes.labelcolor": COLOURS["quiet"],
     "figure.constrained_layout.use": True,
     "figure.facecolor": "none",
+    "font.size": 11,
     "grid.color": COLOURS["line"],
     "grid.linewidth": 1,
     "lines.linewidth": 1.6,
@@ -31,7 +32,7 @@ STYLE = {
 }
 
 
-def svg(draw: Callable[[Any], object], about: str, width: float = 7.6, height: float = 3.0) -> Markup:
+def svg(draw: Callable[[Any], object], about: str, width: float = 5.4, height: float = 2.6) -> Markup:
     """Returns the picture that `draw` makes on matplotlib's axes; `about` describes it to a screen reader."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -66,7 +66,7 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
         from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     except ImportError as error:
         raise SlurmError(
-            f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
+            f"{launch.size} processes, but Horovod can't be imported ({error}): see python -m tftrain docs cluster"
         ) from error
     tasks = tasks_of_hosts(environ["SLURM_STEP_TASKS_PER_NODE"])
     hosts = [HostInfo(str(number), count) for number, count in enumerate(tasks)]

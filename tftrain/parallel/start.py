@@ -99,7 +99,7 @@ def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] 
         import horovod.tensorflow as hvd
     except ImportError as error:
         raise MeshError(
-            f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
+            f"{launch.size} processes, but Horovod can't be imported ({error}): see python -m tftrain docs cluster"
         ) from error
     sizes = {name: getattr(mesh, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
     sizes["split_group"] = mesh.split_size

@@ -24,7 +24,7 @@ from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_division
 from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
 from tftrain.plan.forecast import Forecast, forecast
-from tftrain.plan.search import Constraints, SearchSpace, layouts, least_memory, search
+from tftrain.plan.search import Constraints, SearchSpace, candidates, least_memory, search
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
 
@@ -153,8 +153,8 @@ def print_search(config: PlanConfig) -> int:
 
     result = search(space, constants, config.plan.top, margin, accepts)
     columns, lines, commands = report.SEARCH_COLUMNS, report.search_cells(result, whole), ""
-    if config.plan.format == "text":  # A command is wider than a terminal.
-        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines, 1) if line[-1] != "-")
+    if config.plan.format == "text":  # A command is wider than a terminal; other formats have all of them.
+        commands = "".join(f"{number}: {line[-1]}\n" for number, line in enumerate(lines[:3], 1) if line[-1] != "-")
         columns, lines = columns[:-1], [line[:-1] for line in lines]
     print(compare.render(columns, lines, config.plan.format) + commands, end="", flush=True)
     refused = ", but a run refuses these" if result.fitting and not result.fastest else ""
@@ -180,7 +180,8 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     alone = list(levers.levers(config, work, cluster, constants))
     rows = work.micro_batch if config.model.compares_samples else None
     fixed = Constraints(ranks=work.ranks, micro_batch=rows)
-    every = layouts(SearchSpace(work, cluster, config.plan.nodes, constraints=fixed), constants)
+    space = SearchSpace(work, cluster, config.plan.nodes, constraints=fixed)
+    every = [forecast(layout, cluster, constants) for layout in candidates(space)]
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)
     except OSError as error:

@@ -71,13 +71,18 @@ def command(config: TrainConfig, ranks: int) -> str:
         config = changed(config, {"data_dir": "data"} if buckets else {"synthetic_data": True})
     if not config.run.output_dir:
         config = changed(config, {"output_dir": "runs/planned"})
+    return " ".join([*shown, *map(shlex.quote, given_flags(config))])
+
+
+def given_flags(config: TrainConfig) -> list[str]:
+    """Returns every flag that is not the default, with its value."""
+    shown = []
     for section in sections(config):
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if value != config.model.family.defaults.get(field.name, field.default):
-                values = value if isinstance(value, tuple) else (value,)
-                shown += [shlex.quote(text(flag_name(field), each)) for each in values]
-    return " ".join(shown)
+                shown += [text(flag_name(field), each) for each in (value if isinstance(value, tuple) else (value,))]
+    return shown
 
 
 def text(name: str, value: Any) -> str:

@@ -72,9 +72,7 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants, margin: flo
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:
     """Plans a run of `tftrain.run` on `ranks` ranks; `config` is resolved, with the sizes that the data gives."""
     dp = config.parallel.data_parallel_size(ranks)
-    return forecast(
-        from_config(config, dp, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node), cluster, constants
-    )
+    return forecast(from_config(config, dp, cluster.multiprocessors > 0, cluster.per_node), cluster, constants)
 
 
 def bytes_by_kind(sizes: Memory) -> dict[str, float]:
@@ -84,27 +82,6 @@ def bytes_by_kind(sizes: Memory) -> dict[str, float]:
     kinds = {"baseline": sizes.reserve, **{name: getattr(sizes, name) for name in (*state, *passing)}}
     kinds["communication"] += sizes.gathered
     return {**kinds, "activations": sizes.activations + sizes.temporaries + sizes.fragmentation}
-
-
-class Counted(NamedTuple):
-    """How often an update computes a product."""
-
-    product: Product
-    forward: float  # passes, recomputed ones too
-    backward: float  # passes, each of which is two products
-
-
-def step_products(work: Workload) -> list[Counted]:
-    """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
-    block, _, head = inventory.parts(work)
-    counted: dict[Product, Counted] = {}
-    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
-        for product in part.products:
-            recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
-            again = part is block and recomputed
-            before = counted.get(product, Counted(product, 0.0, 0.0))
-            counted[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
-    return list(counted.values())
 
 
 class Shape(NamedTuple):
@@ -120,8 +97,15 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
 
     Without a pipeline, their seconds add up to the products of `timing.step`.
     """
+    block, _, head = inventory.parts(work)
+    passes: dict[Product, tuple[float, float]] = {}  # forward, recomputed ones too; backward, of two products each
+    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
+        for product in part.products:
+            recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
+            forward, backward = passes.get(product, (0.0, 0.0))
+            passes[product] = forward + times * (1 + (part is block and recomputed)), backward + times
     shapes = []
-    for product, forward, backward in step_products(work):
+    for product, (forward, backward) in passes.items():
         seconds = forward * timing.product_seconds(product, work, cluster, constants, slice(0, 1))
         seconds += backward * timing.product_seconds(product, work, cluster, constants, slice(1, 3))
         shapes.append(Shape(product, forward + 2 * backward, seconds))

@@ -34,13 +34,7 @@ class Lever(NamedTuple):
     @property
     def flags(self) -> str:
         """The changed flags as they are given to a command."""
-        fused = all(self.changes.get(flag) == "fused" for flag in FUSED_OPS.values())
-        shown = ["--flagfile=configs/fused.flags"] if fused else []
-        for flag, value in self.changes.items():
-            # The flagfile sets the ops and an optimizer.
-            if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
-                shown.append(text(flag, value))
-        return " ".join(shown)
+        return " ".join(text(flag, value) for flag, value in self.changes.items())
 
 
 def cheapest(
@@ -84,8 +78,7 @@ def _fastest_layout(
         return _lever(changes, config, work, cluster, constants)
 
     def accepts(layout: Workload) -> bool:
-        lever = lever_of(layout)
-        return lever is not None and not of_changes(lever.changes, whole).run_problems(work.ranks)
+        return bool(lever := lever_of(layout)) and not of_changes(lever.changes, whole).run_problems(work.ranks)
 
     try:
         space = search_layouts(changed(freed(config, kept), batch), cluster, work.ranks, kept, type(work))

@@ -15,7 +15,6 @@ from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.levers import Lever
 from tftrain.plan.reported_flops import reported
-from tftrain.plan.search import Layout
 from tftrain.plan.workload import Workload
 
 MEMORY = {
@@ -62,7 +61,7 @@ def write(
     steps: int,
     suggestions: Sequence[Lever],
     levers: Sequence[Lever],
-    layouts: Sequence[Layout],
+    layouts: Sequence[Forecast],
 ) -> None:
     """Writes the page.
 
@@ -110,7 +109,7 @@ def _figures(plan: Forecast, steps: int, which: str) -> Part:
         *((f"FLOPs of a step, {name}", f"{reported(work, name):.4g}", meaning) for name, meaning in FLOPS.items()),
         ("TFLOPs of a device", f"{plan.tflops_per_device:.1f}", "by the exact count"),
         ("MFU", f"{plan.mfu:.1%}", "model FLOPs utilization: share of the peak rate of the data sheet"),
-        ("tokens/s", f"{tokens / plan.seconds:,.4g}", f"of all ranks; {tokens:,} tokens a step"),
+        ("tokens/s", f"{tokens / plan.seconds:,.0f}", f"of all ranks; {tokens:,} tokens a step"),
         (f"days for {steps:,} steps", f"{steps * plan.seconds / report.SECONDS_PER_DAY:.3g}", which),
     ]
     return "table", Grid(("figure", "value", "meaning"), ("text", "number", "text"), lines)
@@ -150,7 +149,7 @@ def _levers(plan: Forecast, levers: Sequence[Lever]) -> list[Part]:
     return [("heading", "What each lever changes"), ("note", note), ("bars", named)]
 
 
-def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Layout]) -> list[Part]:
+def _frontier(plan: Forecast, config: PlanConfig, steps: int, layouts: Sequence[Forecast]) -> list[Part]:
     if not layouts:
         return []
     own = plan.work.runs_here

@@ -9,26 +9,25 @@ from markupsafe import Markup
 from tftrain.page import picture
 from tftrain.page.picture import COLOURS
 from tftrain.plan.forecast import Forecast
-from tftrain.plan.search import Layout
 
 DOTS = 400  # that fit side by side; more of them are one
 MOST_MEMORY = 1.5  # times a device's memory, at the right edge
 MOST_TIME = 12  # times the fastest layout, at the top
 
 
-def frontier(layouts: Sequence[Layout], accepts: Callable[[Layout], bool]) -> list[Layout]:
+def frontier(layouts: Sequence[Forecast], accepts: Callable[[Forecast], bool]) -> list[Forecast]:
     """Returns the layouts that are faster than all that need as little memory, the fastest first.
 
     `accepts`: whether the trainer takes a layout.
     """
-    frontier: list[Layout] = []
+    frontier: list[Forecast] = []
     for candidate in sorted(layouts, key=lambda layout: (layout.gb, layout.seconds)):
         if (not frontier or candidate.seconds < frontier[-1].seconds) and accepts(candidate):
             frontier.append(candidate)
     return frontier[::-1]
 
 
-def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days: float) -> Markup:
+def svg(layouts: Sequence[Forecast], best: Sequence[Forecast], plan: Forecast, days: float) -> Markup:
     """Returns the picture: GB of the fullest rank from left to right, days on a logarithmic scale from bottom to top.
 
     Layouts beyond MOST_MEMORY and MOST_TIME are left out. `days` are those of a second a step.
@@ -42,14 +41,14 @@ def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days:
     bottom, top = fastest / 1.25, max(MOST_TIME * fastest, 1.1 * plan.seconds)
     shown = [each for each in layouts if each.gb <= right and each.seconds <= top]
 
-    def coarse(layout: Layout) -> tuple[int, int]:
+    def coarse(layout: Forecast) -> tuple[int, int]:
         return round(DOTS * layout.gb / right), round(DOTS * math.log(layout.seconds / bottom, top / bottom) / 2)
 
     dots = {coarse(each): each for each in shown}.values()
     line = [each for each in best if each in shown]
 
     def draw(axes: Any) -> None:
-        def points(of: Iterable[Layout]) -> tuple[list[float], list[float]]:
+        def points(of: Iterable[Forecast]) -> tuple[list[float], list[float]]:
             return [each.gb for each in of], [each.seconds * days for each in of]
 
         axes.plot(*points(dots), "o", color=COLOURS["planned"], markersize=3, markeredgewidth=0, alpha=0.45)
@@ -62,4 +61,4 @@ def svg(layouts: Sequence[Layout], best: Sequence[Layout], plan: Forecast, days:
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
 
-    return picture.svg(draw, "memory and days of all layouts", height=3.8)
+    return picture.svg(draw, "memory and days of all layouts", width=6.2, height=3.8)

@@ -1,5 +1,6 @@
 """A search over the divisions of a workload among devices, ranked by time."""
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +8,6 @@ from typing import NamedTuple
 
 from tftrain.config.model import HEAD_SIZES
 from tftrain.config.parallel import schedule_problems
-from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
@@ -63,23 +63,6 @@ class SearchResult(NamedTuple):
     fastest: list[Forecast]  # those that fit, the fastest first
 
 
-class Layout(NamedTuple):
-    """A division with the memory of its fullest rank in GB, and its seconds of an update."""
-
-    work: Workload
-    gb: float
-    seconds: float
-
-
-def layouts(space: SearchSpace, constants: Constants) -> list[Layout]:
-    """Returns all divisions of a workload, whether they fit or not."""
-    layouts = []
-    for candidate in candidates(space):
-        needed = memory.estimate(candidate, constants).on(space.cluster)
-        layouts.append(Layout(candidate, needed.total / GB, timing.step(candidate, space.cluster, constants).total))
-    return layouts
-
-
 def search(
     space: SearchSpace,
     constants: Constants,
@@ -111,8 +94,8 @@ def search(
         if not accepts(candidate):
             continue
         seconds = timing.step(candidate, cluster, constants)
-        fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin))
-        fastest.sort(key=lambda plan: (plan.seconds, plan.gb, -plan.work.zero_stage))
+        plan = Forecast(candidate, cluster, constants, needed.on(cluster), seconds, margin)
+        bisect.insort(fastest, plan, key=lambda plan: (plan.seconds, plan.gb, -plan.work.zero_stage))
     return SearchResult(count, len(fitting), fastest[:top])
 
 

@@ -183,8 +183,8 @@ def _run_task(number: int, folder: str) -> None:
         function, tasks = _read_tasks(os.path.join(folder, _TASKS))
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{folder}: a Beam worker on {socket.gethostname()} does not see this folder; expected an output_dir on a "
-            "file system that all workers have at the same path"
+            f"{folder}: a Beam worker on {socket.gethostname()} does not see this folder; expected an --output_dir on "
+            "a file system that all workers have at the same path"
         ) from None
     try:
         outcome = function(*tasks[number]), None

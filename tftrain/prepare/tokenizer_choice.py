@@ -137,7 +137,8 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     strips = _strips(config, counts)
     if strips and config.resolved_normalization == NORMALIZATION:
         counts = words.strip_accents(counts)
-    workers.load("tftrain.tokenizer.tokenization")
+    if config.resolved_normalization == "nfkc":
+        workers.load("tftrain.tokenizer.tensorflow_text")
     with progress("learn vocabulary") as advance:
         from tftrain.tokenizer import vocabulary_learner
 

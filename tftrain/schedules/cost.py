@@ -10,10 +10,11 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.schedules import activations, orders, simulation
+from tftrain.schedules import activations
 from tftrain.schedules.activations import Peak
+from tftrain.schedules.orders import order
 from tftrain.schedules.simulation import Durations
-from tftrain.schedules.table import TRANSFERS, ActionKind
+from tftrain.schedules.table import ActionKind
 
 KINDS = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS, ActionKind.BACKWARD_WEIGHTS)
 
@@ -61,20 +62,47 @@ def _extended(values: Sequence[float], counts: Sequence[int], micro_batches: int
 
 @functools.lru_cache(maxsize=1 << 12)
 def _peak(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> Peak:
-    return activations.peak(orders.order(schedule, stage, stages, micro_batches, chunks), chunks)
+    return activations.peak(order(schedule, stage, stages, micro_batches, chunks), chunks)
 
 
 @functools.lru_cache(maxsize=256)
 def _computations(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Computation]:
-    """Returns the computations of all stages, each after the one that makes its input."""
-    computations, made_by = list[Computation](), [-1]  # made_by: the computation of each step, or of what it transfers
-    for stage, action, (made, source, _) in simulation.steps(orders.table(schedule, stages, micro_batches, chunks)):
-        if action.kind in TRANSFERS:
-            made_by.append(made_by[made])
-        else:
-            made_by.append(len(computations))
-            duration = (KINDS.index(action.kind) * stages + stage) * chunks + action.chunk
-            computations.append((stage, duration, made_by[source]))
+    """Returns the computations of all stages, each after the one that makes its input.
+
+    A micro-batch passes all parts forward and then all parts backward. The slot of a computation is its place on this
+    way, times the number of micro-batches, plus the micro-batch: its input is made `micro_batches` slots before.
+    """
+    orders = [order(schedule, stage, stages, micro_batches, chunks) for stage in range(stages)]
+    forward, _, backward_inputs, backward_weights = KINDS
+    parts = stages * chunks
+    computed_by, waiting = [-1] * (2 * parts * micro_batches), [-1] * (2 * parts * micro_batches)
+    places, ready, computations = [0] * stages, list(reversed(range(stages))), []
+    while ready:
+        stage = ready.pop()
+        actions = orders[stage]
+        for index in range(places[stage], len(actions)):
+            kind, micro_batch, chunk, *_ = actions[index]
+            duration, source = stage * chunks + chunk, -1
+            if kind is backward_weights:
+                duration += 3 * parts
+            else:
+                part = chunk * stages + stage
+                if kind is forward:
+                    way = part
+                else:
+                    way = 2 * parts - 1 - part
+                    duration += 2 * parts if kind is backward_inputs else parts
+                slot = way * micro_batches + micro_batch
+                if way not in (0, parts):  # The last part has the output of its own forward pass.
+                    source = computed_by[slot - micro_batches]
+                    if source < 0:
+                        waiting[slot - micro_batches] = stage
+                        break
+                computed_by[slot] = len(computations)
+                if waiting[slot] >= 0:
+                    ready.append(waiting[slot])
+            computations.append((stage, duration, source))
+            places[stage] = index + 1
     return computations
 
 

@@ -56,8 +56,7 @@ def steps(table: Schedule) -> list[Step]:
                     halves[action.name] = action, computed[stage]
                 else:
                     other, computed_there = halves.pop(action.name)
-                    both = (computed[stage], computed_there) if sends else (computed_there, computed[stage])
-                    after = (*both, links.get((sender, receiver), 0))
+                    after = (computed_there, computed[stage], links.get((sender, receiver), 0))
                     steps.append(Step(receiver, other if sends else action, after))
                     links[sender, receiver] = arrived[action.name] = len(steps)
                     if sends:

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+from tokenizers.normalizers import NFD
 
-from tftrain.tokenizer.characters import NONSPACING_MARKS
+from tftrain.tokenizer.normalization import without_accents
 
 # Share of the letters: where stripping changes more, `auto` keeps accents, and where it takes more, a warning says so.
 FEW = 0.001
@@ -19,6 +20,8 @@ _SHOWN = 6
 # They choose the form of a symbol, and spell nothing.
 _VARIATION_SELECTORS = {*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
 _NO_LETTER = "\u25cc"
+
+_nfd = NFD().normalize_str
 
 
 def count_letters(texts: Iterable[str]) -> Counter:
@@ -29,13 +32,12 @@ def count_letters(texts: Iterable[str]) -> Counter:
 
 def only_letters(characters: Counter) -> Counter:
     """Returns those of counted characters that are letters or nonspacing marks."""
-    marks = NONSPACING_MARKS - _VARIATION_SELECTORS
-    return Counter({each: count for each, count in characters.items() if each.isalpha() or ord(each) in marks})
+    return Counter({each: count for each, count in characters.items() if each.isalpha() or _is_mark(each)})
 
 
 def losses(letters: Counter) -> Counter:
     """Returns the letters that stripping takes a mark from, and the marks, with their counts."""
-    return Counter({letter: count for letter, count in letters.items() if _marks(letter)})
+    return Counter({letter: count for letter, count in letters.items() if without_accents(letter) != _nfd(letter)})
 
 
 def strips(letters: Counter) -> bool:
@@ -43,7 +45,7 @@ def strips(letters: Counter) -> bool:
 
     A Hangul syllable loses no mark, but it changes: it is decomposed.
     """
-    changed = sum(count for letter, count in letters.items() if _marks(letter) or _nfd(letter) != letter)
+    changed = sum(count for letter, count in letters.items() if without_accents(letter) != letter)
     latin = sum(count for letter, count in letters.items() if unicodedata.name(letter, "").startswith("LATIN"))
     return latin > letters.total() / 2 and changed <= FEW * letters.total()
 
@@ -51,16 +53,10 @@ def strips(letters: Counter) -> bool:
 def shown(lost: Counter) -> str:
     """Returns the most frequent ones of `losses` with what is left of each, for a terminal: "é→e ü→u"."""
     most = sorted(lost, key=lambda letter: (-lost[letter], letter))[:_SHOWN]
-    kept = ["".join(part for part in _nfd(letter) if ord(part) not in NONSPACING_MARKS) for letter in most]
     return " ".join(
-        f"{letter}→{base}" if letter not in _marks(letter) else _NO_LETTER + letter
-        for letter, base in zip(most, kept, strict=True)
+        _NO_LETTER + letter if _is_mark(letter) else f"{letter}→{without_accents(letter)}" for letter in most
     )
 
 
-def _nfd(letter: str) -> str:
-    return unicodedata.normalize("NFD", letter)
-
-
-def _marks(letter: str) -> list[str]:
-    return [part for part in _nfd(letter) if ord(part) in NONSPACING_MARKS]
+def _is_mark(character: str) -> bool:
+    return not without_accents(character) and ord(character) not in _VARIATION_SELECTORS

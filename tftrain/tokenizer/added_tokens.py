@@ -8,17 +8,16 @@ in its format; one without them needs none.
 import itertools
 import json
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, processors
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.host.text import reason
-from tftrain.tokenizer.normalization import LONGEST_WORD
+from tftrain.tokenizer.pipelines import word_pieces
 from tftrain.tokenizer.tokenizer_model import SETTINGS
 from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens
 
@@ -52,7 +51,10 @@ def with_added(
         tokens += (content,) * (number == len(tokens))
     check_tokens(tokens, folder, vocabulary.tokenizer_type)
     flags = {content: {name: entry.get(name, False) for name in _FLAGS} for content, entry in found.items()}
-    tokenizer = _word_pieces(base, lower_case, strip_accents)
+    tokenizer = word_pieces(base, lower_case, strip_accents)
+    first, last = ((token, base.index(token)) for token in ("[CLS]", "[SEP]"))
+    tokenizer.post_processor, tokenizer.decoder = processors.BertProcessing(last, first), decoders.WordPiece()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     for content in sorted(flags, key=tokens.index):  # One by one, so that the ids are those of the order.
         token = AddedToken(content, **flags[content])
         tokenizer.add_special_tokens([token]) if flags[content]["special"] else tokenizer.add_tokens([token])
@@ -71,30 +73,12 @@ def settings_of(model: bytes) -> dict[str, dict[str, Any]]:
     return {str(each["id"]): {name: each[name] for name in ("content", *_FLAGS)} for each in added}
 
 
-def expression(model: bytes) -> str:
-    """Returns a regular expression of the added tokens, the longest first."""
-    added = [each for each in settings_of(model).values() if each["content"] not in SPECIAL_TOKENS]
-    added.sort(key=lambda each: -len(each["content"]))
-    whole = {True: r"(?<!\w){}(?!\w)", False: "{}"}
-    return "|".join(whole[each["single_word"]].format(re.escape(each["content"])) for each in added)
-
-
 def _pieces_in(folder: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the tokens that WordPiece itself has, of a vocab.txt that may have the added ones too."""
     model = _object(folder, "tokenizer.json").get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
     first = tokens[: len(ids)] if isinstance(ids, dict) else ()
     return first if first and ids == {token: number for number, token in enumerate(first)} else tokens
-
-
-def _word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | None) -> Tokenizer:
-    ids = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
-    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lower_case)
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return tokenizer
 
 
 def _entries(folder: str) -> Iterable[dict[str, Any]]:

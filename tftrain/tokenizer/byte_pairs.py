@@ -4,27 +4,24 @@ A text is a sequence of bytes, and every byte is a token, so every text has toke
 exactly. GPT-2's expression cuts a text into words first, and no token reaches over a word's end.
 """
 
-import json
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
+from tftrain.tokenizer.pipelines import encode, prepared
 from tftrain.tokenizer.vocabulary import (
     END_OF_TEXT,
     LONGEST_TOKEN,
-    SPECIAL_TOKENS,
     Vocabulary,
     check_tokens,
     read_file,
     read_text,
 )
-from tftrain.tokenizer.words import by_characters
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
@@ -32,7 +29,6 @@ ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 _LONGEST_LEARNED = LONGEST_TOKEN // 2
 # A pair that occurs once is not worth a token.
 _MIN_FREQUENCY = 2
-_CHARACTERS_AT_ONCE = 1 << 20  # which limits the library's memory
 # Characters of one to four bytes, words, numbers, and spaces of several kinds.
 _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
 
@@ -93,14 +89,14 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
     # Qwen's tokenizers compose accents first.
     expected = unicodedata.normalize("NFC", _SAMPLE) if isinstance(tokenizer.normalizer, normalizers.NFC) else _SAMPLE
-    if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != expected:
+    if tokenizer.decode(encode(tokenizer, [_SAMPLE])[0].tolist(), skip_special_tokens=False) != expected:
         raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
     return vocabulary, tokenizer.to_str().encode()
 
 
 def beginning(model: bytes) -> list[int]:
     """Returns the ids that the library puts before a text, given the tokenizer in its format."""
-    encoding = _prepared(Tokenizer.from_buffer(model)).encode("a")
+    encoding = prepared(Tokenizer.from_buffer(model)).encode("a")
     return encoding.ids[: encoding.special_tokens_mask.index(0)]
 
 
@@ -116,35 +112,6 @@ def with_beginning(model: bytes, token: str | None) -> bytes:
 _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
 
 
-class BytePairTokenizer:
-    """Turns texts into token ids, given the tokenizer in the library's format.
-
-    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. An encoder
-    spells SPECIAL_TOKENS only: other special tokens were added for texts.
-    """
-
-    def __init__(self, model: bytes, with_special_tokens: bool = False):
-        content = json.loads(model)
-        added = content.get("added_tokens") or []
-        if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
-            content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
-            model = json.dumps(content).encode()
-        self._tokenizer = _prepared(Tokenizer.from_buffer(model))
-        self._tokenizer.encode_special_tokens = not with_special_tokens
-
-    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns one int32 array of token ids for each text."""
-        return [
-            np.array(ids, np.int32)
-            for part in by_characters(texts, _CHARACTERS_AT_ONCE)
-            for ids in _ids(self._tokenizer, part)
-        ]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of token ids. Bytes that are not UTF-8, as where a character is cut, become U+FFFD."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
-
-
 def _byte_level(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -152,26 +119,12 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     return tokenizer
 
 
-def _prepared(tokenizer: Tokenizer) -> Tokenizer:
-    """Makes equal texts give equal tokens, never a special one; nothing is cut or padded. Returns the tokenizer."""
-    tokenizer.encode_special_tokens = True
-    if isinstance(tokenizer.model, models.BPE):
-        tokenizer.model.dropout = None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
 def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:
     """Returns the tokenizer of a tokenizer.json, given its bytes and the model in it."""
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
     try:
-        return _prepared(Tokenizer.from_str(data.decode()))
+        return prepared(Tokenizer.from_str(data.decode()))
     except Exception as error:  # The library raises nothing more particular.
         raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
 
@@ -191,7 +144,7 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
             if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
                 raise DataError(f"{merges_path}: line {number}: not two tokens that make a third one; {_EXPECTED}")
             merges.append(parts)
-    tokenizer = _prepared(_byte_level(models.BPE(vocab=vocabulary, merges=merges)))
+    tokenizer = prepared(_byte_level(models.BPE(vocab=vocabulary, merges=merges)))
     if END_OF_TEXT in vocabulary:
         tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer

@@ -1,54 +1,69 @@
-"""BERT's normalization: from a text to the words that WordPiece cuts into pieces.
+"""BERT's words, and what its normalization does with each character, as the library `tokenizers` has them.
 
-The rules are those of BERT's `BasicTokenizer`, character by character as the `tokenizers` package applies them:
-    1. Control and format characters, private use, U+0000 and U+FFFD are deleted. Whitespace becomes a space.
-    2. An ideograph is a word of its own.
-    3. With `strip_accents`, the text is decomposed (NFD) and nonspacing marks are deleted. With `lower_case`, letters
-       are lower-cased. A capital sigma becomes a medial sigma everywhere.
-    4. Words end at spaces. A punctuation mark is a word of its own.
-
-Every rule but the canonical ordering of NFD looks at one character. So a text is normalized by `str.translate`, whose
-table is filled when a character occurs for the first time.
+The library's tables are those of Unicode 8.0, whatever the Unicode of Python is. So a text gives the same tokens with
+every Python, and those that most models with a BERT vocabulary are used with.
 """
 
+import functools
 import re
 import unicodedata
+from collections.abc import Callable
 
-from tftrain.tokenizer.characters import (
-    COMBINING_CLASSES,
-    DELETED,
-    IDEOGRAPHS,
-    LOWER_CASE_OFFSETS,
-    NONSPACING_MARKS,
-    PUNCTUATION,
-    UNDECOMPOSED,
-    WHITESPACE,
-)
+from tokenizers import normalizers, pre_tokenizers
 
-# As in the `tokenizers` package: a longer word is [UNK].
+# A longer word is [UNK], as in the original BERT and in `tokenizers`.
 LONGEST_WORD = 100
 # Thai, Lao, Tibetan, Myanmar, Khmer, New Tai Lue to Tai Tham, and kana. Their words are not separated by spaces.
 _SPACELESS = re.compile(f"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1980-\u1aaf\u3041-\u30ff]{{{LONGEST_WORD + 1},}}")
-# What canonical ordering may move, and the musical symbols that decompose to it.
-_ORDERED = re.compile(f"[{''.join(map(chr, sorted(COMBINING_CLASSES)))}\U0001d15e-\U0001d164\U0001d1bb-\U0001d1c0]")
+_PLANES = (0, 1, 2, 14, 15, 16)  # those of Unicode with characters
+# No character becomes this one, and it stays between two characters.
+_SEPARATOR = "\U0010ffff"
+_STRIP_ACCENTS = normalizers.BertNormalizer(
+    clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
+)
 
 
-class BertNormalizer:
-    """Splits texts into normalized words. As in `tokenizers`, `strip_accents` None means what `lower_case` is."""
+def bert_words(lower_case: bool, strip_accents: bool | None = None) -> Callable[[str], list[str]]:
+    """Returns the function that splits a text into normalized words; `strip_accents` None means what `lower_case` is.
 
-    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        self._table = _Table(lower_case, lower_case if strip_accents is None else strip_accents)
+    Control and format characters are deleted. An ideograph and a punctuation mark are words of their own.
+    """
+    normalize = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lower_case).normalize_str
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    return lambda text: [word for word, _ in split(normalize(text))]
 
-    def translation(self, code: int) -> str:
-        """Returns what becomes of a code point: "" if it is deleted, spaces around it if it is a word of its own."""
-        return self._table[code] or ""
 
-    def words(self, text: str) -> list[str]:
-        """Returns the words of a text."""
-        translated = text.translate(self._table)
-        if self._table.needs_order and _ORDERED.search(text):
-            translated = _canonical_order(text).translate(self._table)
-        return translated.split()
+def translations(lower_case: bool, strip_accents: bool | None = None) -> dict[int, str]:
+    """Returns what becomes of code points: "" if one is deleted, spaces around it if it is a word of its own.
+
+    Those that are left out are surrogates, or in planes without characters, and stay as they are.
+    """
+    normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lower_case)
+    alone = {ord(mark): f" {mark} " for mark in punctuation()}
+    translated = {}
+    for plane in _PLANES:
+        codes = [ord(character) for character in _characters(plane) if character != _SEPARATOR]
+        text = normalizer.normalize_str(_SEPARATOR.join(map(chr, codes))).translate(alone)
+        translated.update(zip(codes, text.split(_SEPARATOR), strict=True))
+    return translated
+
+
+@functools.cache
+def punctuation() -> frozenset[str]:
+    """Returns the characters that are punctuation marks: all ASCII signs, and the categories P* of Unicode 8.0."""
+    text = "a".join(["", *_characters(0), *_characters(1), ""])
+    words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)
+    return frozenset(word for word, _ in words if len(word) == 1) - {"a"}
+
+
+def without_accents(text: str) -> str:
+    """Returns a text decomposed (NFD) and without nonspacing marks, as BERT strips accents."""
+    return _STRIP_ACCENTS.normalize_str(text)
+
+
+def _characters(plane: int) -> list[str]:
+    begin = plane << 16
+    return [chr(code) for code in range(begin, begin + (1 << 16)) if not 0xD800 <= code < 0xE000]
 
 
 def cut_spaceless(text: str) -> str:
@@ -58,71 +73,6 @@ def cut_spaceless(text: str) -> str:
     cut into parts of at most LONGEST_WORD characters. No part begins with a mark.
     """
     return _SPACELESS.sub(_cut, text) if not text.isascii() else text
-
-
-class _Table(dict):
-    """The translation of each code point that has occurred: deleted (None), or a string with spaces around words.
-
-    Attributes:
-        needs_order: whether a character has occurred that canonical ordering may move and that is not deleted. Nearly
-            all texts have none.
-    """
-
-    def __init__(self, lower_case: bool, strip_accents: bool):
-        super().__init__()
-        self._lower_case, self._strip_accents, self.needs_order = lower_case, strip_accents, False
-
-    def __missing__(self, code: int) -> str | None:
-        self[code] = translated = self._translate(code)
-        self.needs_order |= self._strip_accents and _ORDERED.match(chr(code)) is not None
-        return translated
-
-    def _translate(self, code: int) -> str | None:
-        if code in DELETED:
-            return None
-        if code in WHITESPACE:
-            return " "
-        text = chr(code)
-        if self._strip_accents:
-            text = "".join(_decomposed(text))
-        if self._lower_case:
-            text = "".join(map(_lower, text))
-        text = "".join(f" {part} " if ord(part) in PUNCTUATION else part for part in text)
-        return f" {text} " if code in IDEOGRAPHS else text
-
-
-def _decomposed(character: str) -> list[str]:
-    if ord(character) in UNDECOMPOSED:
-        return [character]
-    return [part for part in unicodedata.normalize("NFD", character) if ord(part) not in NONSPACING_MARKS]
-
-
-def _lower(character: str) -> str:
-    offset = LOWER_CASE_OFFSETS.get(ord(character), 0)
-    return chr(ord(character) + offset) if offset else character.lower()
-
-
-def _canonical_order(text: str) -> str:
-    """Decomposes a text and orders its combining characters by their class, as NFD requires (Unicode, section 3.11)."""
-    ordered: list[str] = []
-    run: list[str] = []
-    for character in text:
-        if ord(character) in DELETED:
-            continue
-        whole = ord(character) in IDEOGRAPHS or ord(character) in UNDECOMPOSED
-        for part in character if whole else unicodedata.normalize("NFD", character):
-            if _combining_class(part):
-                run.append(part)
-            else:
-                ordered += [*sorted(run, key=_combining_class), part]
-                run = []
-    return "".join(ordered + sorted(run, key=_combining_class))
-
-
-def _combining_class(character: str) -> int:
-    if ord(character) in NONSPACING_MARKS:
-        return unicodedata.combining(character)
-    return COMBINING_CLASSES.get(ord(character), 0)
 
 
 def _cut(run: re.Match) -> str:

@@ -1,13 +1,16 @@
 """A tokenizer with its normalization: in files, as other processes can be sent it, and as what turns texts into ids.
 
-Each library is loaded when it is needed: byte pairs need no TensorFlow, which takes a worker seconds to load.
+TensorFlow is loaded only for tokenizers that need it: it takes a worker seconds.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.families.bert import NORMALIZATION
+from tftrain.tokenizer import pipelines
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import Vocabulary
 
@@ -52,13 +55,10 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
 
     @property
-    def added_tokens(self) -> str:
-        """A regular expression of the added tokens of a WordPiece other than its special tokens; "" without them."""
-        if not self.has_added_tokens:
-            return ""
-        from tftrain.tokenizer.added_tokens import expression
-
-        return expression(self.model)
+    def needs_tensorflow_text(self) -> bool:
+        """Whether texts become ids by ops of tensorflow-text, and not by the library `tokenizers`."""
+        kind = self.vocabulary.tokenizer_type
+        return kind == "sentencepiece" or (kind == "wordpiece" and self.normalization != NORMALIZATION)
 
     @property
     def named_tokens(self) -> dict[str, str]:
@@ -81,14 +81,18 @@ class Tokenizer(NamedTuple):
         """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
 
         Args:
-            with_special_tokens: whether a special token of byte-level BPE that a text spells is that token.
+            with_special_tokens: whether an added special token that a text spells is that token.
         """
-        if self.vocabulary.tokenizer_type == "bpe" or self.has_added_tokens:
-            from tftrain.tokenizer.byte_pairs import BytePairTokenizer
+        if self.needs_tensorflow_text:
+            from tftrain.tokenizer import tensorflow_text
 
-            library = BytePairTokenizer(self.model, with_special_tokens)
-            return library if not self.has_added_tokens else lambda texts: library(list(map(cut_spaceless, texts)))
-        from tftrain.tokenizer.tokenization import TextTokenizer
-
-        tokenize = TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)
+            ops = tensorflow_text.ops(self.vocabulary, self.lower_case, self.model)
+            tokenize = partial(tensorflow_text.encode, ops)
+        elif self.model is not None:
+            tokenize = partial(pipelines.encode, pipelines.read(self.model, with_special_tokens))
+        else:
+            library = pipelines.word_pieces(self.vocabulary.tokens, self.lower_case, self.strip_accents)
+            tokenize = partial(pipelines.encode, library)
+        if self.vocabulary.tokenizer_type == "bpe":
+            return tokenize
         return lambda texts: tokenize(list(map(cut_spaceless, texts)))

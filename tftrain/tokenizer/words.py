@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tftrain.families.bert import NORMALIZATION
-from tftrain.tokenizer.normalization import BertNormalizer
+from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
 
-_SENTENCES_AT_ONCE = 4096
+CHARACTERS_AT_ONCE = 1 << 20  # which limits the memory of the libraries
 
 WordSplitter = Callable[[Sequence[str]], list[list[str]]]
 
@@ -33,8 +33,8 @@ def word_splitter(
     if tokenizer_type == "sentencepiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
     if normalization == NORMALIZATION:
-        normalizer = BertNormalizer(lower_case, strip_accents)
-        return lambda sentences: [normalizer.words(sentence) for sentence in sentences]
+        words = bert_words(lower_case, strip_accents)
+        return lambda sentences: list(map(words, sentences))
     import tensorflow as tf
     from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 
@@ -56,14 +56,14 @@ def count_words(
 ) -> Counter:
     """Counts the words of a text. `word_splitter` describes the arguments."""
     split, counts = word_splitter(tokenizer_type, normalization, lower_case, strip_accents), Counter()
-    for part in parts(sentences):
+    for part in by_characters(sentences, CHARACTERS_AT_ONCE):
         counts.update(itertools.chain.from_iterable(split(part)))
     return counts
 
 
 def strip_accents(counts: Counter) -> Counter:
     """Returns the counts that `count_words` gives with accents stripped, given those without; both as BERT's."""
-    split, stripped = BertNormalizer(False, True).words, Counter()
+    split, stripped = bert_words(lower_case=False, strip_accents=True), Counter()
     for word, count in counts.items():
         for part in [word] if word.isascii() else split(word):
             stripped[part] += count
@@ -94,9 +94,3 @@ def by_characters(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
             part, size = [], 0
     if part:
         yield part
-
-
-def parts(sentences: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yields a text in parts, which limits the memory for their words."""
-    for begin in range(0, len(sentences), _SENTENCES_AT_ONCE):
-        yield sentences[begin : begin + _SENTENCES_AT_ONCE]

@@ -145,6 +145,7 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
         (TOPOLOGY, "gpt_contenders/03", {"nodes": "1"}, "dp=4 * tp=8 * pp=12: expected a product of 8"),
         (CPU_NODES, "a64fx_30b/05", {"dp": "1"}, "dp=1 * tp=4 * pp=48: expected a product of 3072"),
         (CPU_NODES, "a64fx_30b/05", {"activation_checkpointing": "no idea"}, "activation_checkpointing=no idea"),
+        (SELENE, "selene/03", {"global_batch": "3"}, "such as 8, not 3"),
         (FOUNDRY, "foundry_h100_80gb/001", {"card": "b200"}, "card=b200: expected one of a100_40gb, a100_80gb, h100"),
         (FOUNDRY, "foundry_h100_80gb/001", {"sharding": "zero4"}, "sharding=zero4: expected one of zero2, zero3"),
         (FOUNDRY, "foundry_h100_80gb/001", {"gpus": "64"}, "dp=512 * tp=1 * pp=1: expected a product of its 64 GPUs"),

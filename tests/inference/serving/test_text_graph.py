@@ -11,8 +11,7 @@ from tests.test_predict import BERT, Drawn, load, sentencepiece
 from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.inference import trained_model
 from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
-from tftrain.tokenizer.normalization import BertNormalizer
-from tftrain.tokenizer.tokenization import TextTokenizer
+from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.tokenizer_files import Tokenizer as ModelTokenizer
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
@@ -29,14 +28,14 @@ TEXTS += [
 
 @pytest.fixture(scope="module", params=[(True,), (False,), (True, False), (False, True)], ids=str)
 def normalizers(request):
-    """Both normalizers for values of lower_case and, if it differs, strip_accents."""
-    return BertNormalizer(*request.param), CharacterGraph(*request.param)
+    """Both ways to the words of a text for values of lower_case and, if it differs, strip_accents."""
+    return bert_words(*request.param), CharacterGraph(*request.param)
 
 
 def assert_same_words(normalizers, texts):
-    normalizer, graph = normalizers
+    words_of, graph = normalizers
     found = tf.function(graph.words, autograph=False)(tf.constant(texts)).to_list()
-    expected = [normalizer.words(text) for text in texts]
+    expected = [words_of(text) for text in texts]
     decoded = [[word.decode() for word in words] for words in found]
     assert [each for each in zip(texts, decoded, expected, strict=True) if each[1] != each[2]] == []
 
@@ -62,8 +61,8 @@ def test_words_are_cut_into_the_pieces_of_training(tmp_path):
     words = ["".join([rng.choice(heads), *rng.choices([*tails, "el"], k=rng.randint(0, 3))]) for _ in range(3000)]
     words += ["model" * 20, "model" * 21, "\u00e9t\u00e9", "q"]
     texts = [" ".join(words[begin : begin + 7]) for begin in range(0, len(words), 7)]
-    expected = TextTokenizer(vocabulary, False, None)(texts)
-    split = BertNormalizer(False).words
+    expected = ModelTokenizer(vocabulary, False, "bert").build()(texts)
+    split = bert_words(lower_case=False)
     found = WordPieceGraph(vocabulary)(tf.ragged.constant([split(text) for text in texts])).to_list()
     assert found == [ids.tolist() for ids in expected]
     assert max(map(len, found)) > 14, "words have several pieces"

@@ -7,20 +7,10 @@ from tftrain.bench.published.scale import LocalMachine, Scale, scaled
 from tftrain.bench.published.tables import Published
 from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
-from tftrain.config.model import FUSED_OPS
-from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan import memory
-from tftrain.plan.commands import layout_of
-from tftrain.plan.workload import SPLITS, Workload, from_config, reference_optimizer
-
-DROPOUT = 0.1
-# The flags that say what model it is.
-STRUCTURE = (
-    *("model_family", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),
-    *("max_position_embeddings", "norm_position", "activation", "use_bias_in_keys"),
-)
-DECODER_OPTIMIZER, ENCODER_OPTIMIZER = "fused_adamw", "lamb"
+from tftrain.plan.commands import given_flags
+from tftrain.plan.workload import Workload, from_config
 
 
 class Case(NamedTuple):
@@ -45,8 +35,9 @@ class Case(NamedTuple):
 
 def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) -> Case:
     """Returns a row as it runs at a scale on at most `ranks` ranks, with the program's cpu_threads and extra_flags."""
-    work = scaled(published.row.workload, size, ranks)
-    return Case(published, work, [*_run_flags(work, published.levers), *config.run_flags()], _note(published, work))
+    scaled_config, work = scaled(published.row, size, ranks)
+    given = ["--synthetic_data", *given_flags(scaled_config), *config.run_flags()]
+    return Case(published, work, given, _note(published, work))
 
 
 def resolved(case: Case) -> TrainConfig:
@@ -68,34 +59,6 @@ def refusal(case: Case, machine: LocalMachine) -> str | None:
     return f"does not fit here: {needed:.2f} of {machine.gb:.2f} GB a rank" if needed > machine.gb else None
 
 
-def _run_flags(work: Workload, levers: dict[str, str]) -> list[str]:
-    """Returns the flags of a scaled workload, with those `levers` of its row that a workload does not have.
-
-    `tftrain.plan.workload.from_config` returns the same workload from these flags.
-    """
-    optimizer = levers.get("optimizer", DECODER_OPTIMIZER if work.model.causal else ENCODER_OPTIMIZER)
-    values = {
-        **{name: getattr(work.model.config, name) for name in STRUCTURE},
-        "norm_position": "pre" if work.model.block.pre_norm else "post",
-        "max_seq_length": work.seq,
-        "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
-        "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
-        **{lever: "fused" if op in work.fused else "reference" for op, lever in FUSED_OPS.items()},
-        "optimizer": optimizer if optimizer.startswith("fused_") else reference_optimizer(optimizer),
-        "grad_accum_dtype": work.accumulation or levers.get("grad_accum_dtype", "fp32"),
-        **layout_of(work, ParallelConfig(**dict.fromkeys(SPLITS, True))),
-        "state_split_strategy": work.split_strategy,
-        "precision": work.precision,
-        "jit_compile": work.compiled,
-        "memory_optimization": work.grappler,
-        "suppress_grappler": levers.get("suppress_grappler", "false"),
-        "enable_resource_variables": "true",
-        "hvd_fp16_compression": work.wire == "fp16",
-        "sparse_as_dense": levers.get("sparse_as_dense", "true"),
-    }
-    return ["--synthetic_data", *(f"--{name}={str(value).lower()}" for name, value in values.items())]
-
-
 def _note(published: Published, work: Workload) -> str:
     """Returns the differences between row and scaled workload, the assumptions, and the source's own note."""
     whole, levers, notes = published.row.workload, published.levers, []
@@ -103,7 +66,7 @@ def _note(published: Published, work: Workload) -> str:
         notes.append("resource variables are on in every row: TensorFlow 2 has no others")
         if "tokenizer_type" in levers:
             notes.append("tokenizer_type is a flag of tftrain.prepare: a run's token ids are random and need none")
-        if work.compiled and (work.grappler != "none" or "suppress_grappler" in levers):
+        if whole.compiled and (whole.grappler != "none" or "suppress_grappler" in levers):
             notes.append("Grappler's settings reach graph mode only, and XLA compiles this row")
         if work.split_strategy != whole.split_strategy:
             notes.append(f"{work.split_strategy} of {work.dp} ranks for {whole.split_strategy} of {whole.dp}")

@@ -51,14 +51,9 @@ def draw(records: Sequence[Record]):
 
 
 def _bars(
-    axes: Any,
-    title: str,
-    form: str,
-    series: Sequence[tuple[str, str, str, float]],
-    height: float,
-    records: Sequence[Record],
+    axes: Any, title: str, form: str, series: Sequence[BarColumn], height: float, records: Sequence[Record]
 ) -> None:
-    """Draws one panel; `series` holds a column, its colour, its name and its offset from the row's middle."""
+    """Draws one panel."""
     ends = {
         column: [(number(record, column) or 0.0, base_of(record, column) or 0.0) for record in records]
         for column, *_ in series

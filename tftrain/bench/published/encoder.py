@@ -4,26 +4,18 @@ Under XLA a plain op saves the tensors that its gradient reads. Names of tensors
 (tokens x hidden), d one that ranks divide, s the scores, w the wide layer, k the keys.
 """
 
-from tftrain.plan.blocks import (
-    Inventory,
-    SavedTensor,
-    block_sizes,
-    products_of_block,
-    products_of_heads,
-    sums_of_block,
-)
-from tftrain.plan.kernels import RECOMPUTING, kernels_of_block, kernels_of_embedding, kernels_of_head
+from tftrain.plan import inventory
+from tftrain.plan.blocks import Inventory, SavedTensor, block_sizes
+from tftrain.plan.kernels import RECOMPUTING
 from tftrain.plan.workload import Workload
 
 
 def block(work: Workload) -> Inventory:
     """Returns the inventory of one block on one tensor parallel rank."""
-    sizes, weights = block_sizes(work), work.model.block_weights.of_rank(work.tp)
-    if not work.model.block.attention.key.bias:
-        weights += work.model.width / work.tp  # the keys' biases: counted in every row, as when constants were fitted
-    sums, saved = sums_of_block(work, sizes.stream), tuple(_saved(work))
-    products = products_of_block(work, joined=False)
-    return Inventory(products, kernels_of_block(work), saved, sizes.stream_of_rank, sums, weights)
+    found = inventory.block(work)
+    # The keys' biases count in every row, as when constants were fitted.
+    biases = 0 if work.model.block.attention.key.bias else work.model.width / work.tp
+    return found._replace(saved=tuple(_saved(work)), weights=found.weights + biases)
 
 
 def _saved(work: Workload) -> list[SavedTensor]:
@@ -55,22 +47,17 @@ def _saved(work: Workload) -> list[SavedTensor]:
 
 
 def embedding(work: Workload) -> Inventory:
-    """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
-    u = work.rows * work.seq * work.model.width * work.item
-    saved = (SavedTensor("input of the norm", u), *([SavedTensor("dropout mask", u)] if work.hidden_dropout else []))
-    sums, weights = ((u,), ()) if work.tp > 1 else ((), ()), work.model.embedding_weights.of_rank(work.tp)
-    return Inventory((), kernels_of_embedding(work), saved, u, sums, weights)
+    """Returns the inventory of the embeddings; the table's gradient is dense."""
+    return inventory.embedding(work)._replace(summands=0.0)
 
 
 def head(work: Workload) -> Inventory:
     """Returns the inventory of the heads: logits of the masked positions, in fp32, and the pooler."""
-    rows = work.rows * work.predictions
-    logits, picked = rows * work.model.vocab / work.tp, rows * work.model.width * work.item
-    # The product of the next sentence is in no published row, as when constants were fitted.
-    products = tuple(each for each in products_of_heads(work) if each.name != "next sentence")
+    found, logits = inventory.head(work), work.rows * work.predictions * work.model.vocab / work.tp
     saved = (
-        SavedTensor("masked positions", 4 * picked),
+        SavedTensor("masked positions", 4 * found.entry),
         SavedTensor("logits and probabilities", (work.item + 8) * logits),
     )
-    sums = ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ())
-    return Inventory(products, kernels_of_head(work), saved, picked, sums, work.model.output_weights.of_rank(work.tp))
+    # The product of the next sentence is in no published row, as when constants were fitted.
+    products = tuple(each for each in found.products if each.name != "next sentence")
+    return found._replace(products=products, saved=saved)

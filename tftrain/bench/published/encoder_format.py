@@ -23,12 +23,13 @@ UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration
 # Values of levers that a row does not state. XLA is then off, except in local_fused, which states neither precision nor
 # XLA: it is planned like nearly all other rows of the source, in fp16 and compiled.
 DEFAULTS = {**reference_levers(), "precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB}  # fmt: skip
+            "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB,
+            "norm_position": "post"}  # fmt: skip
 READ = {
     "activation", "activation_checkpointing", "attention_probs_dropout_prob", "attn_softmax_impl", "dropout_add_impl",
     "gelu_impl", "grad_accum_dtype", "hidden_dropout_prob", "hvd_fp16_compression", "jit_compile", "ln_impl",
-    "memory_optimization", "optimizer", "precision", "split_grad_accum", "split_opt_state", "state_split_strategy",
-    "tensor_parallel_size", "use_bias_in_keys",
+    "memory_optimization", "optimizer", "precision", "sparse_as_dense", "split_grad_accum", "split_opt_state",
+    "state_split_strategy", "suppress_grappler", "tensor_parallel_size", "use_bias_in_keys",
 }  # fmt: skip
 # Levers of published rows that change nothing in a plan: see docs/planner.md.
 WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grappler", "tokenizer_type"}
@@ -60,7 +61,8 @@ def read(cells: CsvRow) -> PublishedRow:
     accumulates = "grad_accum_dtype" in levers
     steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
     batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
-    workload = EncoderJob(*from_config(changed(config, batch), dp))._replace(
+    config = changed(config, batch)
+    workload = EncoderJob(*from_config(config, dp))._replace(
         segments=1,  # These runs summed gradients after backward.
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
@@ -74,6 +76,7 @@ def read(cells: CsvRow) -> PublishedRow:
     return PublishedRow(
         name=cells.text("row"),
         table=cells.text("table"),
+        config=config,
         workload=workload,
         cluster="v100" if unstated else "a100_80gb",
         system="encoder",

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from tftrain.config.train import TrainConfig
 from tftrain.plan import reported_flops
 from tftrain.plan.workload import Workload
 
@@ -27,7 +28,8 @@ class PublishedRow(NamedTuple):
 
     name: str  # `table/NN`
     table: str
-    workload: Workload  # the workload of the run
+    config: TrainConfig  # the run, as flags of tftrain.run say it
+    workload: Workload  # the same, as the software of the run has it
     cluster: str  # name in `tftrain.plan.cluster`
     system: str  # name in `tftrain.plan.system`
     reference: Reference  # the measured figures

@@ -11,6 +11,7 @@ from tftrain.bench.published.csv_row import CsvRow
 from tftrain.bench.published.formats import FORMATS
 from tftrain.bench.published.row import PublishedRow
 from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.parallel import schedule_problems
 from tftrain.host.text import reason
 
 TABLES = (
@@ -96,4 +97,6 @@ def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Publishe
     if work.global_batch < work.dp * work.micro_batch:
         whole = f"micro_batch={work.micro_batch} on each of dp={work.dp}"
         raise ValueError(f"global_batch={work.global_batch}: expected at least {whole}")
+    if problems := schedule_problems(work.schedule, work.pp, round(work.micro_batches), work.chunks):
+        raise ValueError("; ".join(map(str, problems)))
     return row

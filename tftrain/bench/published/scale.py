@@ -7,17 +7,18 @@ they become shorter. The vocabulary shrinks with layers and width together, so t
 the weights.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.architecture.describe import describe
 from tftrain.bench import host
+from tftrain.bench.published.row import PublishedRow
+from tftrain.config.fields import changed
+from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
 from tftrain.plan import memory, reported_flops
 from tftrain.plan.system import Constants, systems
-from tftrain.plan.workload import Workload
+from tftrain.plan.workload import Workload, from_config
 
 RANKS = 4  # without GPUs, as in table levers
 RANKS_OF_STAGES = 16  # the same for tables with pipelines
@@ -84,7 +85,7 @@ def _share(value: float) -> str:
 
 def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     """Returns the scale of a table with these rows for a factor and a number of ranks."""
-    layers = max(factor, max(_parts(work, ranks) / work.model.layers for work in works))
+    layers = max(factor, max(division(work, ranks)[2] * work.chunks / work.model.layers for work in works))
     heads = math.lcm(*(division(work, ranks)[1] for work in works))
     width = max(factor, heads / min(work.model.attention_heads for work in works))
     micro_batch = max(factor, 1 / min(work.micro_batch for work in works))
@@ -92,17 +93,18 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(flag: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
+def choose(flag: str, rows: Sequence[PublishedRow], machine: LocalMachine) -> Scale:
     """Returns the scale that `--scale` asks for: full, a factor, or auto.
 
     auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
     """
+    works = [row.workload for row in rows]
     if flag != "auto":
         return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
     factor = 1.0
     while factor > SMALLEST:
         scale = of_table(factor, works, machine.ranks)
-        small = [scaled(work, scale, machine.ranks) for work in works]
+        small = [scaled(row, scale, machine.ranks)[1] for row in rows]
         if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < budget(machine) for work in small):
             break
         factor /= 2
@@ -119,15 +121,15 @@ def work_fits(work: Workload, machine: LocalMachine) -> bool:
     return memory.estimate(work, machine.constants).minimum <= machine.gb * 1e9
 
 
-def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
-    """Returns a published workload at a scale, as this project's model of its family runs it on at most `ranks` ranks.
+def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Workload]:
+    """Returns a published row at a scale, as this project runs it on at most `ranks` ranks.
 
     A pipeline keeps its schedule, with stages of equal numbers of layers.
     """
+    work, model = row.workload, row.workload.model
     dp, tp, pp = division(work, ranks)
     chunks = work.chunks if pp > 1 else 1
     parts = pp * chunks
-    model = work.model
     heads = model.attention_heads
     if scale.factor < 1:
         heads = max(1, _nearest(model.attention_heads * scale.width / scale.heads)) * scale.heads
@@ -140,36 +142,25 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         micro_batches = min(micro_batches, MICRO_BATCHES_OF_STAGES * pp if work.pp > 1 else MICRO_BATCHES)
     if chunks > 1:
         micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
-    small = dataclasses.replace(
-        model.config,
-        num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        intermediate_size=model.inner // model.width * hidden,
-        vocab_size=min(model.vocab, words),
-    )
-    return Workload(*work)._replace(
-        model=describe(small),
-        seq=seq,
-        predictions=seq if model.causal else math.ceil(0.15 * seq),
-        micro_batch=micro_batch,
-        global_batch=micro_batch * micro_batches * dp,
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        schedule=work.schedule if pp > 1 else "1f1b",
-        chunks=chunks,
-        sequence_parallel=work.sequence_parallel and tp > 1,
-        split_strategy=_owners(work, dp),
-        fused=work.fused - {"cross_entropy"},
-        wire="fp16" if work.wire == "bf16" else work.wire,
-        segments=int(not work.compiled),  # 0: as many as the trainer chooses
-        accumulation=(work.accumulation or "fp32") if micro_batches > 1 else "",
-    )
-
-
-def _parts(work: Workload, ranks: int) -> int:
-    return division(work, ranks)[2] * work.chunks
+    flags = {
+        "num_hidden_layers": parts * max(1, _nearest(model.layers * scale.layers / parts)),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": model.inner // model.width * hidden,
+        "vocab_size": min(model.vocab, words),
+        "max_seq_length": seq,
+        "micro_batch_size": micro_batch,
+        "grad_accum_steps": micro_batches,
+        "global_batch_size": micro_batch * micro_batches * dp,
+        "tensor_parallel_size": tp,
+        "pipeline_parallel_size": pp,
+        "pipeline_schedule": work.schedule if pp > 1 else "1f1b",
+        "virtual_pipeline_size": chunks,
+        "sequence_parallel": work.sequence_parallel and tp > 1,
+        "state_split_strategy": _owners(work, dp),
+    }
+    config = changed(row.config, flags)
+    return config, from_config(config, dp)._replace(zero_stage=work.zero_stage)
 
 
 def division(work: Workload, ranks: int) -> tuple[int, int, int]:

@@ -91,9 +91,9 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
 
 
 def _machine_and_scale(published: Sequence[Published], config: BenchConfig) -> tuple[scale.LocalMachine, scale.Scale]:
-    works = [each.row.workload for each in published]
-    machine = scale.inspect(config.np, any(work.pp > 1 for work in works))
-    return machine, scale.choose(config.scale, works, machine)
+    rows = [each.row for each in published]
+    machine = scale.inspect(config.np, any(row.workload.pp > 1 for row in rows))
+    return machine, scale.choose(config.scale, rows, machine)
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:

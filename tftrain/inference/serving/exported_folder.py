@@ -18,7 +18,7 @@ from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.report import Function
 from tftrain.inference.serving.signature import with_own_names
 from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
-from tftrain.inference.serving.text_graph import TextGraph, has_ops, needs_tensorflow_text
+from tftrain.inference.serving.text_graph import TextGraph, has_ops
 from tftrain.inference.trained_model import TrainedModel
 from tftrain.tokenizer import tokenizer_files
 
@@ -111,7 +111,7 @@ def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Si
         The functions on token ids of what was written, by name.
     """
     bare = built
-    if source.text and needs_tensorflow_text(source.model.tokenizer):
+    if source.text and source.model.tokenizer.needs_tensorflow_text:
         bare = {name: signature for name, signature in built.items() if not signature.takes_text}
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, built)
     saved_model.write(folder / VERSION, source, bare)

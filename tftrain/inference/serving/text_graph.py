@@ -1,8 +1,8 @@
 """From strings to token ids inside a graph, as `inference.TextEncoder` and `finetune.encoding.ExampleEncoder` do it.
 
 WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
-with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. `tokenizer.normalization` and
-`tokenizer.tokenization` are the specification of the ops of TensorFlow.
+with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. The library `tokenizers` is the
+specification of the ops of TensorFlow.
 
 Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
 five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
@@ -15,16 +15,12 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.families.bert import NORMALIZATION
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
-from tftrain.tokenizer.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
-from tftrain.tokenizer.normalization import LONGEST_WORD, BertNormalizer
+from tftrain.tokenizer.normalization import LONGEST_WORD, translations
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
 KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
-# Planes after this one have no letters that change; what is deleted there is in the tables.
-_LAST_LETTER = 0x2FFFF
 _INSIDE = "##"
 _NONE = -1
 # As in `normalization.cut_spaceless`, but a part may begin with a mark.
@@ -36,11 +32,6 @@ _SPACELESS = (
 def has_ops(tokenizer: Tokenizer | None) -> bool:
     """Whether there are ops for a tokenizer."""
     return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe" and not tokenizer.has_added_tokens
-
-
-def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
-    """Whether some of these ops are those of tensorflow-text."""
-    return tokenizer.vocabulary.tokenizer_type != "wordpiece" or tokenizer.normalization != NORMALIZATION
 
 
 class TextGraph(tf.Module):
@@ -57,10 +48,10 @@ class TextGraph(tf.Module):
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
-        if needs_tensorflow_text(tokenizer):
-            from tftrain.tokenizer.tokenization import whole_text_tokenizer
+        if tokenizer.needs_tensorflow_text:
+            from tftrain.tokenizer.tensorflow_text import ops
 
-            self._tokenizer = whole_text_tokenizer(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
+            self._tokenizer = ops(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
             tokenize = self._tokenizer.tokenize
         else:
             characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
@@ -128,10 +119,10 @@ def _dense(ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class CharacterGraph:
-    """Normalizes texts, and splits them into words, as `BertNormalizer` with the same arguments."""
+    """Normalizes texts, and splits them into words, as `bert_words` with the same arguments."""
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        self._starts, self._kinds, replaced = _tables(lower_case, strip_accents)
+        self._starts, self._kinds, replaced = tables(lower_case, strip_accents)
         # Without a replacement the tables have an unused row.
         self._codes = np.array(list(replaced) or [0], np.int32)
         self._strings = np.array([string.encode() for string in replaced.values()] or [b""], object)
@@ -152,13 +143,11 @@ class CharacterGraph:
 
 
 @functools.cache
-def _tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+def tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
     kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
-    normalizer = BertNormalizer(lower_case, strip_accents)
-    beyond = sorted(code for code in DELETED | NONSPACING_MARKS | IDEOGRAPHS if code > _LAST_LETTER)
-    for code in [*range(_LAST_LETTER + 1), *beyond]:
-        character, string = chr(code), normalizer.translation(code)
+    for code, string in translations(lower_case, strip_accents).items():
+        character = chr(code)
         kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
         if kinds[code] == REPLACE:
             replaced[code] = string

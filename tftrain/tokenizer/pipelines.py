@@ -1,0 +1,72 @@
+"""Tokenizers of the library `tokenizers`: WordPiece as BERT's, and those that its files describe, as byte-level BPE."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from tftrain.tokenizer.normalization import LONGEST_WORD
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
+from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_characters
+
+
+def word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | None) -> Tokenizer:
+    """Returns a WordPiece tokenizer with BERT's words and these tokens, none of which is special."""
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def read(model: bytes, with_special_tokens: bool = False) -> Tokenizer:
+    """Returns the tokenizer in the library's format.
+
+    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. An encoder
+    spells SPECIAL_TOKENS only: other special tokens were added for texts.
+    """
+    content = json.loads(model)
+    added = content.get("added_tokens") or []
+    if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
+        content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
+        model = json.dumps(content).encode()
+    tokenizer = prepared(Tokenizer.from_buffer(model))
+    tokenizer.encode_special_tokens = not with_special_tokens
+    return tokenizer
+
+
+def prepared(tokenizer: Tokenizer) -> Tokenizer:
+    """Makes equal texts give equal tokens, never a special one; nothing is cut or padded. Returns the tokenizer."""
+    tokenizer.encode_special_tokens = True
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the token ids of each text, int32, without those that the library puts around a text."""
+    ids = []
+    for part in by_characters(texts, CHARACTERS_AT_ONCE):
+        encodings = tokenizer.encode_batch_fast(part, add_special_tokens=False)
+        ids += [np.array(encoding.ids, np.int32) for encoding in encodings]
+    return ids
+
+
+@cache
+def word_finder(model: bytes | None) -> Callable[[str], list[tuple[int, int]]]:
+    """Returns the function that finds BERT's words in a text as it stands: first character and end of each.
+
+    An accent belongs to its word, and so does a character between two letters that normalization deletes. An added
+    token of `model`, a tokenizer in the library's format, is a word; None has none.
+    """
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, "[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=False, lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    for each in json.loads(model)["added_tokens"] if model else []:
+        if each["content"] not in SPECIAL_TOKENS:
+            tokenizer.add_tokens([AddedToken(each["content"], single_word=each["single_word"], normalized=False)])
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).offsets
