@@ -1,12 +1,14 @@
-"""The commands of the guides run on small texts and with small models; the nightly suite runs them."""
+"""The commands of the guides run, with small texts and models, and print the figures of the pages: nightly tests."""
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.kit import corpora
+from tools import figures
 from tools.figures import ROOT, Outputs
 from tools.page_commands import blocks
 
@@ -24,7 +26,7 @@ SKIPPED = {
     r"tftrain\.bench --(?!list)|tools/|timeit": "measurements; tests/bench",
     r"beam|^diff ": "Apache Beam; tests/prepare/test_beam.py",
     r"--table=all": "minutes; tests/plan",
-    r"--phases": "names the data of two phases; tests/train/test_phases.py",
+    r"--(phases|mix)": "several sources of data; tests/train/test_phases.py, tests/test_mixture_run.py",
 }
 TRAINS = re.compile(r"tftrain\.(run|launch)\b(?!.*--mode=evaluate)")
 SHORT = "--max_steps=2 --eval_every=1 --log_every=1 --checkpoint_every=1"
@@ -38,10 +40,10 @@ SMALL = (
     (r"configs/(llama_\w+|qwen3_\w+|recipes/llama\w+)\.flags", "configs/llama_tiny.flags"),
     (r"configs/(modernbert_\w+|recipes/modernbert\w+)\.flags", "configs/modernbert_tiny.flags"),
     (r"configs/quickstart\.flags", "run.flags"),
+    (r"(configs/gpt_\S+ .*)\.\.\.", r"\1--data_dir=small/causal --output_dir=runs/part"),
     (r"(?<= )\.\.\.", "--flagfile=run.flags"),
     (r"(--data_dir)=data/(gpt\w*|llama\w*)", r"\1=small/causal"),
     (r"(--data_dir)=data\S*", r"\1=small/pairs"),
-    (r"(--mix)=\S+", r"\1=wiki=0.7:small/pairs,code=0.3:small/pairs"),
     (r"(--output_dir)=data(?=\s|$)", r"\1=data/page"),
     (r"-np \d+(?=.*pipeline_parallel_size)", "-np 4"),
     (r"-np (?!4\b)\d+", "-np 2"),
@@ -53,8 +55,9 @@ SMALL = (
     (r"(--(?:warmup|decay)_steps)=\d+", r"\1=1"),
     (r"step_\d{8}", "step_00000002"),
     (r"choices\.py \d+", "choices.py 80"),
-    (r"hf:(bert|FOLDER)\b", "hf:tests/formats/data/hf_bert"),
+    (r"hf:FOLDER\b", "hf:bert"),
     (r"hf:llama\b", "hf:tests/formats/data/hf_llama"),
+    (r"--chat ", ""),  # this model has no chat template
 )
 
 
@@ -87,6 +90,7 @@ def outputs(tmp_path_factory):
         chats = [{"prompt": row["text"], "completion": row["label"]} for row in rows]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(chat)}\n" for chat in chats))
     flags = ("flagfile=configs/tiny.flags", "data_dir=small/pairs", "output_dir=runs/flags", "global_batch_size=8")
+    flags += ("resume=none",)  # every page begins anew
     (folder / "run.flags").write_text("".join(f"--{flag}\n" for flag in flags))
     common = "--input_files='text/*.txt' --max_seq_length=32 --num_workers=1"
     for command in (
@@ -96,10 +100,10 @@ def outputs(tmp_path_factory):
         f"python -m tftrain.prepare {common} --vocab_size=400 --masking=static --output_dir=records",
         "python -m tftrain.run --flagfile=configs/tiny.flags --data_dir=small/pairs --global_batch_size=8 "
         f"--max_position_embeddings=64 --output_dir=build/quickstart/run {SHORT}",
+        "python -m tftrain.convert --from=tftrain:build/quickstart/run --to=hf:bert",
     ):
         outputs[command]
     (folder / "vocab.txt").symlink_to(folder / "records/vocab.txt")
-    (folder / "bert").symlink_to(ROOT / "tests/formats/data/hf_bert")
     return outputs
 
 
@@ -120,6 +124,14 @@ def test_commands_of_a_page_run(page: Path, outputs):
                 except SystemExit as error:
                     failed.append(f"line {block.line}: {str(error)[-1500:]}")
     assert not failed, "\n\n".join(failed)
+
+
+# `test_planned_figures_are_those_of_the_planner` of tools/test_figures.py is the shorter one.
+@pytest.mark.nightly
+@pytest.mark.timeout(3 * 3600)
+def test_measured_figures_are_those_of_the_commands(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["", "--check", f"--from={tmp_path}"])
+    assert figures.main() == 0
 
 
 def test_every_reason_to_skip_is_one_of_a_command():

@@ -36,8 +36,8 @@ class PredictFlags:
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)
-    """Give no answer if its score is higher than the best answer's by more than this; by default every question gets an
-    answer. For question_answering models that were trained with unanswerable questions."""
+    """Give no answer if the score of no answer exceeds the best answer's by more than this; by default every question
+    gets an answer. For question_answering models that were trained with unanswerable questions."""
 
     @property
     def shown(self) -> int:

@@ -57,7 +57,8 @@ class PrepareConfig:
     tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"), common=True)
     """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
     vocab_file: str | None = flag(None, names="path", common=True)
-    """Vocabulary instead of a learned one: vocab.txt; .model; tokenizer.json; vocab.json with merges.txt beside it."""
+    """Vocabulary instead of a learned one: vocab.txt; sentencepiece's .model; tokenizer.json; vocab.json with
+    merges.txt beside it."""
     vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20, common=True)
     """Tokens of the learned vocabulary; by default 30522."""
     lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.", common=True)
