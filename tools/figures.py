@@ -38,13 +38,10 @@ FOLDER = ROOT / "build/figures"
 FIRST = ("README.md", "docs/first_hour.md")  # later pages use their models
 LINKED = (".venv", "Makefile", "configs", "tests", "tools")
 MARK = re.compile(r"<!-- figures: (.*?) -->(.*?)<!-- end -->", re.DOTALL)
-PICTURES = {  # in docs/: the command that draws it, and where
+PICTURES = {  # in docs/: the command that draws it, and where, if not there
     "quickstart_loss.png": ("make train", "build/quickstart/run/loss_curve.png"),
     "finetune_accuracy.png": ("make finetune", "build/finetune/accuracy.png"),
-    "quickstart_run.png": (
-        "python tools/quickstart_picture.py build/quickstart/run/metrics.jsonl --output=quickstart.png",
-        "quickstart.png",
-    ),
+    "equal_losses.png": ('python tools/equal_losses.py "$PWD/build/quickstart/data"', ""),
     "report_page.png": (
         "python tools/page_picture.py build/quickstart/run/report.html report.png --width=1200 --height=1230",
         "report.png",
@@ -213,8 +210,8 @@ def run_all(chosen: list[Path], outputs: Outputs) -> None:
             if block.name:
                 (outputs.folder / block.name).write_text(block.text)
         for mark in marks(page):
-            if mark.command != "machine":
-                shown(mark, outputs)
+            if mark.command not in TABLES:
+                outputs[mark.command]
 
 
 def write(page: Path, outputs: Outputs) -> None:
@@ -253,18 +250,24 @@ def main() -> int:
         found = [line for page in chosen for line in check(page, outputs)]
         print("\n".join(found) or "all figures are those of the commands")
         return int(bool(found))
+    code = 0
     for page in chosen:
-        write(page, outputs)
-    if not args.pages:
-        pictures(outputs)
-    return 0
+        try:
+            write(page, outputs)
+        except SystemExit as error:  # the other pages are written
+            print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
+            code = 1
+    pictures("".join(page.read_text() for page in chosen), outputs)
+    return code
 
 
-def pictures(outputs: Outputs) -> None:
-    """Draws the pictures of docs again."""
+def pictures(text: str, outputs: Outputs) -> None:
+    """Draws the pictures again that a text shows."""
     for name, (command, path) in PICTURES.items():
-        outputs[command]
-        shutil.copy(outputs.folder / path, ROOT / "docs" / name)
+        if f"{name})" in text:
+            outputs[command]
+            if path:
+                shutil.copy(outputs.folder / path, ROOT / "docs" / name)
 
 
 if __name__ == "__main__":
