@@ -58,24 +58,28 @@ def pytest_collection_modifyitems(config, items):
         for marker, reason in BY_HAND.items():
             if item.get_closest_marker(marker) and marker not in config.option.markexpr:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    # A long file at the end would keep one worker busy while the other has nothing left.
-    items.sort(key=lambda item: [not item.get_closest_marker(name) for name in ("multirank", "slow")])
+    # A long file at the end would keep one worker busy while the other has nothing left. A file stays in one piece, or
+    # what its tests share would be made again.
+    ranks = [[not item.get_closest_marker(name) for name in ("multirank", "slow")] for item in items]
+    of_file = {}
+    for item, rank in zip(items, ranks, strict=True):
+        of_file[item.path] = min(of_file.get(item.path, rank), rank)
+    items.sort(key=lambda item: of_file[item.path])
 
 
 def pytest_collection_finish():
     """Spares the collector what is imported, and most graphs: a tenth of the time of tests that trace some.
 
-    Leaves out the curves of runs, if there are any, and where operations are made.
+    Leaves out the curves of runs, if there are any.
     """
     gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     if "tftrain.observe.plot" in sys.modules:
-        from tests.kit import origins, pictures
+        from tests.kit import pictures
 
         pictures.leave_out()
-        origins.forget()
 
 
 @pytest.fixture

@@ -155,18 +155,12 @@ def test_of_an_even_number_of_runs_the_median_is_that_of_both_in_the_middle():
     assert (one["samples_per_sec"], one["samples_per_sec_change"]) == (5.0, pytest.approx(0.0))
 
 
-def test_of_the_runs_of_a_row_those_that_do_not_fail_count():
-    measured = {name: [figures(6.0)] * 2 for name in "acd"} | {"b": [figures(5.0), MeasureError("it broke")]}
-    measured["base"] = [figures(6.0)] * 5
+def test_a_row_that_fails_says_why_its_other_runs_count_and_the_rest_go_on():
+    measured = {name: [figures(6.0)] * 2 for name in "cd"} | {"a": [MeasureError("it broke")]}
+    measured |= {"b": [figures(5.0), MeasureError("it broke")], "base": [figures(6.0)] * 5}
     found, _ = alternated(measured, rounds=2)
+    assert (found["a"].figures, found["a"].error) == (None, "it broke")
     assert (record(found["b"])["samples_per_sec"], found["b"].error) == (5.0, "it broke")
-
-
-def test_a_row_that_fails_says_why_and_the_rest_go_on():
-    measured = {name: [figures(6.0)] for name in "acd"} | {"b": [MeasureError("it broke")]}
-    measured["base"] = [figures(6.0)] * 3
-    found, _ = alternated(measured)
-    assert (found["b"].figures, found["b"].error) == (None, "it broke")
     assert record(found["c"])["samples_per_sec_change"] == 0
 
 

@@ -2,12 +2,11 @@
 
 import gc
 
-from tests.kit import origins, pictures
+from tests.kit import pictures
 from tftrain import rank_server
 
 rank_server.load_modules()
 pictures.leave_out()
-origins.forget()
 # The ranks share the memory pages of the imported modules until a rank writes to them.
 gc.collect()
 gc.freeze()

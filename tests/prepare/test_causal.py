@@ -219,7 +219,7 @@ def test_every_sequence_of_an_epoch_once(prepared_causal):
     ("ids", "words"),
     [
         ([5] * 16, "the record must have 17 input_ids: --max_seq_length=16 inputs and a label"),
-        ([], "the record does not have 17 input_ids"),
+        ([], "the record must have 17 input_ids"),
         ([5] * 16 + [300], "--vocab_size=300"),
         ([5] * 16 + [2**32 + 5], "--vocab_size=300"),
     ],

@@ -57,7 +57,7 @@ def plain(page: str) -> Iterator[str]:
 
 def _text(source: str) -> str:
     """Returns Markdown without links and emphasis."""
-    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)|\*\*", r"\1", source).replace("\\|", "|").strip()
+    return re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)|\*\*", r"\1", source).replace("\\|", "|").strip()
 
 
 def _paragraph(block: Sequence[str]) -> list[str]:

@@ -28,8 +28,8 @@ class ExportFlags:
     """UTF-8 text on which the export is compared with the model in fp32; by default the docstrings of tftrain."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(None)
-    """Give no answer if the score of no answer is higher than the score of the best answer by more than this; by
-    default every question gets an answer. For the signature answer_text of a question_answering model."""
+    """Give no answer if the score of no answer exceeds the best answer's by more than this; by default every question
+    gets an answer. For the signature answer_text of a question_answering model."""
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""

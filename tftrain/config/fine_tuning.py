@@ -57,9 +57,10 @@ class FineTuningConfig:
     """Tokens from the beginning of a window of a long context to the beginning of the next window."""
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1, restrict=_ANSWERS)
     max_answer_length: int = flag(30, "Most words of an answer.", minimum=1, on_resume="free", restrict=_ANSWERS)
-    n_best: int = flag(20, "Answers to each question that are stored.", minimum=1, on_resume="free", restrict=_ANSWERS)
+    n_best: int = flag(20, minimum=1, on_resume="free", restrict=_ANSWERS)
+    """Answers that predictions.jsonl lists for each question."""
     null_score_threshold: float = flag(0.0, on_resume="free", restrict=_ANSWERS)
-    """Give no answer if its score is higher than the best answer's by more than this; for SQuAD 2.0."""
+    """Give no answer if the score of no answer exceeds the best answer's by more than this; for SQuAD 2.0."""
     temperature: float = flag(0.05, above=0, restrict={"task": ("embedding",)})
     """Number that divides the cosines in the loss of --task=embedding."""
     best_metric: str | None = flag(None, on_resume="free")

@@ -50,7 +50,10 @@ def test_an_empty_batch_has_no_continuations(shape):
     assert found["output_ids"].shape == (0, 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("hf_bert", "hf_gpt2") else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES],
+)
 def test_names_and_types_are_those_of_transformers_if_asked(name):
     own, theirs = (signatures_of(name, names) for names in ("tftrain", "transformers"))
     ids = np.array([[3, 6, 7, 4], [3, 6, 4, 0]])
