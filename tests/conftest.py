@@ -125,13 +125,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 RAMP = (
-    "--num_hidden_layers=1",
-    "--global_batch_size=8",
-    "--micro_batch_size=2",
-    "--batch_rampup=4:4:12",
-    "--max_steps=5",
-    "--warmup_steps=2",
-    "--eval_every=-1",
+    *("--num_hidden_layers=1", "--global_batch_size=8", "--micro_batch_size=2", "--batch_rampup=4:4:12"),
+    *("--max_steps=5", "--warmup_steps=2", "--eval_every=-1"),
 )
 
 

@@ -16,18 +16,12 @@ from tftrain.formats import registry
 from tftrain.prepare.preparation import prepare
 
 SMALL = (
-    "--num_hidden_layers=1",
-    "--hidden_size=32",
-    "--num_attention_heads=2",
-    "--micro_batch_size=2",
+    *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--micro_batch_size=2"),
     "--max_steps=2",
 )
 LEVERS = (
     *(
-        "--ln_impl=fused",
-        "--gelu_impl=fused",
-        "--dropout_add_impl=fused",
-        "--attn_impl=flash",
+        *("--ln_impl=fused", "--gelu_impl=fused", "--dropout_add_impl=fused", "--attn_impl=flash"),
         "--optimizer=fused_lamb",
     ),
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),

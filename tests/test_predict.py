@@ -167,6 +167,11 @@ def test_a_text_that_is_cut_and_one_with_unknown_words_are_named(capsys, tmp_pat
     ]
 
 
+def test_an_argument_that_is_not_utf_8_is_named(capsys):
+    code, _, err = run(capsys, f"--init_checkpoint={BERT}", "a", "b\udcff")
+    assert (code, err) == (1, "predict: text 2: not UTF-8; convert it, for instance with iconv -t UTF-8\n")
+
+
 def test_warnings_are_counted_where_they_are_many(capsys):
     code, _, err = run(capsys, f"--init_checkpoint={BERT}", *["5"] * 23)
     assert code == 0

@@ -10,13 +10,8 @@ from tests.kit.runs import SMALL, losses, train_alone
 
 # With a constant learning rate, it does not matter how long a run means to be.
 BATCH = (
-    "--num_hidden_layers=1",
-    "--global_batch_size=16",
-    "--nouse_bias_in_keys",
-    "--eval_every=-1",
-    "--cpu_threads=1",
-    "--warmup_steps=1",
-    "--end_learning_rate=0.01",
+    *("--num_hidden_layers=1", "--global_batch_size=16", "--nouse_bias_in_keys", "--eval_every=-1"),
+    *("--cpu_threads=1", "--warmup_steps=1", "--end_learning_rate=0.01"),
 )
 LAYOUT = ("--tensor_parallel_size=2", "--split_opt_state")
 

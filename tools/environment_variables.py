@@ -146,6 +146,12 @@ VARIABLES = (
         "Threads of TensorFlow. For a run, use `--cpu_threads`.",
     ),
     Variable(
+        "ARROW_DEFAULT_MEMORY_POOL",
+        "system",
+        "`tftrain.prepare`, unless you do",
+        "Memory of Parquet and Arrow files. `system` returns memory at once.",
+    ),
+    Variable(
         "OMP_NUM_THREADS",
         "1 in workers",
         "`tftrain.prepare` in its workers, `--fork_ranks` in the process that forks",

@@ -38,13 +38,10 @@ FOLDER = ROOT / "build/figures"
 FIRST = ("README.md", "docs/first_hour.md")  # later pages use their models
 LINKED = (".venv", "Makefile", "configs", "tests", "tools")
 MARK = re.compile(r"<!-- figures: (.*?) -->(.*?)<!-- end -->", re.DOTALL)
-PICTURES = {  # in docs/: the command that draws it, and where
+PICTURES = {  # in docs/: the command that draws it, and where, if not there
     "quickstart_loss.png": ("make train", "build/quickstart/run/loss_curve.png"),
     "finetune_accuracy.png": ("make finetune", "build/finetune/accuracy.png"),
-    "quickstart_run.png": (
-        "python tools/quickstart_picture.py build/quickstart/run/metrics.jsonl --output=quickstart.png",
-        "quickstart.png",
-    ),
+    "equal_losses.png": ('python tools/equal_losses.py "$PWD/build/quickstart/data"', ""),
     "report_page.png": (
         "python tools/page_picture.py build/quickstart/run/report.html report.png --width=1200 --height=1230",
         "report.png",
@@ -147,15 +144,12 @@ class Outputs:
         others = max(0.0, busy_seconds() - busy) / seconds
         return {"command": command, "seconds": seconds, "others": others, "output": ran.stdout + ran.stderr}
 
-    def processor(self) -> str:
-        """Returns the name of the processor as a run prints it."""
-        return re.search(r"compute +\w+, (.*?), ", self["make train"])[1]
-
     def machine(self) -> str:
         """Returns the processor, and how much of it other programs used while the commands ran."""
         runs = [json.loads(path.read_text()) for path in (self.folder / "outputs").iterdir()]
+        name = re.search(r"compute +\w+, (.*?), ", self["make train"])[1]
         others = sum(run["others"] * run["seconds"] for run in runs) / sum(run["seconds"] for run in runs)
-        return f"{os.cpu_count()} cores ({self.processor()}), of which other programs used {others:.2f} on average"
+        return f"{os.cpu_count()} cores ({name}), of which other programs used {others:.2f} on average"
 
 
 def busy_seconds() -> float:
@@ -208,13 +202,15 @@ def pages() -> list[Path]:
 
 def run_all(chosen: list[Path], outputs: Outputs) -> None:
     """Runs the commands of all figures of the pages, and saves the blocks of the pages that have the name of a file."""
+    if not all(mark.is_planned for page in chosen for mark in marks(page)):
+        outputs["make train"]  # other commands use its model
     for page in chosen:
         for block in blocks(page):
             if block.name:
                 (outputs.folder / block.name).write_text(block.text)
         for mark in marks(page):
-            if mark.command != "machine":
-                shown(mark, outputs)
+            if mark.command not in TABLES:
+                outputs[mark.command]
 
 
 def write(page: Path, outputs: Outputs) -> None:
@@ -227,13 +223,10 @@ def write(page: Path, outputs: Outputs) -> None:
 
 def check(page: Path, outputs: Outputs) -> list[str]:
     """Returns what differs between a page and its figures, a text for each."""
-    machine = next(mark.text for page in pages() for mark in marks(page) if mark.command == "machine")
     lines, name = [], page.relative_to(ROOT)
     for mark in marks(page):
-        # Debian's package linux-doc changes with its version.
-        same = outputs.processor() in machine and "linux" not in mark.command
         if mark.command != "machine":
-            found = differences(mark.text, shown(mark, outputs), same)
+            found = differences(mark.text, shown(mark, outputs), mark.is_planned)
             lines += [f"{name}: {mark.command[:70].splitlines()[0]}: {line}" for line in found]
     return lines
 
@@ -253,18 +246,24 @@ def main() -> int:
         found = [line for page in chosen for line in check(page, outputs)]
         print("\n".join(found) or "all figures are those of the commands")
         return int(bool(found))
+    code = 0
     for page in chosen:
-        write(page, outputs)
-    if not args.pages:
-        pictures(outputs)
-    return 0
+        try:
+            write(page, outputs)
+        except SystemExit as error:  # the other pages are written
+            print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
+            code = 1
+    pictures("".join(page.read_text() for page in chosen), outputs)
+    return code
 
 
-def pictures(outputs: Outputs) -> None:
-    """Draws the pictures of docs again."""
+def pictures(text: str, outputs: Outputs) -> None:
+    """Draws the pictures again that a text shows."""
     for name, (command, path) in PICTURES.items():
-        outputs[command]
-        shutil.copy(outputs.folder / path, ROOT / "docs" / name)
+        if f"{name})" in text:
+            outputs[command]
+            if path:
+                shutil.copy(outputs.folder / path, ROOT / "docs" / name)
 
 
 if __name__ == "__main__":

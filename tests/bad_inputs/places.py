@@ -18,14 +18,8 @@ from tftrain.data.example import encode
 
 MODELS = Path(__file__).parents[1] / "formats/data"
 TINY = (
-    "--num_hidden_layers=1",
-    "--hidden_size=16",
-    "--num_attention_heads=2",
-    "--synthetic_data",
-    "--vocab_size=90",
-    "--max_seq_length=16",
-    "--max_steps=2",
-    "--eval_every=-1",
+    *("--num_hidden_layers=1", "--hidden_size=16", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=90"),
+    *("--max_seq_length=16", "--max_steps=2", "--eval_every=-1"),
 )
 
 

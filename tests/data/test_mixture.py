@@ -187,12 +187,9 @@ def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ("", "expected NAME=SHARE:FOLDER"),
-        ("a=1:x,b=2", "b=2: expected NAME=SHARE:FOLDER"),
-        ("a=much:x", "a=much:x: expected NAME=SHARE:FOLDER"),
-        ("a b=1:x", "a b=1:x: expected NAME=SHARE:FOLDER"),
-        ("a=-1:x", "a=-1:x: expected a share above 0"),
-        ("a=nan:x", "a=nan:x: expected a share above 0"),
+        *(("", "expected NAME=SHARE:FOLDER"), ("a=1:x,b=2", "b=2: expected NAME=SHARE:FOLDER")),
+        *(("a=much:x", "a=much:x: expected NAME=SHARE:FOLDER"), ("a b=1:x", "a b=1:x: expected NAME=SHARE:FOLDER")),
+        *(("a=-1:x", "a=-1:x: expected a share above 0"), ("a=nan:x", "a=nan:x: expected a share above 0")),
         ("a=1:x,a=2:y", "a=2:y: the name a is there twice"),
         ("a=1:x,b=1e-9:y", "b has 1.0e-09 of the samples; expected at least 1.2e-06"),
     ],

@@ -202,14 +202,9 @@ def test_rows_a_line_may_be_bad(tmp_path, name, caplog):
 @pytest.mark.parametrize(
     ("predicted", "correct", "f1_score", "exact"),
     [
-        ("北京大学", "北京大学的", 8 / 9, 0),
-        ("《红楼梦》", "红楼梦", 1, 1),
-        ("„Faust“", "Faust", 1, 1),
-        ("المدرسة", "مدرسة", 1, 1),
-        ("タワーは", "タワー", 6 / 7, 0),
-        ("กรุง", "กรุงเทพ", 8 / 11, 0),
-        ("서울 특별시", "서울", 2 / 3, 0),
-        ("The U.S. dollar", "us dollar", 1, 1),
+        *(("北京大学", "北京大学的", 8 / 9, 0), ("《红楼梦》", "红楼梦", 1, 1), ("„Faust“", "Faust", 1, 1)),
+        *(("المدرسة", "مدرسة", 1, 1), ("タワーは", "タワー", 6 / 7, 0), ("กรุง", "กรุงเทพ", 8 / 11, 0)),
+        *(("서울 특별시", "서울", 2 / 3, 0), ("The U.S. dollar", "us dollar", 1, 1)),
     ],
 )
 def test_answers_in_other_languages_count_by_their_words_or_characters(predicted, correct, f1_score, exact):

@@ -41,12 +41,9 @@ PLAIN = [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
         ("x.csv", 'text\tlabel\n"a, b"\t1\nc\t2\n', PLAIN),
         ("x.csv", 'text,label\n"a, b",1\n\ufefftext,label\nc,2\n', PLAIN),
         ("x.tsv", "text\tlabel\na, b\t1\ntext\tlabel\nc\t2\n", PLAIN),
-        ("x.tsv", "text\tlabel\ra, b\t1\rc\t2\r", PLAIN),
-        ("x.json", json.dumps(PLAIN, indent=1), PLAIN),
-        ("x.json", json.dumps({"data": PLAIN}), PLAIN),
-        ("x.json", "\n".join(map(json.dumps, PLAIN)), PLAIN),
-        ("x.jsonl", "\r".join(map(json.dumps, PLAIN)), PLAIN),
-        ("x.jsonl", json.dumps(PLAIN), PLAIN),
+        *(("x.tsv", "text\tlabel\ra, b\t1\rc\t2\r", PLAIN), ("x.json", json.dumps(PLAIN, indent=1), PLAIN)),
+        *(("x.json", json.dumps({"data": PLAIN}), PLAIN), ("x.json", "\n".join(map(json.dumps, PLAIN)), PLAIN)),
+        *(("x.jsonl", "\r".join(map(json.dumps, PLAIN)), PLAIN), ("x.jsonl", json.dumps(PLAIN), PLAIN)),
     ],
 )
 def test_formats_give_the_same_rows(tmp_path, name, text, rows):

@@ -61,12 +61,8 @@ def library(folder):
 @pytest.mark.parametrize(
     ("before", "settings", "begins"),
     [
-        ([BOS], {}, True),
-        ([BOS], {"bos_token": None}, True),
-        ([BOS], {"add_bos_token": True}, True),
-        ([BOS], {"add_bos_token": False}, False),
-        ([], {"add_bos_token": True}, True),
-        ([], {}, False),
+        *(([BOS], {}, True), ([BOS], {"bos_token": None}, True), ([BOS], {"add_bos_token": True}, True)),
+        *(([BOS], {"add_bos_token": False}, False), ([], {"add_bos_token": True}, True), ([], {}, False)),
         ([BOS], {"tokenizer_type": "bpe"}, False),
     ],
 )

@@ -44,15 +44,8 @@ def converted(capsys, source, target, *arguments):
 
 
 OF_TRANSFORMERS = (
-    "hf_bert",
-    "hf_bert_masked_lm",
-    "hf_bert_model",
-    "hf_megatron_bert",
-    "hf_gpt2",
-    "hf_llama",
-    "hf_qwen2",
-    "hf_qwen3",
-    "hf_modernbert",
+    *("hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2"),
+    *("hf_qwen3", "hf_modernbert"),
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
 FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_mean", "hf_modernbert_tokens", "hf_modernbert_answers")

@@ -55,10 +55,7 @@ def test_every_way_to_fail_is_found_and_repeats(monkeypatch):
     monkeypatch.setattr(harness, "SECONDS", 3)
     results = list(harness.run(_Broken(), 1, range(16)))
     words = (
-        "SIGSEGV",
-        "unclean MemoryError",
-        "that is not one line",
-        "outside of the folder was changed",
+        *("SIGSEGV", "unclean MemoryError", "that is not one line", "outside of the folder was changed"),
         "no end after",
     )
     assert all(any(word in result.outcome for word in words) for result in results), results

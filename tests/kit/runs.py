@@ -15,15 +15,8 @@ from tftrain.train import evaluate as evaluation
 from tftrain.train import loop
 
 SMALL = (
-    "--num_hidden_layers=1",
-    "--hidden_size=32",
-    "--num_attention_heads=2",
-    "--synthetic_data",
-    "--vocab_size=101",
-    "--max_seq_length=16",
-    "--learning_rate=0.01",
-    "--log_every=1",
-    "--eval_examples=128",
+    *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=101"),
+    *("--max_seq_length=16", "--learning_rate=0.01", "--log_every=1", "--eval_examples=128"),
 )
 
 

@@ -66,7 +66,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(handler):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     try:
         yield server.server_address
     finally:

@@ -325,17 +325,11 @@ def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repea
 @pytest.mark.parametrize(
     ("name", "precision", "expected"),
     [
-        ("Tesla V100-SXM2-16GB", "fp16", 125.0),
-        ("Tesla V100-PCIE-32GB", "fp16", 112.0),
-        ("Tesla V100-SXM2-16GB", "bf16", None),
-        ("Tesla V100-SXM2-16GB", "fp32", 15.7),
-        ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
-        ("NVIDIA A100-PCIE-40GB", "fp32", 156.0),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.5),
-        ("NVIDIA H100 PCIe", "fp16", 756.0),
-        ("NVIDIA H200", "bf16", 989.5),
-        ("NVIDIA H200 NVL", "bf16", 835.5),
-        ("Some CPU", "fp32", None),
+        *(("Tesla V100-SXM2-16GB", "fp16", 125.0), ("Tesla V100-PCIE-32GB", "fp16", 112.0)),
+        *(("Tesla V100-SXM2-16GB", "bf16", None), ("Tesla V100-SXM2-16GB", "fp32", 15.7)),
+        *(("NVIDIA A100-SXM4-80GB", "bf16", 312.0), ("NVIDIA A100-PCIE-40GB", "fp32", 156.0)),
+        *(("NVIDIA H100 80GB HBM3", "bf16", 989.5), ("NVIDIA H100 PCIe", "fp16", 756.0)),
+        *(("NVIDIA H200", "bf16", 989.5), ("NVIDIA H200 NVL", "bf16", 835.5), ("Some CPU", "fp32", None)),
     ],
 )
 def test_peak_rates_of_known_gpus(name, precision, expected):
@@ -361,12 +355,7 @@ def test_peak_memory_counts_what_was_held_in_gb_of_1e9_bytes():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (4.25, "4.2"),
-        (371.14, "371"),
-        (8110.4, "8110"),
-        (47501, "47.5k"),
-        (123456, "123k"),
-        (1e7, "10.0M"),
+        *((4.25, "4.2"), (371.14, "371"), (8110.4, "8110"), (47501, "47.5k"), (123456, "123k"), (1e7, "10.0M")),
         (math.nan, "-"),
     ],
 )

@@ -56,11 +56,7 @@ def test_the_page_is_legible(folder, tmp_path_factory, scheme):
     browser.assert_legible(found)
     text = page.read_text()
     for title in (
-        "Loss",
-        "Throughput, all ranks",
-        "Norm of the gradient, before clipping",
-        "Learning rate",
-        "Goodput",
+        *("Loss", "Throughput, all ranks", "Norm of the gradient, before clipping", "Learning rate", "Goodput"),
         "Spikes: 1",
     ):
         assert f">{title}<" in text

@@ -226,15 +226,9 @@ def test_shapes_are_inferred_from_what_is_known(shape):
 
 GOOD = {"scores": ([2, 3, 4, 5], "float32"), "key_mask": ([2, 5], "int32"), "values": ([2, 3, 5, 2], "float32")}
 BAD = [
-    ("scores", [2, 3, 4, 5], "float64"),
-    ("scores", [2, 3, 4, 5], "int32"),
-    ("scores", [2, 4, 5], "float32"),
-    ("key_mask", [2, 5], "int64"),
-    ("key_mask", [2, 5], "float32"),
-    ("key_mask", [2, 5], "bool"),
-    ("key_mask", [5], "int32"),
-    ("key_mask", [2, 4], "int32"),
-    ("key_mask", [1, 5], "int32"),
+    *(("scores", [2, 3, 4, 5], "float64"), ("scores", [2, 3, 4, 5], "int32"), ("scores", [2, 4, 5], "float32")),
+    *(("key_mask", [2, 5], "int64"), ("key_mask", [2, 5], "float32"), ("key_mask", [2, 5], "bool")),
+    *(("key_mask", [5], "int32"), ("key_mask", [2, 4], "int32"), ("key_mask", [1, 5], "int32")),
 ]
 
 

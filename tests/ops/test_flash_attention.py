@@ -282,17 +282,10 @@ GOOD = dict.fromkeys(("query", "key", "value"), ([2, 5, 3, 16], "float32")) | {
     "sequence_ids": ([2, 5], "int32"),
 }
 BAD = [
-    ("query", [2, 5, 3, 16], "float64"),
-    ("key", [2, 5, 3, 16], "bfloat16"),
-    ("value", [2, 5, 3, 16], "float16"),
-    ("key", [2, 5, 48], "float32"),
-    ("value", [2, 4, 3, 16], "float32"),
-    ("key", [2, 5, 2, 16], "float32"),
-    ("value", [2, 5, 1, 16], "float32"),
-    ("key_mask", [2, 5], "int64"),
-    ("key_mask", [1, 5], "int32"),
-    ("sequence_ids", [2, 5], "int64"),
-    ("sequence_ids", [2, 4], "int32"),
+    *(("query", [2, 5, 3, 16], "float64"), ("key", [2, 5, 3, 16], "bfloat16"), ("value", [2, 5, 3, 16], "float16")),
+    *(("key", [2, 5, 48], "float32"), ("value", [2, 4, 3, 16], "float32"), ("key", [2, 5, 2, 16], "float32")),
+    *(("value", [2, 5, 1, 16], "float32"), ("key_mask", [2, 5], "int64"), ("key_mask", [1, 5], "int32")),
+    *(("sequence_ids", [2, 5], "int64"), ("sequence_ids", [2, 4], "int32")),
 ]
 
 

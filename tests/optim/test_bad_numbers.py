@@ -34,13 +34,8 @@ def poisoned(names, values):
 @pytest.mark.parametrize(
     ("rule", "split"),
     [
-        ("reference_lamb", None),
-        ("fused_adamw", None),
-        ("reference_lamb", "even"),
-        ("fused_lamb", "greedy:1"),
-        ("lion", "even"),
-        ("stableadamw", "even"),
-        ("muon", "even"),
+        *(("reference_lamb", None), ("fused_adamw", None), ("reference_lamb", "even"), ("fused_lamb", "greedy:1")),
+        *(("lion", "even"), ("stableadamw", "even"), ("muon", "even")),
     ],
 )
 def test_the_gradient_that_backward_came_to_first_is_named(rule, split):

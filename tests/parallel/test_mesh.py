@@ -30,12 +30,8 @@ def test_no_run_may_switch_that_off(name, value):
 @pytest.mark.parametrize(
     ("size", "local_size", "cores", "environ", "expected"),
     [
-        (2, 2, 2, GLOO, 1),
-        (512, 8, 96, GLOO, 1),
-        (4, 4, 2, GLOO, 1),
-        (16, 16, 2, GLOO, 12.8),
-        (64, 64, 2, GLOO, 204.8),
-        (64, 32, 2, GLOO, 102.4),
+        *((2, 2, 2, GLOO, 1), (512, 8, 96, GLOO, 1), (4, 4, 2, GLOO, 1), (16, 16, 2, GLOO, 12.8)),
+        *((64, 64, 2, GLOO, 204.8), (64, 32, 2, GLOO, 102.4)),
         (16, 16, 1, {}, 1),  # another launcher may have bound each rank to a core
     ],
 )

@@ -29,12 +29,8 @@ def in_rank_order(every):
 @pytest.mark.parametrize(
     "bounds",
     [
-        (0, 4, 8, 12, 16, 20),
-        (0, 1, 2, 18, 19, 20),
-        (0, 0, 0, 0, 0, 23),
-        (0, 23, 23, 23, 23, 23),
-        (0, 3, 9, 9, 10, 17),
-        (0, 1, 1, 2, 2, 3),
+        *((0, 4, 8, 12, 16, 20), (0, 1, 2, 18, 19, 20), (0, 0, 0, 0, 0, 23), (0, 23, 23, 23, 23, 23)),
+        *((0, 3, 9, 9, 10, 17), (0, 1, 1, 2, 2, 3)),
     ],
 )
 def test_every_owner_has_the_bits_of_the_sum_in_rank_order(monkeypatch, bounds, dtype):

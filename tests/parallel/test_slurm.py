@@ -45,11 +45,8 @@ def port():
 @pytest.mark.parametrize(
     ("hosts", "first"),
     [
-        ("node1", "node1"),
-        ("node[1-2]", "node1"),
-        ("node[03-05,7],login", "node03"),
-        ("node[7,9]-ib,login", "node7-ib"),
-        ("rack[2-3]n[08-11]", "rack2n08"),
+        *(("node1", "node1"), ("node[1-2]", "node1"), ("node[03-05,7],login", "node03")),
+        *(("node[7,9]-ib,login", "node7-ib"), ("rack[2-3]n[08-11]", "rack2n08")),
         ("gpu-a.example.org,gpu-b.example.org", "gpu-a.example.org"),
     ],
 )

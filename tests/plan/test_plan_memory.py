@@ -83,12 +83,8 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     ("precision", "stage", "bytes_a_weight"),
     [
         # arXiv 1910.02054, figure 1, with fp32 gradients on their way through the optimizer beside the 16-bit ones.
-        ("fp16", 0, 2 + 2 + 12 + 4),
-        ("fp16", 1, 2 + 2 + (12 + 4) / 8),
-        ("fp16", 2, 2 + (2 + 12 + 4) / 8),
-        ("fp16", 3, (2 + 2 + 12 + 4) / 8),
-        ("fp32", 0, 4 + 4 + 8),
-        ("fp32", 2, 4 + (4 + 12) / 8),
+        *(("fp16", 0, 2 + 2 + 12 + 4), ("fp16", 1, 2 + 2 + (12 + 4) / 8), ("fp16", 2, 2 + (2 + 12 + 4) / 8)),
+        *(("fp16", 3, (2 + 2 + 12 + 4) / 8), ("fp32", 0, 4 + 4 + 8), ("fp32", 2, 4 + (4 + 12) / 8)),
     ],
 )
 def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):

@@ -230,11 +230,8 @@ def test_factors_are_those_that_the_flags_give(prepare_config, tmp_path, caplog)
 @pytest.mark.parametrize(
     ("lengths", "changes", "flags"),
     [
-        ({}, {}, []),
-        ({128: 90, 10: 10}, {}, []),
-        ({128: 50, 40: 50}, {}, KNOWN),
-        ({128: 50, 40: 50}, {"packing": "greedy"}, []),
-        ({30: 100}, {"masking": "static"}, KNOWN[1:]),
+        *(({}, {}, []), ({128: 90, 10: 10}, {}, []), ({128: 50, 40: 50}, {}, KNOWN)),
+        *(({128: 50, 40: 50}, {"packing": "greedy"}, []), ({30: 100}, {"masking": "static"}, KNOWN[1:])),
         # One in a row, and none fits a shorter batch.
         ({90: 100}, {}, []),
     ],

@@ -38,11 +38,8 @@ WITH_SECRET = [
     f"zip://a?t={CANARY}::https://u:{CANARY}@host/m.zip",
 ]
 HARMLESS = [
-    "abfs://container@account.dfs.core.windows.net/m",
-    "hf://datasets/owner/name@main/x",
-    "http://localhost:8000/model@v1/x",
-    "s3://bucket/part-??.jsonl",
-    "zip://b/*.jsonl::s3://bucket/t.zip",
+    *("abfs://container@account.dfs.core.windows.net/m", "hf://datasets/owner/name@main/x"),
+    *("http://localhost:8000/model@v1/x", "s3://bucket/part-??.jsonl", "zip://b/*.jsonl::s3://bucket/t.zip"),
     "a=0.5:s3://b/x,c=0.5:/local",
     "how? see https://host/page and a#b",
 ]
@@ -69,12 +66,9 @@ def test_an_address_without_a_secret_is_shown_as_it_is(text):
 @pytest.mark.parametrize(
     ("program", "args"),
     [
-        ("prepare", "--input_files={} --output_dir={out}"),
-        ("convert", "--from=hf:{} --to=tftrain:{out}"),
-        ("predict", "--output_dir={} text"),
-        ("run", "--data_dir={} --output_dir={out}"),
-        ("run", "--mix=a=1:{} --output_dir={out}"),
-        ("run", "--output_dir={} --synthetic_data --vocab_size=90"),
+        *(("prepare", "--input_files={} --output_dir={out}"), ("convert", "--from=hf:{} --to=tftrain:{out}")),
+        *(("predict", "--output_dir={} text"), ("run", "--data_dir={} --output_dir={out}")),
+        *(("run", "--mix=a=1:{} --output_dir={out}"), ("run", "--output_dir={} --synthetic_data --vocab_size=90")),
         ("run", "--resume={}/checkpoints/step_00000001 --output_dir={out}"),
         ("run", "--init_checkpoint=hf:{} --output_dir={out}"),
     ],

@@ -169,11 +169,8 @@ def test_other_protocols_are_not_opened_anywhere_in_a_chain(here, protocol, form
     [
         *(("num_hidden_layers", value) for value in (200_000_000, 2**62, 10_001, 0, -1)),
         *(("hidden_size", value) for value in (2**41, 0)),
-        ("vocab_size", 2**41),
-        ("num_attention_heads", 0),
-        ("max_position_embeddings", 2**50),
-        ("type_vocab_size", 2**45),
-        ("rope_theta", -1.0),
+        *(("vocab_size", 2**41), ("num_attention_heads", 0), ("max_position_embeddings", 2**50)),
+        *(("type_vocab_size", 2**45), ("rope_theta", -1.0)),
     ],
 )
 @pytest.mark.timeout(60)

@@ -27,18 +27,7 @@ from tftrain.state import located
 
 # Each is below a folder at the address, and would be elsewhere here.
 NAMES = (
-    "../x",
-    "a/../../x",
-    "/x",
-    "a//x",
-    "./x",
-    "a/./x",
-    "..",
-    "a/..",
-    "a\\..\\x",
-    "x\x1b",
-    "x\n",
-    "x\u202e",
+    *("../x", "a/../../x", "/x", "a//x", "./x", "a/./x", "..", "a/..", "a\\..\\x", "x\x1b", "x\n", "x\u202e"),
     "x\x9b",
 )
 

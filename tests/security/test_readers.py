@@ -172,11 +172,8 @@ def test_a_long_name_takes_no_time():
 
 NAMES = [
     *(("torch", kind) for kind in ("BFloat16Storage", "FloatStorage", "BoolStorage")),
-    ("torch._utils", "_rebuild_tensor_v2"),
-    ("torch._utils", "_rebuild_parameter"),
-    ("collections", "OrderedDict"),
-    ("builtins", "dict"),
-    ("numpy", "dtype"),
+    *(("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter"), ("collections", "OrderedDict")),
+    *(("builtins", "dict"), ("numpy", "dtype")),
 ]
 STATES = {
     "a dictionary": b"}(X\x0c\0\0\0__defaults__X\1\0\0\0au",

@@ -23,11 +23,7 @@ STEPS = 30
 # For each phase: TensorFlow starts on every rank, perhaps on few cores.
 SECONDS = 400
 RUN = [
-    "-m",
-    "tftrain.run",
-    "--synthetic_data",
-    "--num_hidden_layers=2",
-    "--hidden_size=128",
+    *("-m", "tftrain.run", "--synthetic_data", "--num_hidden_layers=2", "--hidden_size=128"),
     "--num_attention_heads=2",
     "--use_bias_in_keys=false",  # Their gradients are nothing but roundings.
     "--global_batch_size=12",

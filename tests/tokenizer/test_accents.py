@@ -55,15 +55,9 @@ def test_english_text_loses_the_few_marks_that_it_has(prepare_config, tmp_path, 
 @pytest.mark.parametrize(
     ("text", "strips"),
     [
-        ("plain text" * 1000, True),
-        ("é" + "e" * 999, True),
-        ("éé" + "e" * 998, False),
-        ("и" * 1000, False),
-        ("中" * 600 + "e" * 400, False),
-        ("가" + "e" * 999, True),
-        ("가나" + "e" * 998, False),
-        ("\u2764\ufe0f" * 100 + "e", True),
-        ("e" * 10 + "1234567890" * 100 + "\u2260" * 100, True),
+        *(("plain text" * 1000, True), ("é" + "e" * 999, True), ("éé" + "e" * 998, False), ("и" * 1000, False)),
+        *(("中" * 600 + "e" * 400, False), ("가" + "e" * 999, True), ("가나" + "e" * 998, False)),
+        *(("\u2764\ufe0f" * 100 + "e", True), ("e" * 10 + "1234567890" * 100 + "\u2260" * 100, True)),
     ],
 )
 def test_rule_of_a_new_vocabulary(text, strips):

@@ -174,11 +174,8 @@ def evaluate(watchdog, found, best=None, **settings):
 @pytest.mark.parametrize(
     ("number", "decision", "spike", "evaluates"),
     [
-        (2, NOTHING_DECIDED, None, True),
-        (3, NOTHING_DECIDED, None, False),
-        (3, LAST, None, True),
-        (2, Decision(is_last=True, is_stopped=True), None, False),
-        (2, NOTHING_DECIDED, 1, False),
+        *((2, NOTHING_DECIDED, None, True), (3, NOTHING_DECIDED, None, False), (3, LAST, None, True)),
+        *((2, Decision(is_last=True, is_stopped=True), None, False), (2, NOTHING_DECIDED, 1, False)),
     ],
 )  # fmt: skip
 def test_an_evaluation_is_not_made_after_a_signal_or_a_spike(watchdog, number, decision, spike, evaluates):
@@ -217,12 +214,9 @@ def save(watchdog, found, best=None, is_copied=False, **settings):
 @pytest.mark.parametrize(
     ("number", "decision", "problem", "saved"),
     [
-        (2, NOTHING_DECIDED, None, call(False, True)),
-        (3, NOTHING_DECIDED, None, None),
-        (3, Decision(is_best=True), None, call(False, True)),
-        (3, LAST, None, call(True, True)),
-        (2, NOTHING_DECIDED, "not finite", None),
-        (3, LAST, "not finite", call(True, False)),
+        *((2, NOTHING_DECIDED, None, call(False, True)), (3, NOTHING_DECIDED, None, None)),
+        *((3, Decision(is_best=True), None, call(False, True)), (3, LAST, None, call(True, True))),
+        *((2, NOTHING_DECIDED, "not finite", None), (3, LAST, "not finite", call(True, False))),
     ],
 )  # fmt: skip
 def test_a_checkpoint_is_saved_if_it_is_due_and_the_step_is_finite(watchdog, number, decision, problem, saved):

@@ -21,7 +21,8 @@ class ComputeConfig:
     """With --precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of mantissa),
     the default of TensorFlow. false and --deterministic keep fp32, several times as slow."""
     activation_checkpointing: str = flag("none", choices=("none", "selective", "full"), on_resume="free", common=True)
-    """Recompute activations in backward. selective: those of the attention core; full: all except a block's input."""
+    """Recompute activations in backward instead of storing them. selective: the activations of the attention core.
+    full: all activations of a block except its input."""
     memory_optimization: str = flag("default", choices=_MEMORY_OPTIMIZERS, on_resume="free")
     """Grappler's memory optimizer in graph mode. none: off. default: TensorFlow's choice. The others: one heuristic."""
     suppress_grappler: bool = flag(False, "Switch off all graph optimizers of Grappler.", on_resume="free")
@@ -35,7 +36,8 @@ class ComputeConfig:
     """Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows."""
     cpu_threads: int = flag(0, minimum=0, maximum=1024, on_resume="host")
     """TensorFlow threads on each rank; 0: the host's cores divided by its ranks."""
-    huge_pages: bool = flag(True, "On a CPU, allocate tensors in pages of 2 MiB where possible.", on_resume="host")
+    huge_pages: bool = flag(True, on_resume="host")
+    """On a CPU, allocate tensors in pages of 2 MiB if kernel and C library support them."""
     device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
     """Peak rate of the device in TFLOP/s, for the metric mfu; known GPUs need none."""
 

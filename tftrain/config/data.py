@@ -38,7 +38,8 @@ class DataConfig:
     """File of phases. A line has until_samples=N or until_tokens=N, the consumed samples or tokens at the end of the
     phase, then the flags of data and batch that differ, such as data_dir=data/128 global_batch_size=4096. The last
     phase has no end. Or the lines themselves, separated by semicolons. An evaluation uses the phase that runs."""
-    data_readers: int = flag(2, "Threads of each rank that read records.", minimum=1, maximum=256, on_resume="host")
+    data_readers: int = flag(2, minimum=1, maximum=256, on_resume="host")
+    """Threads that read and decode records on each rank."""
     cache_dir: str | None = flag(None, names="path", on_resume="host")
     """Local folder for copies of files at addresses; by default tftrain in $XDG_CACHE_HOME or ~/.cache."""
     cache_gb: float = flag(100.0, minimum=0, on_resume="host")

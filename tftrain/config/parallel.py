@@ -34,8 +34,8 @@ class BatchConfig:
     """Growth of the global batch, as START:INCREMENT:SAMPLES: from START by INCREMENT at evenly spaced points of the
     first SAMPLES samples. The learning rate schedule then counts samples. Other sizes are of the full batch."""
     fit_micro_batch: bool = flag(False, on_resume="local")
-    """Lower --micro_batch_size to a divisor of a rank's share of the global batch; an elastic launcher sets this
-    flag."""
+    """Lower --micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of
+    --global_batch_size. An elastic launcher sets this flag."""
 
     @property
     def ramp(self) -> ramp.Ramp:
@@ -119,7 +119,8 @@ class ParallelConfig:
     pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1, common=True)
     pipeline_schedule: str = flag("1f1b", choices=PIPELINE_SCHEDULES)
     """Order of forwards and backwards in a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in turn,
-    with several model chunks on each stage. zero_bubble (arXiv 2401.10241): backward for weights later."""
+    with several model chunks on each stage. zero_bubble: backward for inputs before backward for weights (ZB-H1, arXiv
+    2401.10241)."""
     virtual_pipeline_size: int = flag(1, "Model chunks on each stage, with --pipeline_schedule=interleaved.", minimum=1)
     pipeline_split: str = flag("layers")
     """Layers of each pipeline stage. layers: equal numbers. flops: the most expensive stage is as cheap as possible. Or
@@ -137,7 +138,8 @@ class ParallelConfig:
     split_weights: bool = flag(False)
     """Also partition the weights (ZeRO-3); implies --split_grad_accum. The weights of a block are gathered before it
     computes, in forward and in backward, and released afterwards."""
-    prefetch_blocks: int = flag(1, "Blocks whose weights --split_weights gathers in advance.", minimum=0)
+    prefetch_blocks: int = flag(1, minimum=0)
+    """With --split_weights, blocks whose weights are gathered while the block before them computes."""
     split_group: str = flag("all", choices=SPLIT_GROUPS)
     """With --split_weights, the data parallel ranks that partition state, gradients and weights. all: all of them.
     host: the ranks of each host; only sums of gradients travel between hosts."""

@@ -25,14 +25,17 @@ class PredictFlags:
     the mean of the hidden states of its tokens. cls: the hidden state of [CLS]. For every encoder."""
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(0, minimum=0, maximum=65536)
-    """Most tokens that a decoder appends to a text: the most probable ones or, with --temperature, drawn ones."""
+    """Tokens that a decoder appends to each text; fewer if its end token comes. Each is the most probable token or,
+    with --temperature, drawn."""
     temperature: float = flag(0.0, minimum=0)
     """Divide the logits of a decoder by this, and draw each new token; 0: take the most probable token."""
     top_p: float = flag(1.0, above=0, maximum=1)
     """With --temperature, draw from the fewest most probable tokens that together have this probability."""
-    seed: int = flag(0, "Seed of drawn tokens, which depend on the number of the text too.", minimum=0)
+    seed: int = flag(0, minimum=0)
+    """Seed of drawn tokens. The tokens of a text depend on the seed and on the text's number."""
     stop: tuple[str, ...] = flag((), "String before which a decoder's continuation ends; repeat the flag for several.")
-    chat: bool = flag(False, "Each text is a user's message, which the model's chat template makes a prompt.")
+    chat: bool = flag(False)
+    """Each text is a user's message. The model's chat template makes it a prompt, and says where the answer ends."""
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)

@@ -39,7 +39,8 @@ class PrepareConfig:
     skip_unreadable: bool = flag(False, "Leave out files and folders that can't be read; the manifest counts them.")
     max_expanded_gb: float = flag(16.0, minimum=0.001, maximum=1e6)
     """Most gigabytes that a compressed Parquet or Arrow file or .zip archive may take in the temporary folder."""
-    builtin_corpus: bool = flag(False, "Use the documentation in a list of installed packages.", common=True)
+    builtin_corpus: bool = flag(False, common=True)
+    """Use the English documentation inside a fixed list of installed Python packages as the text."""
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
     document_separator: str = flag("blank_line", choices=("blank_line", "file", "verbatim"), common=True)
     """What separates documents. blank_line: blank lines; each line is a paragraph. file: each file is a document; blank
@@ -70,7 +71,8 @@ class PrepareConfig:
     folding. A sentencepiece model has nfkc; bpe leaves text as it is."""
     max_seq_length: int = flag(128, minimum=8, maximum=1 << 16, common=True)
     """Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence."""
-    short_seq_prob: float = flag(0.1, "Share of examples that are shorter.", minimum=0, maximum=1, restrict=_MASKED)
+    short_seq_prob: float = flag(0.1, minimum=0, maximum=1, restrict=_MASKED)
+    """Share of the examples that get a random, shorter length."""
     masking: str = flag("dynamic", choices=("dynamic", "static"), restrict=_MASKED)
     """When tokens are masked. dynamic: while training. static: now, in records of the standard BERT format."""
     masked_lm_prob: float = flag(0.15, "Share of tokens that static masks select.", above=0, below=1, restrict=_MASKED)
@@ -92,7 +94,8 @@ class PrepareConfig:
     num_workers: int | None = flag(None, minimum=1, maximum=1024, common=True)
     """Worker processes; by default one for each core. The output does not depend on their number."""
     runner: str = flag("local", choices=("local", "beam"))
-    """Workers: processes of this machine (local), or Apache Beam, also on many machines (beam), for the same output."""
+    """What does the work. local: worker processes of this machine. beam: Apache Beam pipelines, also on many machines
+    that share --output_dir and the text; the output is the same."""
     beam_options: tuple[str, ...] = flag((), restrict={"runner": ("beam",)})
     """Options of Beam's pipelines, such as --runner=FlinkRunner,--flink_master=host:8081; separate them by commas, or
     repeat the flag. By default Beam's direct runner runs them on this machine."""

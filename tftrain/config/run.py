@@ -17,7 +17,8 @@ class LogConfig:
 
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
     log_format: str = flag("short", choices=("short", "megatron"), on_resume="local")
-    """Form of the lines: short, or Megatron-LM's line (megatron), which OUTPUT_DIR/log.txt always has."""
+    """Format of the log lines. short: one short line for each logged step. megatron: the whole line in the manner of
+    Megatron-LM, which is always written to OUTPUT_DIR/log.txt."""
     report_to: tuple[str, ...] = flag(("tensorboard",), on_resume="local")
     """Trackers of the rows of metrics.jsonl: tensorboard, csv, wandb, mlflow; use commas, or repeat the flag."""
     trace_pipeline: bool = flag(False)
@@ -59,12 +60,14 @@ class CheckpointConfig:
     """Copy the state in memory and write the copy in the background, while training continues. On a CPU there is a copy
     only with --checkpoint_every: for a checkpoint by time, training waits for the disk."""
     memory_checkpoint_steps: int = flag(0, minimum=0)
-    """Steps between copies of the state in the memory of two hosts, for a restart after the death of one; 0: none."""
+    """Steps between copies of the state in the memory of the hosts; 0: none. Each copy is on two hosts. After the death
+    of a rank or a host, the next start continues from the newest copy."""
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Number of failed saves in a row that ends the run.", minimum=1)
     resume: str = flag("auto", names="path", on_resume="local")
-    """Checkpoint to start from: the newest valid one (auto), none, the one with the best score (best), or a path."""
+    """Checkpoint to start from. auto: the newest valid one in --output_dir. none: no checkpoint. best: the one with the
+    best score, in fine-tuning. Or the path of a checkpoint."""
     resume_check: str = flag("xxh3_128", choices=("xxh3_128", "sha256"), on_resume="local")
     """Digest that verifies each file. xxh3_128 detects damage; sha256 is slower, and detects deliberate changes too."""
     change_on_resume: str = flag("", on_resume="local")
@@ -109,7 +112,8 @@ class LimitsConfig:
     rollback: the run goes back to a checkpoint before the spike, and leaves out the samples around it."""
     rollback_margin: int = flag(10, minimum=0, on_resume="logged")
     """Batches before a spike that a rollback also leaves out. It goes back to a checkpoint before them."""
-    rollback_window: int = flag(200, "Batches left out by a rollback from the spike on.", minimum=1, on_resume="logged")
+    rollback_window: int = flag(200, minimum=1, on_resume="logged")
+    """Batches that a rollback leaves out, from the batch of the spike on."""
     max_rollbacks: int = flag(10, "Number of rollbacks after which another spike ends the run.", minimum=1)
 
 
@@ -133,7 +137,8 @@ class RunConfig:
     """Your own class around the steps, MODULE:CLASS, derived from tftrain.hooks.Hook; repeat the flag for several."""
     machine_file: str = flag("build/machine.json", names="path", on_resume="host")
     """What --measure of tftrain.plan measured here; without it, a run on a CPU reports no planned step time."""
-    seed: int = flag(1, "Seed of weights, order, masks and dropout.", minimum=0, maximum=2**31 - 1, on_resume="fixed")
+    seed: int = flag(1, minimum=0, maximum=2**31 - 1, on_resume="fixed")
+    """Seed of the initial weights, the data order, masking and dropout."""
 
     @property
     def folder(self) -> str | None:

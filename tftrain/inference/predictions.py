@@ -3,6 +3,7 @@
 import functools
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 # A file whose texts all have the same fault gives this number of warnings, and a count of the others at the end.
 MAX_WARNINGS = 20
+_NOT_UTF_8 = re.compile("[\ud800-\udfff]")  # Python has these in place of bytes of an argument that are not UTF-8.
 
 Batch = Sequence[tuple[str, str]]  # names for messages, and texts
 # Returns what the model reads of each text, and what is printed for each.
@@ -38,6 +40,8 @@ def predictions(
         RunError, OSError: the message names the file or the flag.
     """
     settings = config.predict
+    if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
+        raise PredictError(f"text {damaged[0]}: not UTF-8; convert it, for instance with iconv -t UTF-8")
     model = trained_model.load(config.source, embeds=settings.embedding is not None)
     for note in model.notes:
         logger.warning(note)

@@ -40,8 +40,9 @@ class PlanFlags:
     memory_margin: float = flag(0.06, minimum=0, below=1)
     """Share of a device's memory that must stay free for a plan to fit. Published runs use 70 to 75 of 80 GB."""
     system: str | None = flag(None)
-    """Software whose constants are used: a name that --list prints; by default it follows from --trainer and
-    --cluster."""
+    """Software whose constants are used: a name that --list prints. By default encoder, or megatron with
+    --trainer=megatron; on an H100 encoder_h100 or megatron_h100; on a CPU megatron_cpu, or tftrain_cpu on
+    this_machine."""
     search: bool = flag(False, "List the layouts on at most --max_nodes nodes, the fastest first.", common=True)
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)

@@ -26,6 +26,8 @@ PROGRAM = Program(
 def main(argv: Sequence[str]) -> int:
     """Prepares the data set that the command line describes; returns the exit code."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    # Arrow's own pool reserves a gigabyte of addresses, and C++ aborts the process if a limit leaves too few of them.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     return PROGRAM.main(prepare, argv)
 
 

@@ -133,13 +133,8 @@ def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, na
 @pytest.mark.parametrize(
     ("label", "line"),
     [
-        ("a, 'b' \"c\"", "a, 'b' \"c\""),
-        ("back\\slash 中", "back\\slash 中"),
-        ("a\nb", '"a\\nb"'),
-        ("a\rb", '"a\\rb"'),
-        ("a\u2028b", '"a\\u2028b"'),
-        ("a\x85b", '"a\\u0085b"'),
-        ("", '""'),
+        *(("a, 'b' \"c\"", "a, 'b' \"c\""), ("back\\slash 中", "back\\slash 中"), ("a\nb", '"a\\nb"')),
+        *(("a\rb", '"a\\rb"'), ("a\u2028b", '"a\\u2028b"'), ("a\x85b", '"a\\u0085b"'), ("", '""')),
         ('"a"', '"\\"a\\""'),
     ],
 )
