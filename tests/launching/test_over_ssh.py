@@ -131,7 +131,7 @@ def test_a_host_that_can_not_be_used_is_named_and_no_rank_starts(tmp_path, ssh, 
 def test_a_network_interface_that_is_not_there_is_named(tmp_path):
     with started(tmp_path, "say('runs')", options={"network_interfaces": "nosuch0"}) as job:
         assert job.code() == ExitCode.FAILED
-        assert "no interface of --network-interfaces=nosuch0 has an IPv4 address" in job.output("stderr")
+        assert "no interface of --network_interfaces=nosuch0 has an IPv4 address" in job.output("stderr")
 
 
 def test_the_first_interface_that_is_there_is_taken(tmp_path):

@@ -236,12 +236,12 @@ def interface(address: str, port: int, allowed: Sequence[str]) -> str:
     except OSError as error:
         raise OSError(
             f"can't connect to the launcher at {address}:{port}: {error.strerror or error}; expected a network without "
-            "a firewall between the hosts; --network-interfaces chooses another one"
+            "a firewall between the hosts; --network_interfaces chooses another one"
         ) from error
     names = [name for name, addresses in present.items() if source in addresses]
     if allowed and not (names := [name for name in allowed if name in present]):
         raise LookupError(
-            f"no interface of --network-interfaces={','.join(allowed)} has an IPv4 address here; this host has "
+            f"no interface of --network_interfaces={','.join(allowed)} has an IPv4 address here; this host has "
             f"{', '.join(present)}"
         )
     return names[0]
