@@ -41,6 +41,7 @@ SMALL = (
     (r"configs/(modernbert_\w+|recipes/modernbert\w+)\.flags", "configs/modernbert_tiny.flags"),
     (r"configs/quickstart\.flags", "run.flags"),
     (r"(configs/gpt_\S+ .*)\.\.\.", r"\1--data_dir=small/causal --output_dir=runs/part"),
+    (r"(--train_files.*)\.\.\.", r"\1--flagfile=configs/tiny.flags --global_batch_size=8 --output_dir=runs/records"),
     (r"(?<= )\.\.\.", "--flagfile=run.flags"),
     (r"(--data_dir)=data/(gpt\w*|llama\w*)", r"\1=small/causal"),
     (r"(--data_dir)=data\S*", r"\1=small/pairs"),
