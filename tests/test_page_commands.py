@@ -116,7 +116,8 @@ def test_commands_of_a_page_run(page: Path, outputs):
     failed = []
     for block in blocks(page):
         if block.name:
-            (outputs.folder / block.name).write_text(block.text)
+            # The hook of hooks.md ends a run whose loss is small, as the loss of these texts is.
+            (outputs.folder / block.name).write_text(block.text.replace("< 5.5", "< 0.5"))
         for command in block.commands:
             command = small(command)
             if not any(re.search(pattern, command) for pattern in SKIPPED):
