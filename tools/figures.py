@@ -30,6 +30,7 @@ from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.figure_lines import NUMBER, differences, filled
 from tools.page_commands import blocks
 

@@ -1,6 +1,9 @@
 """Figures of pages are written from the output of the commands that the pages name."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -25,6 +28,11 @@ OUTPUT = """compiling
 1: launch --a=1 --b=2.5 --c=3
 1.5 GB
 """
+
+
+def test_the_tool_starts_as_the_pages_write_it():
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "tools/figures.py", "--help"], cwd=figures.ROOT, env=environ, check=True)
 
 
 def test_every_mark_names_a_command_that_pages_can_run():
