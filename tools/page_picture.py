@@ -25,17 +25,24 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=1100, help="of the window, in pixels (default 1100)")
     parser.add_argument("--dark", action="store_true", help="in the dark scheme")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as profile:
+        command = chromium(Path(profile))
+        if not command:
+            sys.exit("there is no Chromium: `make setup CHROMIUM=1` installs it")
+        command += [f"--window-size={args.width},{args.height}", f"--screenshot={args.picture.resolve()}"]
+        command += ["--force-dark-mode"] if args.dark else []
+        subprocess.run([*command, args.page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
+    Image.open(args.picture).convert("RGB").quantize(COLOURS, dither=0).save(args.picture, optimize=True)
+
+
+def chromium(profile: Path) -> list[str]:
+    """Returns the command of Chromium without a window, with its settings in a folder; [] if it is not installed."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
-        sys.exit("there is no Chromium: `make setup CHROMIUM=1` installs it")
-    with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
-        flags += [f"--user-data-dir={profile}", f"--window-size={args.width},{args.height}"]
-        flags += ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium's sandbox does not start as root.
-        flags += ["--force-dark-mode"] if args.dark else []
-        flags.append(f"--screenshot={args.picture.resolve()}")
-        subprocess.run([program, *flags, args.page.resolve().as_uri()], check=True, capture_output=True, timeout=120)
-    Image.open(args.picture).convert("RGB").quantize(COLOURS, dither=0).save(args.picture, optimize=True)
+        return []
+    command = [program, "--headless", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
+    command.append(f"--user-data-dir={profile}")
+    return command + (["--no-sandbox"] if os.getuid() == 0 else [])  # Chromium's sandbox does not start as root.
 
 
 if __name__ == "__main__":

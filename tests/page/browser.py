@@ -4,12 +4,13 @@ import html
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from tools import page_picture
 
 WIDTHS = (400, 800, 1200, 1600)
 SCHEMES = {"light": (), "dark": ("--force-dark-mode",)}
@@ -22,22 +23,13 @@ Chromium = Callable[..., str]
 
 def chromium(profile: Path) -> Chromium:
     """Returns a function that starts Chromium on a file and returns its standard output; skips a test without one."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
+    command = page_picture.chromium(profile)
+    if not command:
         assert os.environ.get("CHROMIUM") != "1", "CHROMIUM=1, but there is no Chromium"
         pytest.skip("there is no Chromium: CHROMIUM=1 make setup installs it")
-    flags = [
-        "--headless",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ]
-    if os.getuid() == 0:
-        flags.append("--no-sandbox")  # Chromium's sandbox does not start as root.
 
     def run(path: Path, *more: str) -> str:
-        given = [program, *flags, *more, path.as_uri()]
+        given = [*command, *more, path.as_uri()]
         return subprocess.run(given, capture_output=True, text=True, timeout=120, check=True).stdout
 
     return run
