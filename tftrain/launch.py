@@ -5,8 +5,8 @@ Example, after the example of tftrain.prepare:
     --max_steps=100 --output_dir=runs/two
 
 It takes the flags of `tftrain.run`, refuses wrong ones before a rank starts, and ends with the run's own exit code, see
-`tftrain.run`. A signal that ends a session, such as SIGINT (Ctrl-C), SIGTERM or SIGHUP, goes to the ranks, which save
-and end; a second SIGINT or SIGTERM ends everything at once.
+`tftrain.host.exit_codes`. A signal that ends a session, such as SIGINT (Ctrl-C), SIGTERM or SIGHUP, goes to the ranks,
+which save and end; a second SIGINT or SIGTERM ends everything at once.
 """
 
 import dataclasses

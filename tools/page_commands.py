@@ -1,7 +1,6 @@
 """The blocks of code of a page, and which of them are commands."""
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +69,3 @@ def blocks(page: Path | str) -> list[Block]:
 def first_word(command: str) -> str:
     """Returns the program of a command, without variables before it."""
     return next((word for word in command.split() if not re.match(r"\w+=", word)), "")
-
-
-def words(command: str) -> list[str]:
-    """Returns the words of a command as a shell reads them, or between spaces if its quotes do not match."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()

@@ -5,6 +5,7 @@ columns fit the file's others; what is left out is counted.
 """
 
 import collections
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -207,9 +208,14 @@ def words_of(text: str) -> list[str]:
     if re.search(f"[{squad.SPACELESS}]{{2}}", text) and not re.search(
         f"[{squad.SPACELESS}] +[{squad.SPACELESS}]", text
     ):
-        marks = re.escape("".join(sorted(punctuation())))
-        text = re.sub(f"[{squad.SPACELESS}{marks}]", r" \g<0> ", text)
+        text = _words_alone().sub(r" \g<0> ", text)
     return [word for word in re.split(r"[ \t\r\n]+", text) if word]
+
+
+@functools.cache
+def _words_alone() -> re.Pattern:
+    """Returns the expression of characters that are words of their own where no spaces are between words."""
+    return re.compile(f"[{squad.SPACELESS}{re.escape(''.join(sorted(punctuation())))}]")
 
 
 def divide(
