@@ -48,6 +48,7 @@ OTHER = {
         "xla_cpu_enable_concurrency_optimized_scheduler",
         "xla_gpu_deterministic_ops",
         "xla_gpu_dot_merger_threshold_mb",
+        "xla_gpu_enable_command_buffer",
         "xla_gpu_enable_cublaslt",
     },
     "Megatron-LM": {"bias-gelu-fusion", "rampup-batch-size"},

@@ -26,7 +26,12 @@ LEVERS = (
     ),
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
     *("--param_groups=*/kernel rate=0.5 weight_decay=0.1", "--ema_decay=0.9", "--weights=averaged", "--eval_every=2"),
-    *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
+    *(
+        "--activation_checkpointing=selective",
+        "--hvd_fp16_compression",
+        "--memory_optimization=none",
+        "--cuda_graphs=false",
+    ),
 )
 # A residual add without a fused op, and heads that share keys and values.
 OF_LLAMA = (

@@ -101,6 +101,8 @@ def test_what_tensorflow_reads_once_is_refused_after_it_has_started(tmp_path, mo
         notebook.train(**flags, cpu_threads=1023)
     with pytest.raises(ConfigError, match=r"--deterministic=true: .*restart the kernel"):
         notebook.train(**flags, deterministic=True)
+    with pytest.raises(ConfigError, match=r"--cuda_graphs=false: .*restart the kernel"):
+        notebook.train(**flags, cuda_graphs=False)
     monkeypatch.setattr(tf.keras.layers, "__name__", "keras.layers")
     with pytest.raises(ImportError, match="Keras 3 in this process; expected Keras 2: restart the kernel"):
         notebook.predict("a [MASK] c", init_checkpoint=BERT)

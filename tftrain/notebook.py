@@ -96,10 +96,13 @@ def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:
     """Returns the checked configuration of a run, and what it reads; sets the environment that it needs."""
     config, inputs = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
     log.configure(program="tftrain.run", level=config.log.log_level)
-    is_set = determinism.XLA_FLAG in os.environ.get("XLA_FLAGS", "")
-    if config.compute.deterministic and "tensorflow" in sys.modules and not is_set:
-        expected = "TensorFlow is loaded and has read its settings; restart the kernel, and call this first"
-        raise ConfigError([Problem("deterministic", True, expected)])
+    compute = config.compute
+    expected = "TensorFlow is loaded and has read its settings; restart the kernel, and call this first"
+    needed = {"deterministic": determinism.XLA_FLAG} if compute.deterministic else {}
+    needed |= {} if compute.cuda_graphs else {"cuda_graphs": run.NO_CUDA_GRAPHS}
+    late = [name for name, each in needed.items() if each not in os.environ.get("XLA_FLAGS", "").split()]
+    if late and "tensorflow" in sys.modules:
+        raise ConfigError([Problem(name, getattr(compute, name), expected) for name in late])
     run.prepare_process(config.compute, may_restart=False)
     return config, inputs
 

@@ -36,6 +36,7 @@ logger = logging.getLogger("tftrain.run")
 # A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
 LINGER_SECONDS = 30.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
 
 
 def main(argv: list[str]) -> int:
@@ -143,6 +144,8 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
     if compute.activation_checkpointing != "none" and LOW_MEMORY_XLA not in os.environ.get("XLA_FLAGS", ""):
         # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
         os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
+    if not compute.cuda_graphs:  # The last value of a flag counts.
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {NO_CUDA_GRAPHS}".strip()
     if compute.deterministic:
         os.environ.update(determinism.variables(os.environ))
     # Without a GPU, TensorFlow reports that as an error.

@@ -129,7 +129,8 @@ VARIABLES = (
         "XLA_FLAGS",
         "",
         "you; the rank adds to it",
-        f"Flags of XLA. `--deterministic` adds `{determinism.XLA_FLAG}`; `--activation_checkpointing` adds "
+        f"Flags of XLA. `--deterministic` adds `{determinism.XLA_FLAG}`; `--cuda_graphs=false` adds "
+        "`--xla_gpu_enable_command_buffer=`; `--activation_checkpointing` adds "
         "`--xla_cpu_enable_concurrency_optimized_scheduler=false`.",
     ),
     Variable(

@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,3 +95,21 @@ def test_limits_that_end_tensorflow_without_a_reason_are_said(groups):
     assert "limited to 31.0 GB (ulimit -v)" in memory
     assert "at most 40 threads and processes (" in threads
     assert "a/pids.max)" in threads
+
+
+@pytest.mark.parametrize(("number", "error", "expected"), [(12040, 0, (12, 4)), (13000, 0, (13, 0)), (0, 35, None)])
+def test_the_driver_names_its_version_of_cuda(monkeypatch, number, error, expected):
+    def get_version(pointer):
+        pointer._obj.value = number
+        return error
+
+    monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: SimpleNamespace(cuDriverGetVersion=get_version))
+    assert hardware.cuda_version() == expected
+
+
+def test_without_a_driver_there_is_no_version_of_cuda(monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(hardware.ctypes, "CDLL", missing)
+    assert hardware.cuda_version() is None

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import half_unit, small_batch, small_config, tensor_bytes
+from tftrain.architecture.architecture import rows_of_chunk
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import output_cross_entropy
 from tftrain.parallel.mesh import Group
@@ -50,6 +51,16 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
     for ours, wanted in zip(found, oracle(tensors, labels, weights), strict=True):
         ours, size = tf.cast(ours, tf.float64), np.abs(wanted).max()
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "chunks", "gpu_chunks"),
+    [(2464, 30_522, 9, 1), (16_384, 50_257, 99, 7), (16_384, 128_256, 253, 16), (1024, 250_880, 1, 1), (8, 8, 1, 1)],
+)
+def test_chunks_of_a_gpu_are_larger(rows, words, chunks, gpu_chunks):
+    for gpu, expected in ((False, chunks), (True, gpu_chunks)):
+        assert -(-rows // rows_of_chunk(rows, words, 1024, gpu)) == expected
+        assert rows_of_chunk(rows, words, 1024, gpu) * words <= max(2 ** (27 if gpu else 23), 1024 * words)
 
 
 @pytest.mark.parametrize("options", [{"jit_compile": True}, {"input_signature": ...}], ids=str)

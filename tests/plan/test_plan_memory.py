@@ -141,6 +141,8 @@ def test_masked_words_have_logits_in_chunks():
     many = work._replace(micro_batch=64)
     assert head(many)[name] == (2 + 8) * 256 * 30522  # 1,280 rows in five chunks
     assert head(many)[table] == 4 * 30522 * 768
+    on_gpu = head(many._replace(gpu=True))  # one chunk
+    assert (on_gpu[name], table in on_gpu) == ((2 + 8) * 1280 * 30522, False)
     assert head(resized(many, vocab_size=250_880))[name] == (2 + 8) * 33 * 250_880  # 39 chunks
 
 

@@ -17,7 +17,9 @@ from tftrain.architecture.parts import (
 )
 from tftrain.config.model import ModelConfig
 
-CHUNK_LOGITS = 2**23  # most logits of a chunk, if there are several: 32 MB in fp32
+# The most logits of a chunk, if there are several: 32 MB in fp32 stay in the caches of a CPU. A GPU loses what its rows
+# reuse with each small chunk: it reads and writes the sum of the table's gradient, and leaves its CUDA graph.
+CPU_LOGITS, GPU_LOGITS = 2**23, 2**27
 LEAST_ROWS = 32  # fewer rows in a chunk would make its products slow
 
 
@@ -159,7 +161,7 @@ class Architecture:
         return of_ends + of_first + (self.layers - 1) * self.block_weights.total
 
 
-def rows_of_chunk(rows: int | None, words: int, width: int) -> int:
+def rows_of_chunk(rows: int | None, words: int, width: int, gpu: bool) -> int:
     """Returns how many rows of logits the output layer computes at a time.
 
     The sum of the token embedding's gradient over chunks needs memory for one more table. So chunks save memory only
@@ -169,12 +171,13 @@ def rows_of_chunk(rows: int | None, words: int, width: int) -> int:
         rows: of all logits; None: unknown.
         words: of a rank.
         width: numbers in a row of the token embedding.
+        gpu: whether the device is a GPU.
 
     Returns:
         All rows, if the logits are at most as many numbers as the table has or as a chunk may have; else about equal
         parts, or as many as a chunk may have if their number is unknown.
     """
-    most = max(LEAST_ROWS, CHUNK_LOGITS // words)
+    most = max(LEAST_ROWS, (GPU_LOGITS if gpu else CPU_LOGITS) // words)
     if rows is None:
         return most
     chunks = 1 if rows <= width else -(-rows // most)

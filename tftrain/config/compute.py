@@ -15,6 +15,8 @@ class ComputeConfig:
     """Format of forward and backward, over fp32 master weights; fp16 scales the loss."""
     jit_compile: str = flag("auto", choices=("auto", "true", "false"), on_resume="free")
     """Compile the step with XLA; with tensor parallelism, the operations between sums over ranks. auto: on a GPU."""
+    cuda_graphs: bool = flag(True, on_resume="free")
+    """Let XLA launch the kernels of a step on a GPU as CUDA graphs. false: one by one; slower."""
     deterministic: bool = flag(False, on_resume="free")
     """Repeat a run bit for bit on GPUs too, on equal devices and in the same layout; slower."""
     tensor_float_32: bool = flag(True, on_resume="logged")

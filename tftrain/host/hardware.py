@@ -1,6 +1,7 @@
 """GPUs, cores and memory of this host, as a program may ask before it loads TensorFlow, or without it."""
 
 import contextlib
+import ctypes
 import math
 import os
 import resource
@@ -18,6 +19,16 @@ LEAST_ADDRESSES, LEAST_THREADS = 32 * GB, 100
 def has_driver() -> bool:
     """Whether NVIDIA's driver is loaded."""
     return os.path.exists("/dev/nvidiactl")
+
+
+def cuda_version() -> tuple[int, int] | None:
+    """Returns the newest CUDA version that NVIDIA's driver supports, such as (12, 4); None without a driver."""
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else (version.value // 1000, version.value % 1000 // 10)
 
 
 def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:

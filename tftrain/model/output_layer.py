@@ -160,7 +160,7 @@ class _Chunks:
         """Divides n rows; labels count from the first row of `table` and may be outside of it."""
         self.table, self.biases, self.words, self.wide = table, biases, table.shape[0], wide_dtype(x.dtype)
         self.total = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        rows = rows or rows_of_chunk(x.shape[0], self.words, table.shape[1])
+        rows = rows or rows_of_chunk(x.shape[0], self.words, table.shape[1], devices.has_gpu())
         self.rows = min(rows, x.shape[0] or rows)
         self.count = -(-self.total // self.rows)
         self.fill = self.count * self.rows - self.total

@@ -54,6 +54,7 @@ class Workload(NamedTuple):
     orthogonal: bool = False  # whether the update rule makes the updates of the blocks' kernels orthogonal
     checkpoint_copies: int = 0  # copies of the state that a rank saves, in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
+    gpu: bool = False  # whether the device is a GPU
 
     # Whether tftrain.run can start it, so that its layouts have commands; and whether the last pipeline stage has the
     # weights, but not the state, of a tied token embedding.
@@ -249,6 +250,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         orthogonal=rule == "muon",
         checkpoint_copies=0 if gpu else config.checkpoint.copies(config.run.max_steps),
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
+        gpu=gpu,
     )
 
 

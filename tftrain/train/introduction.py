@@ -7,13 +7,17 @@ from pathlib import Path
 from tftrain.config.phases import FLAGS
 from tftrain.config.ramp import Ramp
 from tftrain.data.example_source import ExampleSource
-from tftrain.host import devices
+from tftrain.host import devices, hardware
 from tftrain.observe import plot
 from tftrain.parallel import collectives
 from tftrain.state.run_state import Run, division_of
 from tftrain.train import grappler, memory_trace
 
 logger = logging.getLogger(__name__)
+
+# XLA captures products and custom calls by cuStreamBeginCaptureToGraph, which came with this version of CUDA
+# (command_buffer_scheduling.cc of TensorFlow 2.20's XLA).
+GRAPHS_SINCE = (12, 3)
 
 
 def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
@@ -22,6 +26,8 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
     logger.info(describe(run, source))
     logger.info(run.task.implementations())
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
+        logger.info(note)
+    if note := graphs_note(config.compute.cuda_graphs, run.jit and devices.has_gpu(), hardware.cuda_version()):
         logger.info(note)
     if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
         reason = "with sharded state, gradients travel dense to their owners" if split else "not with pipeline stages"
@@ -50,6 +56,23 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         )
     initial = config.run.init_checkpoint or "random weights"
     logger.info(f"continuing after step {done} of {resumed}" if resumed else f"starting from {initial}")
+
+
+def graphs_note(wanted: bool, may_have: bool, cuda: tuple[int, int] | None) -> str:
+    """Returns a line on a run without the CUDA graphs that its flags name, else "".
+
+    Args:
+        wanted: the value of --cuda_graphs.
+        may_have: whether XLA compiles the step, for a GPU.
+        cuda: the newest version of CUDA that the driver supports, or None.
+    """
+    if not wanted and not may_have:
+        return "--cuda_graphs=false has no effect: XLA does not compile the step for a GPU"
+    if wanted and may_have and cuda and cuda < GRAPHS_SINCE:
+        given, least = ("{}.{}".format(*each) for each in (cuda, GRAPHS_SINCE))
+        reason = f"the driver supports CUDA {given}, they need {least} (driver 545 or newer)"
+        return f"XLA leaves matrix products and fused ops out of CUDA graphs: {reason}; the step is slower"
+    return ""
 
 
 def describe(run: Run, source: ExampleSource) -> str:

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kLanes ? kBlockThreads : kMostThreads)
       const int key_end = static_cast<int>(KeyEnd<kCausal>(args.shape, cursor.query));
       const auto is_before = [key_end](int p) { return !kCausal || Part::KeyOf(p) < key_end; };
       const auto bits_of = [key_end, bits](int p) {
-        const uint32_t pack_bits = bits >> (p * kSize);
+        const uint32_t pack_bits = bits >> (p * kSize) & kAllBits<kSize>;
         return kCausal ? pack_bits & BitsBefore<kSize>(key_end, Part::KeyOf(p)) : pack_bits;
       };
       if (!kLanes) next.Load(args.scores, row, keys, key_end);

@@ -55,6 +55,7 @@ __device__ __forceinline__ float LargestOf(const float (&scores)[kSize], uint32_
 #pragma unroll
     for (int i = 0; i < kSize; ++i) largest = Larger::Join(scores[i] * factor, largest);
   } else {
+    NotePartialPack();
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       if (bits >> i & 1) largest = Larger::Join(scores[i] * factor, largest);

@@ -59,6 +59,10 @@ inline void AddAtomically(float* to, float low, float high) {
   to[1] += high;
 }
 
+// The packs of attention scores of which a mask hides some.
+inline int64_t partial_packs = 0;
+inline void NotePartialPack() { ++partial_packs; }
+
 inline float ReciprocalApprox(float v) { return 1.0f / v; }
 inline float Exp2Approx(float v) { return std::exp2(v); }
 inline float rsqrtf(float v) { return 1.0f / std::sqrt(v); }

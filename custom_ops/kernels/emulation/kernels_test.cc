@@ -8,6 +8,7 @@
 #include "custom_ops/kernels/elementwise/bias_dropout_add.h"
 #include "custom_ops/kernels/elementwise/gelu.h"
 #include "custom_ops/kernels/elementwise/glu.h"
+#include "custom_ops/kernels/emulation/cuda.h"
 #include "custom_ops/kernels/layer_norm/layer_norm.h"
 
 namespace tftrain {
@@ -183,6 +184,23 @@ TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuWithTheSameMasks) {
         ExpectSameAttentionSoftmax(dtype, {2, 3, keys < 100 ? keys : keys > 8192 ? 1 : 4, keys, 1, 5}, drop_below);
       }
     }
+  }
+}
+
+// A pack of keys that are all attended to takes the short way, whichever of a thread's packs it is.
+TEST(CudaAttentionSoftmax, TakesTheShortWayWhereNothingIsHidden) {
+  const int64_t position[2] = {};
+  const AttentionShape shape{1, 1, 3, 512, 0, 1};
+  Data data(2);
+  const auto probabilities = data.Out(DType::kBFloat16, shape.rows() * shape.keys);
+  void* const scores = data.In(DType::kBFloat16, shape.rows() * shape.keys);
+  for (int64_t hidden : {0, 1}) {
+    std::vector<int32_t> mask(shape.keys, 1);
+    if (hidden) mask[300] = 0;
+    cuda::partial_packs = 0;
+    LaunchEmulated(AttentionSoftmaxForward{shape, 0.3, {0, 1, 0, position}, DType::kBFloat16, scores, mask.data(),
+                                           probabilities.cuda->data(), nullptr});
+    EXPECT_EQ(cuda::partial_packs, hidden * shape.rows());
   }
 }
 
