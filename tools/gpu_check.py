@@ -8,9 +8,11 @@
 | --- | --- | --- |
 | build | the library compiles | nvcc, JAX for XLA's headers |
 | right | every op beside fp64 NumPy, and a program with every op, called again and again | JAX |
+| step | a training step of BERT large: log, CUDA graphs, cuDNN, 128 samples | TensorFlow, of `make setup GPU=1` |
+| levers | the same step with cuBLASLt, without fused ops, without XLA | TensorFlow |
+| models | a step of GPT medium, and of ModernBERT large with 1,024 and 8,192 tokens | TensorFlow |
 | fast | every op's time, beside that of a copy and of PyTorch | JAX; PyTorch for its columns |
 | attention | flash attention beside cuDNN's and PyTorch's, with windows and shared keys | JAX, PyTorch |
-| step | a training step of BERT large, by attention and implementation | TensorFlow, of `make setup GPU=1` |
 
 The parts are in the order in which they inform. A part writes its table after every row, leaves out the rows for which
 its time is too short, and says so; if it hangs, the system ends it. `--library` names a library that was built
@@ -27,11 +29,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gpu_step
 from gpu_page import Page, PartError
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PARTS = ("build", "right", "fast", "attention", "step")
+PARTS = ("build", "right", *gpu_step.PARTS, "fast", "attention")
 MINUTES = 8.0
 DTYPES = ("bfloat16", "float16", "float32")
 BUILT = ROOT / "build" / "gpu_check" / "libtftrain_ffi.so"
@@ -44,13 +47,12 @@ def run_part(part: str, arguments: argparse.Namespace) -> bool:
     def page(columns: Sequence[str]) -> Page:
         return Page(arguments.output / f"gpu_{part}.csv", columns, 60 * arguments.minutes)
 
-    if part == "step":
-        import gpu_step
-
-        names = arguments.rows.split(";") if arguments.rows else list(gpu_step.ROWS)
-        if unknown := set(names) - set(gpu_step.ROWS):
-            raise PartError(f"--rows: expected some of {'; '.join(gpu_step.ROWS)}, given {'; '.join(sorted(unknown))}")
-        return not gpu_step.measure(page, names).failed
+    if part in gpu_step.PARTS:
+        rows = gpu_step.PARTS[part]
+        names = arguments.rows.split(";") if arguments.rows else list(rows)
+        if unknown := set(names) - set(rows):
+            raise PartError(f"--rows: expected some of {'; '.join(rows)}, given {'; '.join(sorted(unknown))}")
+        return not gpu_step.measure(page, {name: rows[name] for name in names}, arguments.logs).failed
     try:
         import gpu_handlers
     except ImportError as error:
@@ -78,7 +80,7 @@ def run_all(parts: Sequence[str], given: Sequence[str], tensorflow_python: Path)
     """Runs parts, each in a process of its own, whether one fails or not; returns those that failed."""
     failed = []
     for part in parts:
-        python = tensorflow_python if part == "step" and tensorflow_python.exists() else Path(sys.executable)
+        python = tensorflow_python if part in gpu_step.PARTS and tensorflow_python.exists() else Path(sys.executable)
         print(f"{part} ...", flush=True)
         begin = time.monotonic()
         status = subprocess.run([python, __file__, f"--part={part}", *given]).returncode
@@ -97,16 +99,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="time of each part")
     parser.add_argument("--dtypes", default="bfloat16,float32", help="dtypes to time; the checks use all dtypes")
     parser.add_argument("--without_torch", action="store_true", help="leave PyTorch out")
-    parser.add_argument("--tensorflow_python", type=Path, default=ROOT / ".venv/bin/python", help="Python of part step")
-    parser.add_argument("--rows", help="rows of part step, separated by ';', in order; by default all")
+    parser.add_argument(
+        "--tensorflow_python", type=Path, default=ROOT / ".venv/bin/python", help="Python of training steps"
+    )
+    parser.add_argument("--rows", help="rows of a part of training steps, separated by ';', in order; by default all")
+    parser.add_argument(
+        "--logs", type=Path, default=BUILT.parent / "logs", help="folder of what each training step prints"
+    )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="seed of the checks' inputs")
     arguments = parser.parse_args(argv)
     if arguments.minutes <= 0:
         parser.error(f"--minutes={arguments.minutes}: expected minutes above 0")
     if unknown := set(arguments.dtypes.split(",")) - set(DTYPES):
         parser.error(f"--dtypes: expected some of {', '.join(DTYPES)}, given {', '.join(sorted(unknown))}")
-    if arguments.rows and arguments.part not in (None, "step"):
-        parser.error(f"--rows: expected --part=step, given --part={arguments.part}")
+    if arguments.rows and arguments.part not in gpu_step.PARTS:
+        parser.error(f"--rows: expected --part={'|'.join(gpu_step.PARTS)}, given --part={arguments.part or 'all'}")
     if arguments.library and not arguments.library.exists():
         parser.error(f"--library={arguments.library}: no such file")
     if arguments.platform == "cpu" and arguments.part not in ("build", "right"):

@@ -3,9 +3,8 @@
     .venv/bin/python tools/gpu_memory.py                                      # all rows, a minute each
     .venv/bin/python tools/gpu_memory.py --rows='bert, plain;gpt, plain'
 
-XLA compiles forward and backward with two and with four blocks, as tools/gpu_epilogues.py does, and assigns all tensors
-to one temporary buffer. The difference of its sizes is that of two blocks. It needs CUDA's ptxas, and for fused ops
-their library with CUDA kernels, as `make setup GPU=1` builds it.
+XLA compiles forward and backward with two and with four blocks (tools/gpu_compiler.py), and assigns all tensors to one
+temporary buffer. The difference of its sizes is that of two blocks. It needs CUDA's ptxas.
 """
 
 import argparse
@@ -16,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gpu_epilogues import CUBLAS, FUSED, LARGE, PLAIN, compiler, training_step
+from gpu_compiler import CUBLAS, clusters, compiled
+from gpu_epilogues import FUSED, LARGE, PLAIN
 
 from tftrain.bench.config import run_config
 from tftrain.host.units import GB
@@ -47,10 +47,10 @@ def block_gb(size: Callable[[str], float], row: str) -> float:
     return (many - few) / (BLOCKS[1] - BLOCKS[0]) / GB
 
 
-def temporary_bytes(compiled, flags: str) -> int:
-    """Returns the size of the temporary buffer of a step with flags of tftrain.run; `compiled` is of `compiler`."""
+def temporary_bytes(flags: str) -> int:
+    """Returns the size of the temporary buffer of a step with flags of tftrain.run."""
     with tempfile.TemporaryDirectory() as folder:
-        compiled(training_step(flags), f'{CUBLAS} xla_dump_to: "{folder}"', True)
+        compiled(clusters(flags.split())[0], f'{CUBLAS} xla_dump_to: "{folder}"')
         (report,) = Path(folder).glob("*buffer-assignment.txt")
         return int(re.search(r"size (\d+), preallocated-temp", report.read_text())[1])
 
@@ -68,12 +68,9 @@ def main() -> None:
     if unknown := set(names) - set(ROWS):
         parser.error(f"--rows: expected some of {'; '.join(ROWS)}, given {'; '.join(sorted(unknown))}")
     print("| step | GB of a block, by XLA | planned | error |\n| --- | ---: | ---: | ---: |", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = compiler(folder)
-        for name in names:
-            by_xla = block_gb(lambda flags: temporary_bytes(compiled, flags), name)
-            planned = block_gb(planned_bytes, name)
-            print(f"| {name} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
+    for name in names:
+        by_xla, planned = block_gb(temporary_bytes, name), block_gb(planned_bytes, name)
+        print(f"| {name} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tools import gpu_check, gpu_forms
+from tftrain.bench.config import run_config
+from tools import gpu_check, gpu_forms, gpu_page, gpu_step
 from tools.gpu_check import Page
 
 
@@ -20,7 +21,7 @@ from tools.gpu_check import Page
         (["--library=nowhere.so"], "--library=nowhere.so: no such file"),
         (["--platform=cpu", "--part=fast"], "--platform=cpu: expected --part=build or --part=right"),
         (["--part=slow"], "--part"),
-        (["--part=right", "--rows=flash"], "--rows: expected --part=step, given --part=right"),
+        (["--part=right", "--rows=flash"], "--rows: expected --part=step|levers|models, given --part=right"),
     ],
 )
 def test_wrong_flags_are_named(flags, expected, capsys):
@@ -44,11 +45,12 @@ def commands(monkeypatch):
 
 def test_parts_run_in_order_though_one_fails(commands, tmp_path):
     assert gpu_check.main([f"--tensorflow_python={tmp_path}", f"--output={tmp_path}"]) == 1
-    parts = ["build", "right", "fast", "attention", "step"]
+    parts = ["build", "right", "step", "levers", "models", "fast", "attention"]
     assert [command[2:] for command in commands] == [
         [f"--part={part}", f"--tensorflow_python={tmp_path}", f"--output={tmp_path}"] for part in parts
     ]
-    assert [str(command[0]) for command in commands] == [*[sys.executable] * 4, str(tmp_path)]
+    pythons = [*[sys.executable] * 2, *[str(tmp_path)] * 3, *[sys.executable] * 2]
+    assert [str(command[0]) for command in commands] == pythons
 
 
 def test_a_library_that_was_built_elsewhere_is_taken(commands, tmp_path):
@@ -104,7 +106,7 @@ def test_a_part_says_what_it_lacks(monkeypatch, capsys):
 def test_an_unknown_row_of_the_step_is_named(monkeypatch, capsys):
     monkeypatch.setattr(signal, "alarm", lambda seconds: None)
     assert gpu_check.main(["--part=step", "--rows=flash;fussed"]) == 1
-    assert "--rows: expected some of fused; flash; " in (error := capsys.readouterr().err)
+    assert "--rows: expected some of flash; flash, each" in (error := capsys.readouterr().err)
     assert error.endswith("given fussed\n")
 
 
@@ -119,3 +121,36 @@ def test_operations_are_those_of_the_pairs_that_the_masks_leave(causal, window):
     ]
     assert form.operations("forward") == 2 * 3 * len(pairs) * 4 * 8
     assert form.operations("backward") == 2.5 * form.operations("forward")
+
+
+@pytest.mark.parametrize("part", gpu_step.PARTS)
+def test_the_rows_of_a_part_fit_in_its_time(part):
+    *before, last = (row.seconds for row in gpu_step.PARTS[part].values())
+    assert sum(before) <= (1 - gpu_page.LAST_ROW) * 60 * gpu_check.MINUTES
+    assert sum([*before, last]) <= 60 * gpu_check.MINUTES
+
+
+@pytest.mark.parametrize(("name", "row"), [each for rows in gpu_step.PARTS.values() for each in rows.items()])
+def test_a_row_trains_with_flags_that_go_together_and_keeps_the_choices_of_xla(name, row, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--of_the_user")
+    flags, environ = gpu_step.arguments(row, tmp_path, name)
+    config = run_config([*flags, f"--max_steps={row.steps}", "--output_dir=unused"])
+    assert row.steps >= 10 + config.log.log_every  # a step after the tenth is logged
+    first, *others = environ["XLA_FLAGS"].split()
+    assert first == "--of_the_user"
+    files = {flag.split("=")[1] for flag in others if "_dump_" in flag}
+    assert len(files) == 2
+    assert all(file.startswith(f"{tmp_path}/") for file in files)
+    assert others[2:] == row.xla.split()
+
+
+def test_graphs_that_are_recorded_again_are_counted_from_the_log():
+    log = []
+    for runs, changed, microseconds in ((0, 9, 90000), (1, 40, 1500), (1, 44, 2500), (7, 42, 2000)):
+        log += [
+            f"Update command buffer on device #0 by recoding command buffer cmd sequence after {runs} executions "
+            f"since last update; num_commands=1150; updated_allocs={changed}",
+            f"Updated command buffer in {microseconds} \u03bcs; num_commands=1150",
+        ]
+    assert gpu_step.recorded_graphs("\n".join(log), 6) == "0.5 a step, 42 addresses, 1.0 ms"
+    assert gpu_step.recorded_graphs("\n".join(log[:2]), 6) == gpu_step.recorded_graphs("", 6) == ""
