@@ -52,7 +52,7 @@ def _inputs(dtype, form):
 
 def _tftrain(dtype, form, which):
     numbers = ((form.batch, form.heads, form.length), jnp.float32)
-    attributes = {"scale": form.head_size**-0.5, "causal": form.causal, "drop_below": round(form.rate * 65536)}
+    attributes = {"scale": form.head_size**-0.5, "causal": form.causal, "drop_below": round(form.rate * 256) * 256}
     attributes |= {"window": form.window, "seed": 1, "site": 2, "first_head": 0, "total_heads": form.heads}
     attributes |= {"sequence_id_lists": 0, "slope_lists": 0}
     sets = _inputs(dtype, form)

@@ -19,7 +19,7 @@ class Form(NamedTuple):
     sequence_ids: bool = False
     slopes: bool = False
     padding: bool = True
-    drop_below: int = 6554
+    drop_below: int = 6656
     window: int = -1
     key_heads: int = 0  # that share keys and values; 0: as many as heads
 
@@ -95,7 +95,7 @@ def _call(random, name, dtype, form):
     sums = e.sum(-1, keepdims=True)
     p = e / np.maximum(sums, 1e-300)
     elements = np.arange(length * length, (1 + heads) * length * length).reshape(heads, length, length)
-    factors = kept(dropout, position, batch, elements, (heads + 2) * length * length)
+    factors = kept(dropout, position, batch, elements, (heads + 2) * length * length, 8)
     context = (p * factors) @ v
     with np.errstate(divide="ignore"):
         log_sum_exp = (top + np.log(sums))[..., 0]

@@ -55,10 +55,10 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
             (2, 1, 300, 10007),
             (1, 2, 2, 16384),
         ]:
-            for drop_below in (0, 6554):
+            for drop_below in (0, 6656):
                 yield from _softmax(random, name, dtype, (batch, heads, queries, keys), drop_below)
         for batch, heads, length in [(2, 3, 1), (2, 2, 17), (2, 4, 128), (1, 2, 257), (1, 2, 512), (2, 1, 1032)]:
-            for drop_below in (0, 6554):
+            for drop_below in (0, 6656):
                 yield from _softmax(random, name, dtype, (batch, heads, length, length), drop_below, causal=True)
         for rows, columns in [(1, 1), (67, 7), (257, 64), (1000, 3072), (5, 1001)]:
             for tanh in (0, 1):
@@ -75,12 +75,16 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
 
 
 def kept(
-    dropout: dict[str, int], position: np.ndarray, samples: int, elements: np.ndarray, per_sample: int
+    dropout: dict[str, int], position: np.ndarray, samples: int, elements: np.ndarray, per_sample: int, bits: int
 ) -> np.ndarray:
-    """Returns the dropout factors of elements, [samples, *elements.shape]: Philox 4x32-10, see common/philox.h."""
-    counts = -(-per_sample // 8)
+    """Returns the dropout factors of elements, [samples, *elements.shape]: Philox 4x32-10, see common/philox.h.
+
+    An element takes 16 `bits`, or 8 if it is an attention probability.
+    """
+    of_count, of_word = 128 // bits, 32 // bits
+    counts = -(-per_sample // of_count)
     sample = (int(position[1]) + np.arange(samples)).reshape(-1, *[1] * elements.ndim)
-    low = (sample * counts + elements // 8).astype(np.uint64)
+    low = (sample * counts + elements // of_count).astype(np.uint64)
     high = np.uint64(int(position[0]) * 65536 + dropout["site"])
     mask = np.uint64(0xFFFFFFFF)
     c0, c1 = low & mask, low >> np.uint64(32)
@@ -91,11 +95,11 @@ def kept(
         c0, c1 = (product1 >> np.uint64(32)) ^ c1 ^ np.uint64(key0), product1 & mask
         c2, c3 = (product0 >> np.uint64(32)) ^ c3 ^ np.uint64(key1), product0 & mask
         key0, key1 = (key0 + 0x9E3779B9) & 0xFFFFFFFF, (key1 + 0xBB67AE85) & 0xFFFFFFFF
-    place = np.broadcast_to(elements % 8, low.shape)
+    place = np.broadcast_to(elements % of_count, low.shape)
     words = np.stack([c0, c1, c2, c3])
-    word = np.take_along_axis(words, (place // 2)[None], 0)[0]
-    draws = (word >> (16 * (place % 2)).astype(np.uint64)) & np.uint64(0xFFFF)
-    return (draws >= dropout["drop_below"]) * 65536 / (65536 - dropout["drop_below"])
+    word = np.take_along_axis(words, (place // of_word)[None], 0)[0]
+    draws = (word >> (bits * (place % of_word)).astype(np.uint64)) & np.uint64(2**bits - 1)
+    return (draws >= dropout["drop_below"] >> 16 - bits) * 65536 / (65536 - dropout["drop_below"])
 
 
 def normal(random, dtype, *shape, mean=0.0, deviation=1.0):
@@ -171,7 +175,7 @@ def _softmax(random, name, dtype, shape, drop_below, causal=False):
     p = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
     elements = (heads + 2) * queries * keys
     places = np.arange(queries * keys, (1 + heads) * queries * keys).reshape(heads, queries, keys)
-    factors = kept(dropout, position, batch, places, elements)
+    factors = kept(dropout, position, batch, places, elements, 8)
     dropped = [(p * factors, dtype, FORWARD[name])] if drop_below else []
     yield Call(
         "TftrainAttentionSoftmax", [scores, key_mask, position], attributes, [(p, dtype, FORWARD[name]), *dropped], what
@@ -253,7 +257,7 @@ def _dropout_add(random, name, dtype, shape, drop_below):
     wide, b, r = as_fp64(x, bias, residual)
     attributes = {**dropout, "first_row": FIRST_ROW, "total_rows": FIRST_ROW + rows + 1}
     elements = FIRST_ROW * hidden + np.arange(rows * hidden).reshape(rows, hidden)
-    factors = kept(dropout, position, samples, elements, attributes["total_rows"] * hidden)
+    factors = kept(dropout, position, samples, elements, attributes["total_rows"] * hidden, 16)
     outputs = [((wide + b) * factors + r, dtype, FORWARD[name])]
     yield Call("TftrainBiasDropoutAdd", [x, bias, residual, position], attributes, outputs, what)
     dx = wide * factors

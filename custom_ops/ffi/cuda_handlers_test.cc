@@ -292,7 +292,7 @@ TEST(CudaHandlers, ReplayAttentionSoftmax) {
   for (AttentionSoftmaxAttributes* attributes : {static_cast<AttentionSoftmaxAttributes*>(&op),
                                                  static_cast<AttentionSoftmaxAttributes*>(&gradient)}) {
     attributes->scale = 0.3;
-    attributes->dropout = {6554, 12, 3};
+    attributes->dropout = {6656, 12, 3};
     attributes->total_heads = 3;
     attributes->dropouts = 1;
   }
@@ -326,7 +326,7 @@ TEST(CudaHandlers, ReplayFlashAttention) {
                                                  static_cast<FlashAttentionAttributes*>(&gradient)}) {
       attributes->scale = 0.2;
       attributes->causal = form.causal;
-      attributes->dropout = {6554, 12, 3};
+      attributes->dropout = {6656, 12, 3};
       attributes->first_head = 1;
       attributes->total_heads = 4;
       attributes->sequence_id_lists = attributes->slope_lists = form.lists;

@@ -34,7 +34,7 @@ struct AttentionSoftmaxAttributes {
 
   void CheckWith(Check& check, const Dims& shape, const Spec& position) const {
     check.That(std::isfinite(scale), "scale is " + std::to_string(scale) + ", expected a finite number");
-    dropout.CheckWith(check, position);
+    dropout.CheckOfProbabilities(check, position);
     check.That(dropouts == (dropout.drop_below > 0 ? 1 : 0),
                "dropouts is " + std::to_string(dropouts) + ", expected 1 with dropout and 0 without");
     const int64_t heads = shape.known_rank && shape.rank() == 4 ? shape[1] : kUnknown;

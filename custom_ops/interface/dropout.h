@@ -34,6 +34,13 @@ struct DropoutAttributes {
     check.Shape("position", position, {true, {2}});
   }
 
+  // For dropout of attention probabilities.
+  void CheckOfProbabilities(Check& check, const Spec& position) const {
+    CheckWith(check, position);
+    check.That(drop_below % 256 == 0, "drop_below is " + std::to_string(drop_below) +
+                                          " of 65536, expected a multiple of 256 for attention probabilities");
+  }
+
   Dropout With(const Tensor& position) const { return {drop_below, seed, site, position.as<const int64_t>()}; }
 };
 

@@ -57,7 +57,7 @@ struct FlashAttentionAttributes {
     check.Element("key_mask", in[first], Element::kInt32);
     if (!check.problem().empty()) return shape;
     Dims tokens = check.Shape("key_mask", in[first], {true, {shape[0], shape[1]}});
-    dropout.CheckWith(check, in[first + 1]);
+    dropout.CheckOfProbabilities(check, in[first + 1]);
     if (sequence_id_lists > 0) {
       check.Element("sequence_ids", in[first + 2], Element::kInt32);
       tokens = check.Shape("sequence_ids", in[first + 2], tokens);

@@ -14,8 +14,8 @@ from tests.model.samples import (
     small_model,
 )
 from tftrain.model import attention_cores
-from tftrain.model.attention_cores import CORES, AttentionMask
-from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask
+from tftrain.model.attention_cores import CORES, AttentionMask, plain_softmax
+from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask, of_probabilities
 
 SHAPE = (3, 9, 2, 8)  # samples, tokens, heads, head_size
 KEYS = np.array([[0] * 2 + [1] * 7, [1] * 5 + [0] * 4, [0] * 9], np.int32)
@@ -55,7 +55,7 @@ def probabilities(attended):
 def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     dropout, factors = dropout_at(dropout_key(), rate, 6, heads), 1.0
     if dropout is not None:
-        factors = keep_mask([3, 2, 9, 9], dropout).numpy() / (1 - round(rate * 65536) / 65536)
+        factors = keep_mask([3, 2, 9, 9], of_probabilities(dropout)).numpy() / (1 - round(rate * 256) / 256)
     context = core(*inputs(), AttentionMask(tf.constant(KEYS), causal), dropout)
     expected = probabilities(KEYS[:, None, None] * (np.tri(9) if causal else 1)) * factors
     assert_close(context, np.einsum("bhqk,bkhd->bqhd", expected, inputs()[2]), rtol=1e-5)
@@ -121,6 +121,26 @@ def test_slopes_are_added_to_the_scores(core):
     ]
     assert_close(contexts[0], contexts[1], rtol=2e-5)
     assert np.abs(contexts[1] - contexts[2]).max() > 0.01
+
+
+def test_a_row_without_tokens_and_weight_changes_no_number(monkeypatch):
+    """Losses and gradients are bitwise the same whatever finite context its core gives it: cuDNN gives it a token's."""
+    batch = small_batch() | {"example_weights": tf.constant([1.0, 1, 1, 1, 0])}
+    kept = batch["example_weights"][:, None]
+    batch["input_mask"] *= tf.cast(kept, tf.int32)
+    batch["masked_lm_weights"] *= kept
+
+    def numbers(noise):
+        def core(query, key, value, mask, dropout):
+            has_key = tf.reduce_any(mask.keys > 0, axis=1)[:, None, None, None]
+            return tf.where(has_key, plain_softmax(query, key, value, mask, dropout), noise * value)
+
+        monkeypatch.setitem(CORES, "reference", core)
+        loss, gradients = loss_and_gradients(small_model(small_config()), batch)
+        return [loss, *map(tf.convert_to_tensor, gradients.values())]
+
+    for one, other in zip(numbers(0.0), numbers(7.0), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @NEEDS_OPS

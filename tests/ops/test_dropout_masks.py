@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import dropout_key
-from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, random_bits, reference_dropout
+from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, of_probabilities, random_bits, reference_dropout
 
 MODES = {
     "eager": lambda function: function,
@@ -111,18 +111,28 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
     return counter
 
 
+@pytest.mark.parametrize(("rate", "share"), [(0.1, 26 / 256), (0.5, 0.5), (1 / 512 + 1e-9, 1 / 256), (0.99, 253 / 256)])
+def test_probabilities_drop_a_multiple_of_1_in_256_and_keep_the_expectation(rate, share):
+    dropout = of_probabilities(dropout_at(dropout_key(), rate, 6))
+    dropped = reference_dropout(tf.ones([64, 4001]), dropout).numpy()
+    deviation = math.sqrt(share * (1 - share) / dropped.size)
+    assert abs(np.mean(dropped == 0) - share) < 5 * deviation
+    np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - share)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("mode", MODES)
-def test_bits_are_philox_of_the_documented_counter(mode):
+def test_bits_are_philox_of_the_documented_counter(mode, bits):
     """Pins the stream itself: a resumed run must draw what the interrupted one would have, on any version."""
     key = dropout_key(seed=3, step=2**20, first_sample=7)
 
     def draw(step, first_sample):
-        return random_bits(tf.constant(2), 11, key._replace(step=step, first_sample=first_sample), 9)
+        return random_bits(tf.constant(2), 11 * 16 // bits, key._replace(step=step, first_sample=first_sample), 9, bits)
 
     drawn = MODES[mode](draw)(key.step, key.first_sample).numpy()
     high = 2**20 * 65536 + 9
     for row, sample in enumerate((7, 8)):
         counters = [[sample * 2 + count, 0, high % 2**32, high >> 32] for count in range(2)]
         words = [word for counter in counters for word in philox(counter, [3, 0])]
-        halves = [half for word in words for half in (word % 65536, word >> 16)]
-        np.testing.assert_array_equal(drawn[row], halves[:11])
+        parts = [word >> shift & 2**bits - 1 for word in words for shift in range(0, 32, bits)]
+        np.testing.assert_array_equal(drawn[row], parts[: 11 * 16 // bits])

@@ -21,7 +21,7 @@ from tests.ops.comparison import (
 from tftrain.ops import flash_attention as ops
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.attention_softmax import attention
-from tftrain.ops.dropout import AxisRange, keep_mask
+from tftrain.ops.dropout import AxisRange, keep_mask, of_probabilities
 
 SCALE = 0.25
 
@@ -105,7 +105,7 @@ def squared_errors(draw, batch, length, heads, size, more, dtype):
     keep = np.ones([batch, heads, length, length])
     drop = more.get("dropout")
     if drop is not None:
-        keep = keep_mask(list(keep.shape), drop).numpy() * drop.keep_scale
+        keep = keep_mask(list(keep.shape), of_probabilities(drop)).numpy() * of_probabilities(drop).keep_scale
     numbers = {name: value for name, value in more.items() if name != "dropout"}
     expected = softmax_in_fp64(*tensors, mask, scale, keep, **numbers)
     actual = with_gradients(flash_attention, *tensors, mask, scale=scale, **more)
@@ -203,7 +203,8 @@ def test_shared_keys_and_values_are_repeated_ones(dtype, shared, more):
     key, value = (normal(seed, [2, 150, shared, 24], dtype) for seed in (1, 2))
     mask, more = key_mask(2, 150), {"scale": SCALE, "dropout": dropout(0.2)} | more
     many = [tf.repeat(x, 6 // shared, axis=2) for x in (key, value)]
-    keep = keep_mask([2, 6, 150, 150], dropout(0.2)).numpy() * dropout(0.2).keep_scale
+    drop = of_probabilities(dropout(0.2))
+    keep = keep_mask([2, 6, 150, 150], drop).numpy() * drop.keep_scale
     numbers = {name: number for name, number in more.items() if name != "dropout"}
     expected = softmax_in_fp64(query, *many, dy, mask, keep=keep, **numbers)
     repeated = with_gradients(flash_attention, query, *many, dy, mask, **more)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.dropout import Dropout, attention_arguments, reference_dropout
+from tftrain.ops.dropout import Dropout, attention_arguments, of_probabilities, reference_dropout
 from tftrain.ops.grouped_heads import grouped_product, grouped_sum
 from tftrain.ops.library import library
 from tftrain.ops.tensors import checked, dimension, wide_dtype
@@ -115,8 +115,9 @@ def reference_attention_context(
     """
     keys = mask.attended(dimension(scores, 2))
     probabilities = tf.cast(_softmax_over_keys(scores, keys, scale), values.dtype)
+    dropped = reference_dropout(probabilities, of_probabilities(dropout))
     # For a query without keys, zeroing the context costs less than zeroing the probabilities.
-    return grouped_product(reference_dropout(probabilities, dropout), values) * _any_key(keys, values.dtype)
+    return grouped_product(dropped, values) * _any_key(keys, values.dtype)
 
 
 def reference_attention_softmax(scores: tf.Tensor, mask: AttentionMask, scale: float) -> tf.Tensor:

@@ -7,6 +7,8 @@ easy as 1, 2, 3", SC11) maps a key and a counter to random bits, so it is enough
 
 The bits are compared as integers: TensorFlow's kernels and XLA draw the same integers but convert them to different
 floats. With sixteen bits per element, the error of the rate is at most 1/131072, at half the cost of thirty-two bits.
+Attention probabilities, the most elements of all, draw eight bits each, as in FlashAttention 2 (arXiv 2307.08691): the
+rate is a multiple of 1/256. What is kept is scaled by the rate as rounded, so the expectation is exact.
 """
 
 import math
@@ -18,7 +20,9 @@ from tftrain.ops.library import library
 from tftrain.ops.tensors import checked, wide_dtype
 
 PHILOX = 1
-ELEMENTS_PER_COUNT = 8  # a counter value gives 128 bits, an element takes 16
+BITS_PER_COUNT = 128
+DRAWS = {8: tf.uint8, 16: tf.uint16}  # dtypes by the bits of an element
+PROBABILITY_BITS = 8  # an attention probability draws so many; checkpoints contain the number
 RATE_UNIT = 1 << 16
 SITES = 1 << 16
 
@@ -54,21 +58,23 @@ class Dropout(NamedTuple):
     """Dropout at one site of the model, for one micro-batch.
 
     Attributes:
-        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
+        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536, or of 1/256 with 8 bits.
         site: a number below 65536; every place in the model that drops has its own.
         key: what the masks of the micro-batch depend on.
         part: what is along axis 1 of the tensor, where tensor parallel ranks divide that axis; None: all of it.
+        bits: that an element draws: 16, or 8 for attention probabilities.
     """
 
     rate: float
     site: int
     key: DropoutKey
     part: AxisRange | None = None
+    bits: int = 16
 
     @property
     def drop_below(self) -> int:
-        """An element is dropped if its 16-bit random number is below this threshold, from 0 to 65536."""
-        return round(self.rate * RATE_UNIT)
+        """An element is dropped if its random number, as a share of 65536, is below this; from 0 to 65536."""
+        return round(self.rate * (1 << self.bits)) << (16 - self.bits)
 
     @property
     def keep_scale(self) -> float:
@@ -79,6 +85,11 @@ class Dropout(NamedTuple):
 def dropout_at(key: DropoutKey | None, rate: float, site: int, part: AxisRange | None = None) -> Dropout | None:
     """Returns the dropout of one site; None where nothing drops: without a key (inference) or with rate 0."""
     return None if key is None or rate == 0 else Dropout(rate, site, key, part)
+
+
+def of_probabilities(dropout: Dropout | None) -> Dropout | None:
+    """Returns the dropout as attention probabilities take it: with eight bits for each."""
+    return dropout and dropout._replace(bits=PROBABILITY_BITS)
 
 
 def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
@@ -97,7 +108,7 @@ def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
 
 def attention_arguments(dropout: Dropout | None, heads: int | None) -> tuple[dict[str, int], tf.Tensor]:
     """Returns what `op_arguments` does for attention of so many heads on this rank, with the place of these heads."""
-    attributes, position = op_arguments(dropout)
+    attributes, position = op_arguments(of_probabilities(dropout))
     first, total = (dropout and dropout.part) or (0, heads or 0)
     return {**attributes, "first_head": first, "total_heads": total}, position
 
@@ -168,36 +179,38 @@ def keep_mask(shape: list, dropout: Dropout) -> tf.Tensor:
     `shape` is that of the tensor that drops, [b, ...]; b may be a tensor, the others are numbers.
     """
     samples, *rest = shape
+    threshold = dropout.drop_below >> (16 - dropout.bits)
     if dropout.part is None:
-        bits = random_bits(samples, math.prod(rest), dropout.key, dropout.site)
-        return tf.reshape(bits >= dropout.drop_below, shape)
+        draws = random_bits(samples, math.prod(rest), dropout.key, dropout.site, dropout.bits)
+        return tf.reshape(draws >= threshold, shape)
     # One count of the generator may span two heads or tokens, so this draws the bits of all of them.
     first, total = dropout.part
-    bits = random_bits(samples, total * math.prod(rest[1:]), dropout.key, dropout.site)
-    bits = tf.reshape(bits, [samples, total, *rest[1:]])
-    return bits[:, first : first + rest[0]] >= dropout.drop_below
+    draws = random_bits(samples, total * math.prod(rest[1:]), dropout.key, dropout.site, dropout.bits)
+    draws = tf.reshape(draws, [samples, total, *rest[1:]])
+    return draws[:, first : first + rest[0]] >= threshold
 
 
-def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -> tf.Tensor:
-    """Draws sixteen bits for every element of a micro-batch.
+def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int, bits: int = 16) -> tf.Tensor:
+    """Draws sixteen or eight bits for every element of a micro-batch.
 
-    A sample takes ceil(elements / 8) consecutive counts; the rest of its last count is unused.
+    A sample takes ceil(elements * bits / 128) consecutive counts; the rest of its last count is unused.
 
     Args:
         samples: int32 scalar tensor, the number b of samples.
         elements: elements of one sample.
         key: what the draw depends on, beside the site.
         site: a number below 65536; every place in the model that drops has its own.
+        bits: of an element.
 
     Returns:
-        uint16 [b, elements].
+        uint16 [b, elements], or uint8.
 
     Raises:
         ValueError: the site is out of range.
     """
     if not 0 <= site < SITES:
         raise ValueError(f"dropout site {site}: expected a number from 0 to {SITES - 1}")
-    counts = -(-elements // ELEMENTS_PER_COUNT)
+    counts = -(-elements * bits // BITS_PER_COUNT)
     low = tf.cast(key.first_sample, tf.int64) * counts
     high = tf.cast(key.step, tf.int64) * SITES + site
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
@@ -207,4 +220,4 @@ def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -
         alg=PHILOX,
         dtype=tf.uint32,
     )
-    return tf.reshape(tf.bitcast(words, tf.uint16), [-1, counts * ELEMENTS_PER_COUNT])[:, :elements]
+    return tf.reshape(tf.bitcast(words, DRAWS[bits]), [-1, counts * (BITS_PER_COUNT // bits)])[:, :elements]

@@ -5,9 +5,9 @@
 
 // One thread's working memory for a row; vectors may run past its end.
 struct RowScratch {
-  explicit RowScratch(int64_t keys) : values(keys + kLanes), draws(keys + kElementsPerCount + kDrawSlack + kLanes) {}
+  explicit RowScratch(int64_t keys) : values(keys + kLanes), draws(keys + kDrawSlack<ProbabilityDraw>) {}
   std::vector<float> values;
-  std::vector<uint16_t> draws;
+  std::vector<ProbabilityDraw> draws;
 };
 
 // What is added to the scores of a row: 0 for a key; minus infinity for padding, for keys after a causal query and for the
@@ -87,7 +87,7 @@ TFTRAIN_INLINE float ExponentialRow(float largest, int64_t end, float* values) {
 
 // The probabilities, and with dropout the dropped ones, from a row of `end` exponentials with zeros in the other lanes.
 template <bool kStream, bool kDropout, typename T>
-TFTRAIN_INLINE void WriteRow(const float* values, float factor, const uint16_t* draws, int32_t drop_below,
+TFTRAIN_INLINE void WriteRow(const float* values, float factor, const ProbabilityDraw* draws, int32_t drop_below,
                              float keep_scale, int64_t end, int64_t keys, T* probabilities, T* dropped) {
   int64_t i = 0;
   for (; i + kLanes <= end; i += kLanes) {
@@ -127,10 +127,10 @@ void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end
       factor = 1.0f / ExponentialRow(largest, key_end, values);
     }
     T* probabilities = static_cast<T*>(args.probabilities) + row * keys;
-    const uint16_t* draws = nullptr;
+    const ProbabilityDraw* draws = nullptr;
     T* dropped = nullptr;
     if (kDropout) {
-      const SampleDraws sample_draws(args.dropout, shape.SampleOf(row), shape.ElementsPerSample());
+      const ProbabilityDraws sample_draws(args.dropout, shape.SampleOf(row), shape.ElementsPerSample());
       draws = DrawRange(round_keys, sample_draws, shape.ElementOf(row), key_end, scratch.draws.data());
       dropped = static_cast<T*>(args.dropped) + row * keys;
     }
@@ -143,7 +143,7 @@ void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end
 // The gradient that reaches the first `end` probabilities, into `values`, with zeros in the other lanes; returns the sum
 // of its products with them.
 template <bool kDropout, typename T>
-TFTRAIN_INLINE float GradientRow(const T* ddropped, const T* probabilities, float keep_scale, const uint16_t* draws,
+TFTRAIN_INLINE float GradientRow(const T* ddropped, const T* probabilities, float keep_scale, const ProbabilityDraw* draws,
                                  int32_t drop_below, int64_t end, float* values) {
   F sum = {};
   int64_t i = 0;
@@ -176,9 +176,9 @@ void SoftmaxGradientRows(const AttentionSoftmaxBackward& args, int64_t begin, in
     const T* ddropped = static_cast<const T*>(args.ddropped) + row * keys;
     const T* probabilities = static_cast<const T*>(args.probabilities) + row * keys;
     T* dscores = static_cast<T*>(args.dscores) + row * keys;
-    const uint16_t* draws = nullptr;
+    const ProbabilityDraw* draws = nullptr;
     if (kDropout) {
-      const SampleDraws sample_draws(args.dropout, shape.SampleOf(row), shape.ElementsPerSample());
+      const ProbabilityDraws sample_draws(args.dropout, shape.SampleOf(row), shape.ElementsPerSample());
       draws = DrawRange(round_keys, sample_draws, shape.ElementOf(row), key_end, scratch.draws.data());
     }
     const float sum = GradientRow<kDropout>(ddropped, probabilities, keep_scale, draws, drop_below, key_end, values);

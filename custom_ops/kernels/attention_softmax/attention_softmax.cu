@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kLanes ? kBlockThreads : kMostThreads)
       }
       sum = team.template Reduce<Add>(sum, scratch[1]);
       const float inverse = InverseOf(sum);
-      const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
+      const DropMask mask = {position.DrawsOf<ProbabilityDraw>(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
                              keep_scale};
       const int64_t element = cursor.Element(args.shape);
 #pragma unroll
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kLanes ? kBlockThreads : kMostThreads)
       const Part gradient = next_gradient;
       const Part probabilities = next_probabilities;
       if (kLanes && row + 1 < end) load(row + 1, cursor.NextQuery());
-      const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
+      const DropMask mask = {position.DrawsOf<ProbabilityDraw>(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
                              keep_scale};
       const int64_t element = cursor.Element(args.shape);
       // Of what reaches the probabilities through the mask.

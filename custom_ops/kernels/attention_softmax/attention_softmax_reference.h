@@ -11,8 +11,8 @@
 namespace tftrain {
 
 inline bool ReferenceKept(const AttentionShape& shape, const Dropout& dropout, int64_t row, int64_t key) {
-  const SampleDraws draws(dropout, shape.SampleOf(row), shape.ElementsPerSample());
-  return draws.Draw(shape.ElementOf(row) + key) >= static_cast<uint32_t>(dropout.drop_below);
+  const ProbabilityDraws draws(dropout, shape.SampleOf(row), shape.ElementsPerSample());
+  return draws.Of(shape.ElementOf(row) + key) >= static_cast<uint32_t>(dropout.drop_below);
 }
 
 // Whether the query comes before the key, in a causal attention.

@@ -9,7 +9,7 @@ namespace {
 constexpr float kScale = 0.25;
 constexpr int64_t kPosition[] = {12, 34};
 
-Dropout WithRate(double rate) { return {std::lround(rate * kRateUnit), int64_t{0x123456789abcdef}, 7, kPosition}; }
+Dropout WithRate(double rate) { return {std::lround(rate * 256) * 256, int64_t{0x123456789abcdef}, 7, kPosition}; }
 
 struct Case {
   Target target;

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kLongRowThreads) LongSoftmaxKernel(AttentionSo
     });
     ReduceBlock<Add>(sum, scratch[1]);
     const float inverse = InverseOf(sum[0]);
-    const DropMask mask{position.DrawsOf(sample, args.shape.ElementsPerSample()), args.dropout.drop_below, keep_scale};
+    const DropMask mask{position.DrawsOf<ProbabilityDraw>(sample, args.shape.ElementsPerSample()), args.dropout.drop_below, keep_scale};
     const int64_t element = args.shape.ElementOf(row);
     ForOwnPacks<kSize>(key_end, [&](int64_t key) {
       float v[kSize];
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kLongRowThreads)
     const int64_t key_end = kCausal ? args.shape.KeyEndOfRow(row) : keys;
     const T* const probabilities = static_cast<const T*>(args.probabilities) + row * keys;
     const T* const ddropped = static_cast<const T*>(args.ddropped) + row * keys;
-    const DropMask mask{position.DrawsOf(sample, args.shape.ElementsPerSample()), args.dropout.drop_below, keep_scale};
+    const DropMask mask{position.DrawsOf<ProbabilityDraw>(sample, args.shape.ElementsPerSample()), args.dropout.drop_below, keep_scale};
     const int64_t element = args.shape.ElementOf(row);
     float sum[1] = {};
     ForOwnPacks<kSize>(key_end, [&](int64_t key) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ float InverseOf(float sum) { return sum == 0 ? 0.0f :
 
 // The mask of a sample.
 struct DropMask {
-  SampleDraws draws;
+  ProbabilityDraws draws;
   int64_t drop_below;
   float keep_scale;
 

@@ -39,14 +39,15 @@ TFTRAIN_INLINE RegisterW LaneCounts() {
   return counts;
 }
 
-// The draws of a register's counter values, of which each half holds one word in the lower and one in the upper half of
-// a lane.
-TFTRAIN_INLINE void StoreDraws(RegisterW first_half, RegisterW second_half, uint16_t* to) {
+// The 16 bytes of each of a register's counter values, of which each half holds one word in the lower and one in the upper
+// half of a lane.
+TFTRAIN_INLINE void StoreDraws(RegisterW first_half, RegisterW second_half, void* to) {
 #if TFTRAIN_VECTOR_BYTES == 64
-  _mm512_storeu_si512(to, _mm512_unpacklo_epi64(Bits<__m512i>(first_half), Bits<__m512i>(second_half)));
-  _mm512_storeu_si512(to + 32, _mm512_unpackhi_epi64(Bits<__m512i>(first_half), Bits<__m512i>(second_half)));
+  char* wide = static_cast<char*>(to);
+  _mm512_storeu_si512(wide, _mm512_unpacklo_epi64(Bits<__m512i>(first_half), Bits<__m512i>(second_half)));
+  _mm512_storeu_si512(wide + 64, _mm512_unpackhi_epi64(Bits<__m512i>(first_half), Bits<__m512i>(second_half)));
 #else
-  __m256i* wide = reinterpret_cast<__m256i*>(to);
+  __m256i* wide = static_cast<__m256i*>(to);
   _mm256_storeu_si256(wide, _mm256_unpacklo_epi64(Bits<__m256i>(first_half), Bits<__m256i>(second_half)));
   _mm256_storeu_si256(wide + 1, _mm256_unpackhi_epi64(Bits<__m256i>(first_half), Bits<__m256i>(second_half)));
 #endif
@@ -56,7 +57,9 @@ TFTRAIN_INLINE void StoreDraws(RegisterW first_half, RegisterW second_half, uint
 TFTRAIN_INLINE W LowerWords(W a, W b) { return (a & 0xffffffffu) | (b << 32); }
 #endif
 
-constexpr int64_t kDrawSlack = 2 * TFTRAIN_VECTOR_BYTES;  // draws that DrawRange may write past the last
+// The buffer of DrawRange has room for so many draws more than are asked for.
+template <typename Draw>
+constexpr int64_t kDrawSlack = kElementsPerCount<Draw> + 4 * TFTRAIN_VECTOR_BYTES / sizeof(Draw) + kLanes;
 
 // The key of each round, which all rows of an op share: made once, since a short row takes little longer than they do.
 struct RoundKeys {
@@ -75,11 +78,13 @@ struct RoundKeys {
 #endif
 };
 
-// Draws for the elements from `element` on, at the returned place in `buffer`, which has room for count + 8 + kDrawSlack.
-inline const uint16_t* DrawRange(const RoundKeys& keys, const SampleDraws& draws, int64_t element, int64_t count,
-                                 uint16_t* buffer) {
-  const int64_t first = element / kElementsPerCount;
-  const int64_t groups = (element + count - 1) / kElementsPerCount - first + 1;
+// Draws for the elements from `element` on, at the returned place in `buffer`, which has room for count + kDrawSlack.
+template <typename Draw>
+inline const Draw* DrawRange(const RoundKeys& keys, const SampleDraws<Draw>& draws, int64_t element, int64_t count,
+                             typename SampleDraws<Draw>::Type* buffer) {
+  constexpr int64_t kPerCount = kElementsPerCount<Draw>;
+  const int64_t first = element / kPerCount;
+  const int64_t groups = (element + count - 1) / kPerCount - first + 1;
   int64_t group = 0;
 #if TFTRAIN_VECTOR_BYTES > 16
   const RegisterW lane_counts = LaneCounts();
@@ -102,21 +107,22 @@ inline const uint16_t* DrawRange(const RoundKeys& keys, const SampleDraws& draws
     }
     const W first_half = LowerWords(c0, c1);
     const W second_half = LowerWords(c2, c3);
-    uint16_t* to = buffer + group * kElementsPerCount;
+    Draw* to = buffer + group * kPerCount;
     StoreDraws(first_half.low, second_half.low, to);
-    StoreDraws(first_half.high, second_half.high, to + kWideLanes * kElementsPerCount);
+    StoreDraws(first_half.high, second_half.high, to + kWideLanes * kPerCount);
   }
 #endif
   for (; group < groups; ++group) {
     const PhiloxWords words = Philox(draws.key, draws.low + first + group, draws.high);
-    std::memcpy(buffer + group * kElementsPerCount, &words, sizeof(words));
+    std::memcpy(buffer + group * kPerCount, &words, sizeof(words));
   }
-  return buffer + element % kElementsPerCount;
+  return buffer + element % kPerCount;
 }
 
 // All ones in the lanes whose element is kept.
-TFTRAIN_INLINE I Kept(const uint16_t* draws, int32_t drop_below) {
-  return Bits<I>(LoadIntegers(draws)) >= drop_below;
+template <typename Draw>
+TFTRAIN_INLINE I Kept(const Draw* draws, int32_t drop_below) {
+  return Bits<I>(LoadIntegers(draws)) >= drop_below >> (16 - 8 * sizeof(Draw));
 }
 
 TFTRAIN_INLINE F Zero(I kept, F v) { return Bits<F>(Bits<I>(v) & kept); }

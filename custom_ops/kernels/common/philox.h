@@ -21,7 +21,11 @@ constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9;
 constexpr uint32_t kPhiloxWeyl1 = 0xBB67AE85;
 constexpr int kPhiloxRounds = 10;
 
-constexpr int64_t kElementsPerCount = 8;  // a counter value gives 128 bits, an element takes 16
+// A counter value gives 16 bytes. An element takes 16 bits, or 8 if it is an attention probability: of these there are so
+// many that the draws are a good part of the time.
+using ProbabilityDraw = uint8_t;
+template <typename Draw>
+constexpr int64_t kElementsPerCount = 16 / sizeof(Draw);
 constexpr int64_t kSites = 1 << 16;
 constexpr int64_t kRateUnit = 1 << 16;
 
@@ -63,31 +67,40 @@ TFTRAIN_HOST_DEVICE inline PhiloxWords Philox(uint64_t key, uint64_t low, uint64
 
 // Where the masks of one dropout come from, but for the place of the element.
 struct Dropout {
-  int64_t drop_below;       // of 65536 equally likely draws, how many drop; 0: no dropout
+  int64_t drop_below;       // of 65536 equally likely draws, how many drop; 0: no dropout; probabilities: n * 256
   int64_t seed;
   int64_t site;             // below kSites, another one for each place in the model that drops
   const int64_t* position;  // [2]: the update's number, and the first sample's index in the global batch
 };
 
-// The draws of one sample: element e has the 16 bits (e % 8) of counter value low + e / 8.
+// The draws of one sample: with n elements for each counter value, element e has number e % n of counter value low + e / n.
+template <typename Draw>
 struct SampleDraws {
+  using Type = Draw;
+  static constexpr int64_t kPerCount = kElementsPerCount<Draw>;
+
+
   TFTRAIN_HOST_DEVICE SampleDraws(const Dropout& dropout, int64_t sample, int64_t elements_per_sample)
       : key(dropout.seed),
         // Unsigned: a position may be any number, and wraps.
         low((static_cast<uint64_t>(dropout.position[1]) + sample) *
-            static_cast<uint64_t>((elements_per_sample + kElementsPerCount - 1) / kElementsPerCount)),
+            static_cast<uint64_t>((elements_per_sample + kPerCount - 1) / kPerCount)),
         high(static_cast<uint64_t>(dropout.position[0]) * kSites + dropout.site) {}
 
-  TFTRAIN_HOST_DEVICE uint32_t Draw(int64_t element) const {
-    const PhiloxWords words = Philox(key, low + element / kElementsPerCount, high);
-    const int64_t place = element % kElementsPerCount;
-    return (words.word[place / 2] >> (16 * (place % 2))) & 0xffff;
+  // Of an element, below 65536.
+  TFTRAIN_HOST_DEVICE uint32_t Of(int64_t element) const {
+    constexpr int kBits = 8 * sizeof(Draw);
+    const PhiloxWords words = Philox(key, low + element / kPerCount, high);
+    const int64_t bit = element % kPerCount * kBits;
+    return static_cast<Draw>(words.word[bit / 32] >> (bit % 32)) << (16 - kBits);
   }
 
   uint64_t key;
   uint64_t low;
   uint64_t high;
 };
+
+using ProbabilityDraws = SampleDraws<ProbabilityDraw>;
 
 // Factor of an element that is not dropped.
 inline float KeepScale(const Dropout& dropout) {

@@ -84,6 +84,20 @@ TFTRAIN_INLINE float Largest(RegisterF v) {
 #endif
 }
 
+// 8-bit numbers in the lowest quarters of lanes.
+TFTRAIN_INLINE RegisterU LoadLower(const uint8_t* from) {
+  typedef uint8_t Narrower __attribute__((vector_size(TFTRAIN_VECTOR_BYTES / 4)));
+  Narrower s;
+  std::memcpy(&s, from, sizeof(s));
+#if TFTRAIN_VECTOR_BYTES == 64
+  return Bits<RegisterU>(_mm512_cvtepu8_epi32(Bits<__m128i>(s)));
+#elif TFTRAIN_VECTOR_BYTES == 32
+  return Bits<RegisterU>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(Bits<int64_t>(s))));
+#else
+  return __builtin_convertvector(s, RegisterU);
+#endif
+}
+
 // 16-bit numbers in the lower halves of lanes.
 TFTRAIN_INLINE RegisterU LoadLower(const void* from) {
   typedef uint16_t Narrower __attribute__((vector_size(TFTRAIN_VECTOR_BYTES / 2)));

@@ -82,8 +82,9 @@ TFTRAIN_INLINE F Load(const T* from) {
 #endif
 }
 
-// Numbers of 16 bits as they are, not the bits of floating point.
-TFTRAIN_INLINE U LoadIntegers(const uint16_t* from) {
+// Numbers of 16 or 8 bits as they are, not the bits of floating point.
+template <typename T>
+TFTRAIN_INLINE U LoadIntegers(const T* from) {
 #if TFTRAIN_VECTOR_BYTES == 32
   return {LoadLower(from), LoadLower(from + kRegisterLanes)};
 #else

@@ -7,29 +7,30 @@
 
 namespace tftrain::cuda {
 
-// A draw is the upper half of a word, whatever the lower half is: below this threshold its element is dropped.
+// A draw is the upper bits of a word, whatever the lower ones are: below this threshold its element is dropped.
 __device__ __forceinline__ uint32_t DropThreshold(int64_t drop_below) {
   return static_cast<uint32_t>(drop_below) << 16;
 }
 
-// Draws for the kSize elements from `element` on, which must be a multiple of kSize. One counter value serves 8 elements; a
-// pack of 4 draws it whole and uses half.
-template <int kSize>
-__device__ __forceinline__ void DrawPack(const SampleDraws& draws, int64_t element, uint32_t (&draw)[kSize]) {
-  static_assert(kSize == 1 || kSize == 4 || kSize == kElementsPerCount);
-  const PhiloxWords words = Philox(draws.key, draws.low + (static_cast<uint64_t>(element) >> 3), draws.high);
-  const bool second_half = element & 4;
-  if constexpr (kSize == 1) {
-    const uint32_t low = second_half ? words.word[2] : words.word[0];
-    const uint32_t high = second_half ? words.word[3] : words.word[1];
-    draw[0] = (element & 2 ? high : low) << (element & 1 ? 0 : 16);
-  } else {
+// Draws for the kSize elements from `element` on, which must be a multiple of kSize. One counter value serves more of them
+// than a small pack has, which draws it whole and uses a part.
+template <typename Draw, int kSize>
+__device__ __forceinline__ void DrawPack(const SampleDraws<Draw>& draws, int64_t element, uint32_t (&draw)[kSize]) {
+  constexpr int kBits = 8 * sizeof(Draw), kPerCount = kElementsPerCount<Draw>, kPerWord = 32 / kBits;
+  static_assert(kSize == 1 || (kSize % kPerWord == 0 && kPerCount % kSize == 0));
+  const PhiloxWords words = Philox(draws.key, draws.low + static_cast<uint64_t>(element) / kPerCount, draws.high);
+  constexpr int kWords = kSize == 1 ? 1 : kSize / kPerWord;
+  const int first = static_cast<uint64_t>(element) % kPerCount / kPerWord;  // word of the pack
 #pragma unroll
-    for (int i = 0; i < kSize / 2; ++i) {
-      const uint32_t word = kSize == 4 && second_half ? words.word[i + 2] : words.word[i];
-      draw[2 * i] = word << 16;
-      draw[2 * i + 1] = word;
+  for (int i = 0; i < kSize; ++i) {
+    uint32_t word = words.word[i / kPerWord];
+    if constexpr (kWords == 2) word = first & 2 ? words.word[i / kPerWord + 2] : word;
+    if constexpr (kWords == 1) {
+      const uint32_t low = first & 2 ? words.word[2] : words.word[0];
+      word = first & 1 ? (first & 2 ? words.word[3] : words.word[1]) : low;
     }
+    const int place = kSize == 1 ? static_cast<uint64_t>(element) % kPerWord : i % kPerWord;
+    draw[i] = word << (32 - kBits * (place + 1));
   }
 }
 
@@ -38,9 +39,10 @@ struct Position {
   __device__ explicit Position(const Dropout& dropout)
       : value{dropout.position[0], dropout.position[1]}, dropout_(dropout) {}
 
-  __device__ SampleDraws DrawsOf(int64_t sample, int64_t elements_per_sample) const {
+  template <typename Draw>
+  __device__ SampleDraws<Draw> DrawsOf(int64_t sample, int64_t elements_per_sample) const {
     const Dropout dropout{dropout_.drop_below, dropout_.seed, dropout_.site, value};
-    return SampleDraws(dropout, sample, elements_per_sample);
+    return SampleDraws<Draw>(dropout, sample, elements_per_sample);
   }
 
   int64_t value[2];

@@ -8,11 +8,11 @@ template <typename Args>
 class RowDraws {
  public:
   explicit RowDraws(const Args& args)
-      : args_(args), keys_(args.dropout), buffer_(args.hidden + kElementsPerCount + kDrawSlack + kLanes) {}
+      : args_(args), keys_(args.dropout), buffer_(args.hidden + kDrawSlack<uint16_t>) {}
 
   const uint16_t* operator()(int64_t row) {
     if (args_.dropout.drop_below == 0) return buffer_.data();
-    const SampleDraws draws(args_.dropout, row / args_.rows, ElementsPerSample(args_));
+    const SampleDraws<uint16_t> draws(args_.dropout, row / args_.rows, ElementsPerSample(args_));
     return DrawRange(keys_, draws, FirstElement(args_, row), args_.hidden, buffer_.data());
   }
 

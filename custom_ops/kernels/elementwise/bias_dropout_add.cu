@@ -24,7 +24,7 @@ struct Mask {
     const uint32_t sample = static_cast<uint32_t>(row) / rows;
     const uint32_t row_of_sample = static_cast<uint32_t>(row) - sample * rows;
     uint32_t draw[kSize];
-    DrawPack(Position(dropout).DrawsOf(sample, elements), (first_row + row_of_sample) * hidden + column, draw);
+    DrawPack(Position(dropout).DrawsOf<uint16_t>(sample, elements), (first_row + row_of_sample) * hidden + column, draw);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       values[i] = draw[i] >= DropThreshold(dropout.drop_below) ? values[i] * keep_scale : 0.0f;

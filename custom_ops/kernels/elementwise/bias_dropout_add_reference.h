@@ -10,8 +10,8 @@ namespace tftrain {
 
 // Factor of element `index` of [samples, elements].
 inline double ReferenceKeepFactor(const Dropout& dropout, int64_t elements, int64_t index) {
-  const SampleDraws draws(dropout, index / elements, elements);
-  const bool kept = draws.Draw(index % elements) >= static_cast<uint32_t>(dropout.drop_below);
+  const SampleDraws<uint16_t> draws(dropout, index / elements, elements);
+  const bool kept = draws.Of(index % elements) >= static_cast<uint32_t>(dropout.drop_below);
   return kept ? 65536.0 / (65536 - dropout.drop_below) : 0;
 }
 

@@ -34,7 +34,7 @@ struct FlashBackwardWork {
         dscore_rows(kNumbers == 1 ? 0 : kQueryBlock * kKeyBlock / kNumbers),
         draws(kNumbers * kDrawRow) {}
 
-  static constexpr int64_t kDrawRow = kKeyBlock + kElementsPerCount + kDrawSlack + kLanes;
+  static constexpr int64_t kDrawRow = kKeyBlock + kDrawSlack<ProbabilityDraw>;
 
   const int64_t size;
   const int64_t padded_size;
@@ -50,7 +50,7 @@ struct FlashBackwardWork {
   Scratch<float> scores, dweights;
   Scratch<Word> weight_words, dscore_words;  // a row of words has kKeyBlock of them
   Scratch<Word> dscore_rows;                 // the same numbers as dscore_words, row after row
-  Scratch<uint16_t> draws;
+  Scratch<ProbabilityDraw> draws;
 };
 
 // Where a tile's operands are: in 16 bits they are apart from the fp32 tile, in fp32 in its place.
@@ -65,7 +65,7 @@ TFTRAIN_INLINE void StoreRow(F v, BFloat16Pair* rows, int64_t place) {
 // From a tile's scores and gradients of dropped probabilities to the operands of the last three products.
 template <bool kPartial, bool kDropout, typename T>
 void GradientTile(const FlashAttentionBackward& args, const SampleMask& mask, const RoundKeys& round_keys,
-                  const SampleDraws& sample_draws, int64_t head, int64_t first_query, int64_t queries,
+                  const ProbabilityDraws& sample_draws, int64_t head, int64_t first_query, int64_t queries,
                   int64_t first_key, int64_t keys, FlashBackwardWork<T>& work) {
   using Word = typename FlashBackwardWork<T>::Word;
   constexpr int64_t kNumbers = kNumbersOf<Word>;
@@ -109,7 +109,7 @@ void FlashBackwardTile(const FlashAttentionBackward& args, const SampleMask& mas
   const TileKeys tile = mask.Of(first_query, block);
   if (tile.cover == Cover::kNone) return;
   const FlashShape& shape = args.shape;
-  const SampleDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
+  const ProbabilityDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
   const int64_t queries = std::min(kQueryBlock, shape.length - first_query);
   const int64_t first_key = tile.first, keys = tile.end - tile.first;
   const int64_t before = first_key - block;  // keys of the block, whole panels

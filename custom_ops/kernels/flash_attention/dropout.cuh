@@ -1,5 +1,5 @@
-// The dropout masks of a tile of scores, as bits. A call of Philox serves 8 keys of a query, but a lane holds 2 of them. So
-// each lane draws for others: a group of lanes draws every 8 keys of its rows once, and exchanges the bits.
+// The dropout masks of a tile of scores, as bits. A call of Philox serves 16 keys of a query, but a lane holds 4 of them. So
+// each lane draws for others: a group of lanes draws every 16 keys of its rows once, and exchanges the bits.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_DROPOUT_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_DROPOUT_CUH_
 
@@ -12,36 +12,38 @@
 namespace tftrain::cuda {
 
 struct FlashDraws {
-  SampleDraws draws;
+  static constexpr int kCount = kElementsPerCount<ProbabilityDraw>;
+
+  ProbabilityDraws draws;
   uint32_t threshold;  // see DropThreshold
 
-  // Bit i is set if element + i is kept, for i < 8; `element` is a multiple of 8.
+  // Bit i is set if element + i is kept, for i < 16; `element` is a multiple of 16.
   __device__ __forceinline__ uint32_t KeptOfCount(int64_t element) const {
-    uint32_t draw[kElementsPerCount];
+    uint32_t draw[kCount];
     DrawPack(draws, element, draw);
     uint32_t bits = 0;
 #pragma unroll
-    for (int i = 0; i < kElementsPerCount; ++i) bits |= (draw[i] >= threshold ? 1u : 0u) << i;
+    for (int i = 0; i < kCount; ++i) bits |= (draw[i] >= threshold ? 1u : 0u) << i;
     return bits;
   }
 
-  // The same for any element: two counts have these elements if it is no multiple of 8.
-  __device__ __forceinline__ uint32_t Kept8(int64_t element) const {
-    const int place = static_cast<int>(element & 7);
-    return (KeptOfCount(element - place) | KeptOfCount(element - place + 8) << 8) >> place & 0xff;
+  // The same for any element: two counts have these elements if it is no multiple of 16.
+  __device__ __forceinline__ uint32_t Kept16(int64_t element) const {
+    const int place = static_cast<int>(element % kCount);
+    return (KeptOfCount(element - place) | KeptOfCount(element - place + kCount) << 16) >> place & 0xffff;
   }
 
-  // What this lane draws: the bits of kParts parts, of the 8 elements from `element_of(i)` on, in the bytes of a word. If
-  // all parts begin at multiples of 8, each is one count, and two at a time hide the latency of their rounds.
+  // What this lane draws: the bits of kParts parts, of the 16 elements from `element_of(i)` on, in the halves of a word. If
+  // all parts begin at multiples of 16, each is one count, and two at a time hide the latency of their rounds.
   template <int kParts, typename ElementOf>
   __device__ __forceinline__ uint32_t Own(bool is_aligned, const ElementOf& element_of) const {
     uint32_t own = 0;
     if (is_aligned) {
 #pragma unroll 2
-      for (int i = 0; i < kParts; ++i) own |= KeptOfCount(element_of(i)) << (8 * i);
+      for (int i = 0; i < kParts; ++i) own |= KeptOfCount(element_of(i)) << (16 * i);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < kParts; ++i) own |= Kept8(element_of(i)) << (8 * i);
+      for (int i = 0; i < kParts; ++i) own |= Kept16(element_of(i)) << (16 * i);
     }
     return own;
   }
@@ -52,7 +54,7 @@ template <bool kDropout>
 __device__ __forceinline__ FlashDraws DrawsOf(const Dropout& dropout, int64_t sample, int64_t elements_per_sample) {
   const int64_t position[2] = {kDropout ? dropout.position[0] : 0, kDropout ? dropout.position[1] : 0};
   const Dropout at = {dropout.drop_below, dropout.seed, dropout.site, position};
-  return {SampleDraws(at, sample, elements_per_sample), DropThreshold(dropout.drop_below)};
+  return {ProbabilityDraws(at, sample, elements_per_sample), DropThreshold(dropout.drop_below)};
 }
 
 // Without dropout.
@@ -66,10 +68,11 @@ class KeptOfRows {
  public:
   __device__ __forceinline__ KeptOfRows(const FlashDraws& draws, const int64_t (&begin)[2]) {
     static_assert(kColumns == 32 || kColumns == 64);
-    // Part number p of the 2 * kParts parts of 8 elements, row g first, is drawn by lane p % 4 of the quad.
+    // Part number p of the 2 * kParts parts of 16 elements, row g first, is drawn by lane p % 4 of the quad.
     const int lane = threadIdx.x % 4;
-    const uint32_t own = draws.Own<kParts / 2>(((begin[0] | begin[1]) & 7) == 0, [&](int i) {
-      return (4 * i < kParts ? begin[0] : begin[1]) + 8 * (4 * i % kParts + lane);
+    const uint32_t own = draws.Own<kParts / 2>(((begin[0] | begin[1]) & 15) == 0, [&](int i) {
+      const int part = 4 * i + lane;
+      return (part < kParts ? begin[0] : begin[1]) + 16 * (part % kParts);
     });
     uint32_t of_lane[4];
 #pragma unroll
@@ -77,12 +80,12 @@ class KeptOfRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int word = 0; word < kParts / 4; ++word) {
+      for (int word = 0; word < kParts / 2; ++word) {
         bits_[half][word] = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int part = half * kParts + word * 4 + i;
-          bits_[half][word] |= (of_lane[part % 4] >> (8 * (part / 4)) & 0xff) << (8 * i);
+        for (int i = 0; i < 2; ++i) {
+          const int part = half * kParts + word * 2 + i;
+          bits_[half][word] |= (of_lane[part % 4] >> (16 * (part / 4)) & 0xffff) << (16 * i);
         }
         bits_[half][word] >>= LaneColumn();
       }
@@ -93,8 +96,8 @@ class KeptOfRows {
   __device__ __forceinline__ bool operator()(int j, int i) const { return bits_[i / 2][j / 4] >> (8 * (j % 4) + i % 2) & 1; }
 
  private:
-  static constexpr int kParts = kColumns / 8;
-  uint32_t bits_[2][kParts / 4];
+  static constexpr int kParts = kColumns / 16;
+  uint32_t bits_[2][kParts / 2];
 };
 
 // Rows are keys, columns queries. For one tile of 16 rows and kColumns columns; the first of these pairs is element `begin`,
@@ -104,13 +107,11 @@ class KeptOfColumns {
  public:
   __device__ __forceinline__ KeptOfColumns(const FlashDraws& draws, int64_t begin, int length) {
     static_assert(kColumns == 32);
-    // The 8 lanes with the same columns share parts of 8 keys: part number p, by which (p / kFragments) is first the
-    // column and then the half of the rows, is drawn by lane group p % 8.
+    // The 8 lanes with the same 8 columns share their 16 keys each: lane group p draws column p / kFragments of fragment
+    // p % kFragments.
     const int group = LaneGroup(), column = LaneColumn();
-    const uint32_t own = draws.Own<kFragments / 2>(((begin | length) & 7) == 0, [&](int i) {
-      const int part = 8 * i + group;
-      const int fragment = part % kFragments, kind = part / kFragments;
-      return begin + static_cast<int64_t>(8 * fragment + column + kind / 2) * length + kind % 2 * 8;
+    const uint32_t own = draws.Own<1>(((begin | length) & 15) == 0, [&](int) {
+      return begin + static_cast<int64_t>(8 * (group % kFragments) + column + group / kFragments) * length;
     });
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // two lanes' bits in a word
@@ -121,8 +122,7 @@ class KeptOfColumns {
 
   // Whether element i of fragment j is kept.
   __device__ __forceinline__ bool operator()(int j, int i) const {
-    const int part = (i % 2 * 2 + i / 2) * kFragments + j;
-    return bits_[part % 4] >> (part % 8 / 4 * 16 + part / 8 * 8) & 1;
+    return bits_[j] >> (i % 2 * 16 + i / 2 * 8) & 1;
   }
 
  private:

@@ -46,7 +46,7 @@ struct FlashForwardWork {
         scores(kQueryBlock * kKeyBlock),
         weights(kNumbers == 1 ? 0 : kQueryBlock * kKeyBlock / kNumbers),
         context(kQueryBlock * padded_size),
-        draws(kKeyBlock + kElementsPerCount + kDrawSlack + kLanes) {}
+        draws(kKeyBlock + kDrawSlack<ProbabilityDraw>) {}
 
   const int64_t size;
   const int64_t padded_size;
@@ -57,20 +57,20 @@ struct FlashForwardWork {
   Scratch<float> scores;
   Scratch<Word> weights;
   Scratch<float> context;
-  Scratch<uint16_t> draws;
+  Scratch<ProbabilityDraw> draws;
   RowState states[kQueryBlock];
 };
 
 // The softmax of a tile's scores, which leaves the weights as an operand.
 template <bool kPartial, bool kDropout, typename T>
 void SoftmaxTile(const FlashAttentionForward& args, const SampleMask& mask, const RoundKeys& round_keys,
-                 const SampleDraws& sample_draws, int64_t head, int64_t first_query, int64_t queries, int64_t first_key,
+                 const ProbabilityDraws& sample_draws, int64_t head, int64_t first_query, int64_t queries, int64_t first_key,
                  int64_t keys, FlashForwardWork<T>& work) {
   const int64_t columns = RoundUp(keys, kLanes);
   for (int64_t row = 0; row < queries; ++row) {
     const int64_t query = first_query + row;
     const RowRule rule(args.shape, mask, args.scale, SlopeOf(args.mask, head), query, first_key);
-    const uint16_t* draws = nullptr;
+    const ProbabilityDraw* draws = nullptr;
     if (kDropout) {
       const int64_t element = args.shape.ElementOf(head, query) + first_key;
       draws = DrawRange(round_keys, sample_draws, element, keys, work.draws);
@@ -96,7 +96,7 @@ void FlashForwardBlock(const FlashAttentionForward& args, const SampleMask& mask
   const FlashShape& shape = args.shape;
   const int64_t queries = std::min(kQueryBlock, shape.length - first_query);
   const int64_t rows = RoundUp(queries, kTileRows), depth = work.size / kNumbers;
-  const SampleDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
+  const ProbabilityDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
   const int64_t offset = shape.Offset(sample, head, first_query);
   PackRows(static_cast<const T*>(args.query) + offset, shape.row_stride(), queries, rows, work.size,
            static_cast<Word*>(work.queries));

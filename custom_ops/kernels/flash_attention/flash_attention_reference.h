@@ -43,7 +43,7 @@ struct FlashReference {
 
   // The probabilities of a query before dropout, and the factor that dropout gives each; returns the log-sum-exp.
   double Row(int64_t sample, int64_t head, int64_t q, std::vector<double>* p, std::vector<double>* factor) const {
-    const SampleDraws draws(dropout, sample, shape.ElementsPerSample());
+    const ProbabilityDraws draws(dropout, sample, shape.ElementsPerSample());
     p->assign(shape.length, 0);
     factor->assign(shape.length, 0);
     double largest = -INFINITY;
@@ -58,7 +58,7 @@ struct FlashReference {
       if (!Attends(sample, q, k)) continue;
       (*p)[k] = std::exp((*p)[k] - largest);
       sum += (*p)[k];
-      if (draws.Draw(shape.ElementOf(head, q) + k) < static_cast<uint32_t>(dropout.drop_below)) continue;
+      if (draws.Of(shape.ElementOf(head, q) + k) < static_cast<uint32_t>(dropout.drop_below)) continue;
       (*factor)[k] = 65536.0 / (65536 - dropout.drop_below);
     }
     for (double& each : *p) each /= sum > 0 ? sum : 1;

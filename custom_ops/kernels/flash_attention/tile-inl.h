@@ -164,7 +164,7 @@ struct RowState {
 // Turns `columns` scores, a multiple of kLanes, into exponentials, and into zeros where they are dropped. Returns the factor
 // of what the row has summed up before. `weights` may be `scores`.
 template <bool kPartial, bool kDropout, typename Number>
-TFTRAIN_INLINE float SoftmaxRow(const RowRule& rule, const uint16_t* draws, int32_t drop_below, int64_t columns,
+TFTRAIN_INLINE float SoftmaxRow(const RowRule& rule, const ProbabilityDraw* draws, int32_t drop_below, int64_t columns,
                                 const float* scores, Number* weights, RowState* state) {
   F largest = Set(state->largest);
   for (int64_t i = 0; i < columns; i += kLanes) largest = Max(RuledScores<kPartial>(scores, rule, 0.0f, i), largest);
@@ -187,7 +187,7 @@ struct GradientRow {
   RowRule rule;
   const float* scores;
   const float* dweights;  // the gradients of the dropped probabilities
-  const uint16_t* draws;
+  const ProbabilityDraw* draws;
   float log_sum_exp;  // to base 2
   float dot;          // the sum of p * g
 };
