@@ -46,10 +46,12 @@ OTHER = {
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {
         "xla_cpu_enable_concurrency_optimized_scheduler",
+        "xla_gpu_all_reduce_combine_threshold_bytes",
         "xla_gpu_deterministic_ops",
         "xla_gpu_dot_merger_threshold_mb",
         "xla_gpu_enable_command_buffer",
         "xla_gpu_enable_cublaslt",
+        "xla_gpu_enable_latency_hiding_scheduler",
     },
     "Megatron-LM": {"bias-gelu-fusion", "rampup-batch-size"},
     "tests/crash_matrix": {"kills", "layout"},
