@@ -107,7 +107,9 @@ def test_help_is_given_as_it_is_asked_for(args, code, out, err, capsys):
     if out.startswith("--attn_impl"):
         words = " ".join(printed.out.split())
         assert words.startswith("--attn_impl Attention core. softmax:")
-        assert words.endswith("values softmax, flash, cudnn default softmax on resume free: " + help.ON_RESUME["free"])
+        assert words.endswith(
+            "values softmax, flash, cudnn, auto default softmax on resume free: " + help.ON_RESUME["free"]
+        )
 
 
 @pytest.mark.parametrize("program", CONFIGS)

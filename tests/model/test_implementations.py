@@ -3,8 +3,10 @@
 import pytest
 
 from tests.model.samples import NEEDS_OPS
+from tftrain.config.attention_core import AttentionChoice
 from tftrain.config.model import ModelConfig
 from tftrain.families import FAMILIES
+from tftrain.model import implementations
 from tftrain.model.implementations import FLAGS, describe, resolve_implementations
 from tftrain.ops import library as module
 from tftrain.ops.library import MissingLibraryError
@@ -78,3 +80,56 @@ def test_auto_is_plain_without_the_library_and_with_one_that_cannot_be_loaded(wi
 def test_a_named_implementation_is_never_changed(without_library):
     found = resolve_implementations(ModelConfig(ln_impl="fused", gelu_impl="reference"), "float32", gpu=False)
     assert (found.ln_impl, found.gelu_impl, found.attn_softmax_impl) == ("fused", "reference", "reference")
+
+
+class Cudnn:
+    """Stands for cuDNN on a GPU that refuses rows of more than 300 tokens."""
+
+    @staticmethod
+    def refusal(shape, causal, dtype):
+        return "cuDNN does not take rows of that length" if shape[0] > 300 else ""
+
+
+@NEEDS_OPS
+@pytest.mark.parametrize(
+    ("flag", "core", "lengths", "dtype", "taken", "words"),
+    [
+        ("auto", "softmax", (128,), "bfloat16", "softmax", ""),
+        ("auto", "flash", (512,), "bfloat16", "flash", ""),
+        ("auto", "cudnn", (128, 300), "bfloat16", "cudnn", ""),
+        (
+            "auto",
+            "cudnn",
+            (128, 512),
+            "bfloat16",
+            "flash",
+            "attn_impl=auto is flash, not cudnn: cuDNN does not",
+        ),
+        ("auto", "flash", (512,), "float64", "softmax", "attn_impl=auto is softmax, not flash: fused ops do not take"),
+        ("flash", "flash", (64,), "bfloat16", "flash", ""),
+        ("cudnn", "cudnn", (64,), "bfloat16", "cudnn", ""),
+    ],
+)
+def test_auto_takes_the_core_of_the_flags_that_can_run(monkeypatch, flag, core, lengths, dtype, taken, words):
+    monkeypatch.setattr(implementations, "cudnn_attention", Cudnn)
+    config, choice = ModelConfig(attn_impl=flag), AttentionChoice(core, lengths)
+    assert resolve_implementations(config, dtype, False, choice).attn_impl == taken
+    line = describe(config, dtype, False, choice)
+    assert f"attn_impl={taken}" in line
+    assert words in line
+    assert ("attn_impl=auto" in line) == bool(words)
+
+
+@NEEDS_OPS
+def test_cudnn_that_is_named_never_becomes_another_core(monkeypatch):
+    monkeypatch.setattr(implementations, "cudnn_attention", Cudnn)
+    with pytest.raises(MissingLibraryError, match=r"--attn_impl=cudnn: cuDNN does not take .*; choose flash, softmax"):
+        resolve_implementations(ModelConfig(attn_impl="cudnn"), "bfloat16", False, AttentionChoice("cudnn", (512,)))
+
+
+def test_auto_without_the_library_is_softmax(without_library):
+    config, choice = ModelConfig(attn_impl="auto"), AttentionChoice("cudnn", (128,))
+    assert resolve_implementations(config, "bfloat16", True, choice).attn_impl == "softmax"
+    assert "attn_impl=auto is softmax, not cudnn: the fused ops are not built" in describe(
+        config, "bfloat16", True, choice
+    )

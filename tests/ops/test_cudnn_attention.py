@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from tftrain.ops import cudnn_attention as module
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.cudnn_attention import check, cudnn_attention
+from tftrain.ops.cudnn_attention import cudnn_attention, refusal
 from tftrain.ops.flash_attention import reference_flash_attention
-from tftrain.ops.library import MissingLibraryError
 
 BATCH, LENGTH, HEADS, SIZE = 2, 6, 3, 8
 SHAPE = (BATCH, LENGTH, HEADS, SIZE)
@@ -122,6 +121,15 @@ def test_without_a_causal_mask_only_padding_is_hidden():
     assert [config["mask_type"] for *_, config in call] == ["PADDING"]
 
 
+def test_key_heads_go_to_cudnn_as_they_are():
+    query, few = tf.zeros([2, 6, 4, 8], tf.float16), tf.zeros([2, 6, 2, 8], tf.float16)
+    forward, backward = calls(with_gradients, query, few, few)
+    of_query, of_key = "f16[2,6,4,8]{3,2,1,0}", "f16[2,6,2,8]{3,2,1,0}"
+    assert forward[2][:3] == [of_query, of_key, of_key]
+    assert backward[1][:3] == ["f16[2,4,6,8]{3,1,2,0}", *["f16[2,2,6,8]{3,1,2,0}"] * 2]
+    assert forward[3]["intermediate_tensor_shape"]["dimensions"] == ["2", "4", "6", "6"]
+
+
 def by_reference(factor=1.0):
     """Returns what stands for the library: its call of cuDNN is plain TensorFlow, with the context times `factor`."""
 
@@ -136,56 +144,52 @@ def by_reference(factor=1.0):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    check.cache_clear()
+    refusal.cache_clear()
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     yield
-    check.cache_clear()
+    refusal.cache_clear()
 
 
-def test_a_row_without_keys_gives_zeros_and_zero_gradients(monkeypatch):
+def test_a_row_without_keys_is_finite_and_its_gradients_are_zero_if_nothing_reads_it(monkeypatch):
     monkeypatch.setattr(module, "library", by_reference())
     inputs = [tf.cast(tf.random.stateless_normal(SHAPE, [seed, 0]), tf.float16) for seed in range(3)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         context = cudnn_attention(*inputs, tf.constant([5, 0]), 0.25)
-    for tensor in [context, *tape.gradient(context, inputs)]:
-        assert np.all(tensor[1] == 0)
-        assert np.all(np.isfinite(tensor))
-        assert np.any(tensor[0] != 0)
+        read = context[0]
+    assert np.all(np.isfinite(context))
+    for gradient in tape.gradient(read, inputs):
+        assert np.all(gradient[1] == 0)
+        assert np.any(gradient[0] != 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("size", [64, 128])
-def test_the_check_passes_16_bit_attention(gpu, monkeypatch, size, causal, dtype):
+@pytest.mark.parametrize("shape", [(128, 1, 64), (77, 3, 128), (1, 1, 8)])
+def test_16_bit_attention_is_not_refused(gpu, monkeypatch, shape, causal, dtype):
     monkeypatch.setattr(module, "library", by_reference())
-    check(size, causal, dtype)
+    assert refusal(shape, causal, dtype) == ""
 
 
 @pytest.mark.parametrize("factor", [1.1, float("nan")])
-def test_the_check_refuses_wrong_results(gpu, monkeypatch, factor):
+def test_wrong_results_are_refused(gpu, monkeypatch, factor):
     monkeypatch.setattr(module, "library", by_reference(factor))
-    with pytest.raises(
-        MissingLibraryError, match="heads of 64 elements in float16, cuDNN differs from plain TensorFlow"
-    ):
-        check(64, False, "float16")
+    expected = "for rows of 96 tokens with heads of 64 elements in float16, cuDNN differs from plain TensorFlow"
+    assert refusal((96, 1, 64), False, "float16").startswith(expected)
 
 
-def test_the_check_says_what_cudnn_refuses(gpu, monkeypatch):
+def test_what_cudnn_refuses_is_said(gpu, monkeypatch):
     def refuse(**_):
         raise tf.errors.InternalError(None, None, "no cuDNN graph for this\nat ...")
 
     monkeypatch.setattr(module, "library", lambda: SimpleNamespace(tftrain_cudnn_attention=refuse))
-    with pytest.raises(
-        MissingLibraryError, match=r"does not take heads of 40 elements in bfloat16.*no cuDNN graph for this"
-    ):
-        check(40, True, "bfloat16")
+    words = "cuDNN does not take rows of 96 tokens with heads of 40 elements in bfloat16 on this GPU: no cuDNN graph"
+    assert refusal((96, 1, 40), True, "bfloat16").startswith(words)
 
 
-def test_without_a_gpu_the_check_says_so():
-    check.cache_clear()
-    with pytest.raises(MissingLibraryError, match="runs on GPUs only, and there is none"):
-        check(64, False, "float16")
+def test_without_a_gpu_cudnn_is_refused():
+    refusal.cache_clear()
+    assert "runs on GPUs only" in refusal((96, 1, 64), False, "float16")
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])

@@ -145,3 +145,21 @@ def test_a_flag_that_an_older_checkpoint_lacks_had_its_default():
     assert resume_compatibility.changes(SAVED, DATA, run, "x") == []
     with pytest.raises(CheckpointError, match="--rope_scaling=linear:2, saved with none"):
         resume_compatibility.changes(with_flag("rope_scaling", "linear:2"), DATA, run, "x")
+
+
+@pytest.mark.parametrize(
+    ("flags", "saved", "words"),
+    [
+        ({}, {"core": "softmax", "dropout_bits": 8}, []),
+        ({}, None, ["masks of attention probabilities from 8 bits each, saved with 16"]),
+        ({}, "nonsense", ["saved with 16"]),
+        ({"attention_probs_dropout_prob": 0.0}, None, []),
+        ({"attn_impl": "flash"}, {"core": "cudnn", "dropout_bits": 8}, []),
+        ({"attn_impl": "auto"}, {"core": "cudnn", "dropout_bits": 8}, ["which is softmax here; it was 'cudnn'"]),
+    ],
+)
+def test_what_changes_in_attention_without_a_flag_is_told(flags, saved, words):
+    now = {"core": "softmax", "dropout_bits": 8}
+    lines = resume_compatibility.attention_changes(dataclasses.replace(SAVED.model, **flags), now, saved)
+    assert len(lines) == len(words)
+    assert all(expected in line for line, expected in zip(lines, words, strict=True))

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Set
 
-from tftrain.config import cudnn, fine_tuning, length_choice, mixture, param_groups
+from tftrain.config import attention_core, cudnn, fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, not_installed, refused, superfluous
@@ -41,11 +41,15 @@ def check_model(
     except ValueError as error:
         yield refused(model, "rope_scaling", str(error))
     size = model.head_size if heads > 0 else 0
-    multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
-    if size % multiple or size > largest:
+    if not attention_core.takes_heads(model.attn_impl, size):
+        multiple, largest = HEAD_SIZES[model.attn_impl]
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield refused(model, "attn_impl", f"expected softmax with heads of {size} elements: {takes}")
     yield from cudnn.check_flags(model, data, compute, parallel)
+    rate = model.attention_probs_dropout_prob
+    if rate and not 0 < round(rate * 256) < 256:
+        expected = "expected 0, or a number from 0.002 to 0.998: it is rounded to a multiple of 1/256"
+        yield refused(model, "attention_probs_dropout_prob", expected)
 
 
 def _of_family(model: ModelConfig) -> Iterator[Problem]:

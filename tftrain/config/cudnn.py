@@ -11,6 +11,12 @@ def check_flags(
     model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig
 ) -> list[Problem]:
     """Returns why the flags refuse it."""
+    reason = reason_against(model, data, compute, parallel)
+    return _refused(model, f" with {reason}" if reason else "")
+
+
+def reason_against(model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig) -> str:
+    """Returns the first of the flags that it can't be combined with, and why; "" if there is none."""
     reasons = {
         "--precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
         "--attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
@@ -24,7 +30,7 @@ def check_flags(
         "--deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not compute.compiles(True, parallel.has_deferred_collectives),
     }
-    return _refused(model, next((f" with {reason}" for reason, holds in reasons.items() if holds), ""))
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def check_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:

@@ -76,9 +76,10 @@ class ModelConfig:
     """Norms. fused: one fused op. reference: plain TensorFlow. auto: fused if the op is built and fits the model."""
     ln_dtype: str = flag("compute", choices=("compute", "fp32"), on_resume="logged")
     """Format of scale and shift of every norm. compute: as --precision. The statistics of a norm are always fp32."""
-    attn_impl: str = flag("softmax", choices=("softmax", "flash", "cudnn"), implementation="softmax")
+    attn_impl: str = flag("softmax", choices=("softmax", "flash", "cudnn", "auto"), implementation="softmax")
     """Attention core. softmax: matrix products around --attn_softmax_impl. flash: one fused op, which stores no matrix
-    of probabilities. cudnn: the same by cuDNN, on GPUs with XLA, in fp16 and bf16, without attention dropout."""
+    of probabilities. cudnn: the same by cuDNN, on GPUs with XLA, in fp16 and bf16, without attention dropout. auto: the
+    fastest that flags and device allow."""
     attn_softmax_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
     """Scale, mask, softmax and dropout of --attn_impl=softmax: a fused op or plain TensorFlow, as for --ln_impl."""
     gelu_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
@@ -95,7 +96,7 @@ class ModelConfig:
     hidden_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
     """Dropout after the embeddings and after each sub-layer."""
     attention_probs_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
-    """Dropout on the attention probabilities."""
+    """Dropout on the attention probabilities, rounded to a multiple of 1/256."""
     initializer_range: float = flag(0.02, "Standard deviation of initial weights.", above=0, on_resume="named")
     layer_norm_epsilon: float = flag(1e-12, "Number that is added to the variance in every norm.", above=0)
     tie_output: bool = flag(True, "Use the token embedding as output layer too; false: it has its own table.")

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tftrain.config import combinations, mixture, param_groups, phases
+from tftrain.config import attention_core, combinations, mixture, param_groups, phases
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, field_problems, sections
@@ -114,6 +114,12 @@ class TrainConfig:
     def compiles_whole(self, gpu: bool) -> bool:
         """Returns whether XLA compiles all computation of a micro-batch, which then has no collectives."""
         return self.compiles(gpu) and self.parallel.tensor_parallel_size == 1
+
+    def attention(self, gpu: bool) -> attention_core.AttentionChoice:
+        """Returns the attention core of the longest phase, and the lengths of the rows of all phases."""
+        each = [attention_core.chosen(p.model, p.data, p.compute, p.parallel, gpu) for p in self.phases]
+        longest = max(each, key=lambda choice: max(choice.lengths, default=0))
+        return longest._replace(lengths=tuple(sorted({length for choice in each for length in choice.lengths})))
 
     def shards_weights(self, ranks: int) -> bool:
         """Returns whether each of `ranks` ranks holds a shard of the weights."""

@@ -29,6 +29,11 @@ class PhaseData(abc.ABC):
         """Whether there is a held-out split."""
         return True
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows are known to hold several examples each."""
+        return False
+
     @abc.abstractmethod
     def problems(self, mode: str, eval_every: int) -> list[Problem]:
         """Returns all conflicts with the flags, except with the content of records.

@@ -108,6 +108,11 @@ class Prepared(OpenedData):
         """Whether the held-out split has records."""
         return self.manifest.examples("eval") > 0
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the manifest names a largest number of examples in a row."""
+        return self.manifest.max_sequences_per_pack is not None
+
     def _other_objective(self) -> str:
         wanted, prepared = self.model.objective, self.manifest.objective
         if wanted == prepared:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import phases
+from tftrain.config import attention_core, phases
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
@@ -158,4 +158,5 @@ class Inputs:
 def _sizes(model: ModelConfig, data: PhaseData) -> dict[str, Any]:
     """Returns the sizes and the classes that data gives a run, by flag."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
-    return labels | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}
+    packed = {"attn_impl": attention_core.of_packed_rows(model)} if data.is_packed else {}
+    return labels | packed | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}

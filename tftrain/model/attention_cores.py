@@ -1,9 +1,9 @@
 """Attention cores: the computation between the query, key and value projections and the output projection.
 
 A core computes softmax(query key' / sqrt(head_size)) value for each head. Several heads of queries may share a head of
-keys and values. Only `cudnn`, whose op takes as many keys and values as queries, copies them. A core takes an
-`AttentionMask`, not a tensor of heads x S x S elements, so a core need not have any such tensor. To add a core, write
-a function of the type `AttentionCore` and choose it in `core_of`.
+keys and values, and no core copies them. A core takes an `AttentionMask`, not a tensor of heads x S x S elements, so a
+core need not have any such tensor. To add a core, write a function of the type `AttentionCore` and choose it in
+`core_of`.
 """
 
 import math
@@ -18,7 +18,7 @@ from tftrain.ops.attention_softmax import attention, reference_attention_context
 from tftrain.ops.cudnn_attention import cudnn_attention
 from tftrain.ops.dropout import Dropout
 from tftrain.ops.flash_attention import flash_attention
-from tftrain.ops.grouped_heads import grouped_product, repeated
+from tftrain.ops.grouped_heads import grouped_product
 from tftrain.ops.tensors import dimension, wide_dtype
 
 
@@ -37,7 +37,8 @@ class AttentionCore(Protocol):
             dropout: of the probabilities, with the heads of this rank; None in inference.
 
         Returns:
-            [b, S, heads, head_size], in the model's dtype; zeros where a query has no key.
+            [b, S, heads, head_size], in the model's dtype. Zeros where a query has no key; in a row without any token,
+            which nothing reads, any finite numbers.
         """
 
 
@@ -90,7 +91,6 @@ def cudnn(
     """
     if dropout is not None or mask.slopes or mask.sequences is not None or mask.window is not None:
         raise ValueError("--attn_impl=cudnn takes no dropout, no slopes, no packed rows and no window")
-    key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     lengths = tf.reduce_sum(tf.cast(mask.keys > 0, tf.int32), axis=-1)
     return cudnn_attention(query, key, value, lengths, _scale(query), mask.causal)
 
@@ -108,5 +108,5 @@ CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_so
 
 
 def core_of(config: ModelConfig) -> AttentionCore:
-    """Returns the core that `attn_impl` and, for softmax, `attn_softmax_impl` name."""
+    """Returns the core that `attn_impl`, without auto, and, for softmax, `attn_softmax_impl` name."""
     return CORES[config.attn_softmax_impl if config.attn_impl == "softmax" else config.attn_impl]

@@ -1,9 +1,9 @@
 """cuDNN's fused attention, from inside XLA on a GPU.
 
 XLA turns a call of this op into a cuDNN graph, as it does for `jax.nn.dot_product_attention(implementation="cudnn")`.
-The op exists in steps that XLA compiles for a GPU, and nowhere else. What cuDNN takes depends on its version and on the
-device, so a run tries it before it begins: `check`. Nothing of S x S elements is kept; see `ops.flash_attention` for
-the memory.
+The op exists in steps that XLA compiles for a GPU, and nowhere else. What cuDNN takes depends on its version, on the
+device and on the shapes, so a run tries it before it begins: `refusal`. Nothing of S x S elements is kept; see
+`ops.flash_attention` for the memory.
 """
 
 import functools
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.flash_attention import reference_flash_attention
-from tftrain.ops.library import MissingLibraryError, library
+from tftrain.ops.library import library
 from tftrain.ops.tensors import checked
 
 _ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}  # half a unit in the last place of 1
@@ -25,13 +25,15 @@ def cudnn_attention(
     """Returns softmax(scale * query key') value for each head, in a function with jit_compile on a GPU.
 
     Args:
-        query, key, value: [b, S, heads, head_size], all fp16 or bf16; head_size a multiple of 8 up to 128.
+        query: [b, S, heads, head_size], fp16 or bf16; head_size a multiple of 8 up to 128.
+        key, value: like `query`, or with a divisor of its heads; nothing is copied for them.
         key_lengths: int32 [b], how many tokens of each row are keys: its first ones.
         scale: factor of the scores.
         causal: whether a query attends only to its own position and to those before it.
 
     Returns:
-        [b, S, heads, head_size], of query's dtype; zeros, with zero gradients, in a row without keys.
+        [b, S, heads, head_size], of query's dtype. A row without keys attends to its first token, because cuDNN does
+        not say what it would give: nothing may read the context of such a row, so that its gradients are zero.
 
     Raises:
         TypeError: a dtype is not as above.
@@ -42,7 +44,6 @@ def cudnn_attention(
         raise TypeError(f"query: expected fp16 or bf16, got {query.dtype.name}")
     key, value = (checked(name, given, query.dtype, "as query") for name, given in (("key", key), ("value", value)))
     key_lengths = checked("key_lengths", key_lengths, tf.int32)
-    # cuDNN does not say what a row without keys gives, so such a row attends to one, and its context is dropped.
     context, _log_sum_exp = library().tftrain_cudnn_attention(
         query=query,
         key=key,
@@ -52,7 +53,7 @@ def cudnn_attention(
         scale=scale,
         causal=causal,
     )
-    return tf.where((key_lengths > 0)[:, tf.newaxis, tf.newaxis, tf.newaxis], context, tf.zeros_like(context))
+    return context
 
 
 @tf.RegisterGradient("TftrainCudnnAttention")
@@ -73,47 +74,53 @@ def _cudnn_attention_gradient(
 
 
 @functools.cache
-def check(head_size: int, causal: bool, dtype: str) -> None:
+def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
     """Runs cuDNN's attention, forward and backward, on this process's GPU, and compares it with plain TensorFlow.
 
     Args:
-        head_size: of the model.
+        shape: tokens of a row, heads of queries that share a head of keys, and head size.
         causal: see `cudnn_attention`.
         dtype: "float16" or "bfloat16".
 
-    Raises:
-        MissingLibraryError: there is no GPU, cuDNN or XLA refuses the call, or a result differs by more than rounding.
+    Returns:
+        Why it can't be used: there is no GPU, cuDNN or XLA refuses the call, or a result differs by more than rounding;
+        "" if it can.
     """
+    length, _group, size = shape
     if not tf.config.list_logical_devices("GPU"):
-        raise MissingLibraryError("--attn_impl=cudnn runs on GPUs only, and there is none; choose flash or softmax")
+        return "it runs on GPUs only, and there is none"
+    what = f"rows of {length} tokens with heads of {size} elements in {dtype}"
     try:
-        difference = _difference(head_size, causal, tf.as_dtype(dtype))
+        difference = _difference(shape, causal, tf.as_dtype(dtype))
     except (tf.errors.OpError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise MissingLibraryError(
-            f"--attn_impl=cudnn: cuDNN does not take heads of {head_size} elements in {dtype} on this GPU: {reason}; "
-            "choose flash or softmax"
-        ) from error
-    if not difference <= 1:  # NaN too
-        raise MissingLibraryError(
-            f"--attn_impl=cudnn: with heads of {head_size} elements in {dtype}, cuDNN differs from plain TensorFlow by "
-            f"{difference:.2g} times what rounding explains; choose flash or softmax"
-        )
+        return f"cuDNN does not take {what} on this GPU: {str(error).strip().splitlines()[0]}"
+    if difference <= 1:
+        return ""
+    return f"for {what}, cuDNN differs from plain TensorFlow by {difference:.2g} times what rounding explains"  # or NaN
 
 
-def _difference(head_size: int, causal: bool, dtype: tf.DType) -> float:
-    """Returns the largest error of context and gradients over the bound of rounding, for random rows of 128 tokens."""
-    shape, lengths = [3, 128, 2, head_size], tf.constant([128, 77, 0])
-    *inputs, dcontext = (tf.cast(tf.random.stateless_normal(shape, [seed, 0]), dtype) for seed in range(4))
-    scale = head_size**-0.5
-    mask = AttentionMask(tf.cast(tf.sequence_mask(lengths, shape[1]), tf.int32), causal)
+def _difference(shape: tuple[int, int, int], causal: bool, dtype: tf.DType) -> float:
+    """Returns the largest error of context and gradients over the bound of rounding, in random rows.
+
+    One row is full and one is padded; for plain TensorFlow, they have few heads.
+    """
+    length, group, size = shape
+    lengths = tf.constant([length, max(1, length * 3 // 5)])
+    heads = [group, 1, 1, group]
+    *inputs, dcontext = (
+        tf.cast(tf.random.stateless_normal([2, length, each, size], [seed, 0]), dtype)
+        for seed, each in enumerate(heads)
+    )
+    scale = size**-0.5
+    mask = AttentionMask(tf.cast(tf.sequence_mask(lengths, length), tf.int32), causal)
     results = _with_gradients(lambda *parts: cudnn_attention(*parts, lengths, scale, causal), inputs, dcontext, True)
     wide = [tf.cast(tensor, tf.float32) for tensor in (*inputs, dcontext)]
     expected = _with_gradients(lambda *parts: reference_flash_attention(*parts, mask, scale), wide[:3], wide[3], False)
-    # Results are sums of numbers that were rounded to dtype once or twice.
+    # Results are sums of numbers that were rounded to dtype once or twice. Of one key, the query's gradient is zero.
     bound = 16 * _ROUNDING[dtype]
     errors = [
-        tf.reduce_max(tf.abs(tf.cast(result, tf.float32) - right)) / (bound * tf.reduce_max(tf.abs(right)))
+        tf.reduce_max(tf.abs(tf.cast(result, tf.float32) - right))
+        / (bound * tf.maximum(tf.reduce_max(tf.abs(right)), bound))
         for result, right in zip(results, expected, strict=True)
     ]
     return float(tf.reduce_max(tf.stack(errors)))

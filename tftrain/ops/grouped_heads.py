@@ -31,15 +31,6 @@ def grouped_sum(x: tf.Tensor, y: tf.Tensor, shared: int) -> tf.Tensor:
     return tf.matmul(_joined(x, shared), _joined(y, shared), transpose_a=True)
 
 
-def repeated(x: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns keys or values, [b, S, shared, head_size], once for each head, for an op with as many as queries."""
-    shared, size = x.shape[2:]
-    if shared == heads:
-        return x
-    copies = tf.tile(x[:, :, :, tf.newaxis], [1, 1, 1, heads // shared, 1])
-    return tf.reshape(copies, [-1, dimension(x, 1), heads, size])
-
-
 def _joined(x: tf.Tensor, shared: int) -> tf.Tensor:
     """Maps [b, heads, m, n] to [b, shared, heads / shared * m, n]."""
     heads = x.shape[1]

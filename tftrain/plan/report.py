@@ -51,8 +51,19 @@ def text(
         f"{f'days for {steps} steps':32}{steps * plan.seconds / SECONDS_PER_DAY:>18.2f}",
         "",
         verdict(plan, suggestions),
+        *dropout_notes(work),
     ]
     return "\n".join(lines) + "\n"
+
+
+def dropout_notes(work: Workload) -> list[str]:
+    """Returns what dropout of probabilities costs flash attention on a GPU, see docs/results/gpu; times lack it."""
+    if not (work.compiled and work.attention_dropout and work.core == "flash" and work.runs_here):
+        return []
+    return [
+        "Not in this plan: on a GPU, dropout of attention probabilities makes flash attention half as slow again.",
+        "--attention_probs_dropout_prob=0 avoids it, and lets --attn_impl=auto take cudnn.",
+    ]
 
 
 def phase_lines(plans: Sequence[Forecast], steps: Sequence[int]) -> str:

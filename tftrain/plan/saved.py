@@ -3,8 +3,8 @@
 Fused ops draw dropout masks again in backward. The fused softmax saves only its probabilities, the fused norm only its
 input. Plain norms, softmax and GeLU are fp32 in any precision: a norm saves its input (a LayerNorm centred) and the
 normed one, the softmax its result, GeLU its input and two factors, SiLU its input, and a gated layer both factors of
-its product too. Shared keys and values are saved once, except with `cudnn`, which needs as many as queries. A causal
-mask saves no products: scores and context are products of whole matrices.
+its product too. Shared keys and values are saved once. A causal mask saves no products: scores and context are products
+of whole matrices.
 
 In the programs that XLA compiles for GPUs, plain norms and GeLU save as little as fused ones: XLA computes the rest
 again in backward. Dropout masks have a byte for each element. What else differs was read from such programs, by
@@ -27,7 +27,7 @@ def saved_by_block(work: Workload) -> tuple[SavedTensor, ...]:
     stream, query, key = numbers * work.item, sizes.query, sizes.key
     saved = [
         SavedTensor("block's input", stream),
-        SavedTensor("queries, keys and values", query + 2 * (query if "cudnn" in work.fused else key)),
+        SavedTensor("queries, keys and values", query + 2 * key),
         SavedTensor("context", query),
         SavedTensor("input of the wide layer", stream),
         SavedTensor("inputs of norms", 2 * stream if _saves_input(work, "ln") else 4 * PLAIN_BYTES * numbers),

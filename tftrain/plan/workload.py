@@ -191,12 +191,15 @@ def reference_levers() -> dict[str, str]:
     return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer("lamb")}
 
 
-def fused_ops(model: ModelConfig, optimizer: str) -> frozenset[str]:
-    """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
+def fused_ops(model: ModelConfig, optimizer: str, core: str) -> frozenset[str]:
+    """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built.
+
+    `core` is the attention core, never auto.
+    """
     able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
     fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
-    if model.attn_impl != "softmax":
-        fused |= {"flash", model.attn_impl}  # cuDNN keeps the same tensors, but of as many keys as queries
+    if core != "softmax":
+        fused |= {"flash", core}  # cuDNN keeps the same tensors
     rule = update_rule(optimizer)
     plain = optimizer in (f"reference_{rule}", reference_optimizer(rule))
     return frozenset(fused if plain else {*fused, "optimizer"})
@@ -239,7 +242,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
-        fused=fused_ops(model, config.optimizer.optimizer),
+        fused=fused_ops(model, config.optimizer.optimizer, config.attention(gpu).core),
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",

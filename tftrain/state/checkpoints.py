@@ -19,6 +19,7 @@ from tftrain.data.left_out import LeftOut
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
 from tftrain.inputs.inputs import Inputs
+from tftrain.ops.dropout import PROBABILITY_BITS
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.state import resume, resume_compatibility
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
@@ -65,6 +66,9 @@ class Checkpoints:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
             self._load(reader)
+            changes += resume_compatibility.attention_changes(
+                config.model, self._attention, reader.manifest.run.get("attention")
+            )
             for line in changes + self._learning_rate_changes(reader.manifest.run.get("schedule")):
                 logger.info(line)
         if run.mesh.is_chief:
@@ -155,9 +159,14 @@ class Checkpoints:
                 "state_split": config.parallel.state_split_strategy if run.optimizer.state.split else None,
             },
             "data": self.data,
+            "attention": self._attention,
             "config": dataclasses.asdict(without_secrets(config)),
             "packages": versions(),
         }
+
+    @property
+    def _attention(self) -> dict[str, Any]:
+        return {"core": self._run.task.attention_core, "dropout_bits": PROBABILITY_BITS}
 
     @functools.cached_property
     def data(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from tftrain.config import phases
 from tftrain.config.fields import Problem, changed, flag_values, on_resume, sections, without_secrets
 from tftrain.config.model import ModelConfig
 from tftrain.config.train import TrainConfig
+from tftrain.files import strict_json
 
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
@@ -77,6 +78,21 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         reasons = "; ".join([*differences.refused, *differences.named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
     return differences.logged
+
+
+def attention_changes(model: ModelConfig, now: Mapping[str, Any], saved: Any) -> list[str]:
+    """Returns a line for the log for each change of the attention that no flag says.
+
+    `saved` is what the manifest says, unvalidated JSON; manifests of versions with 16 bits say nothing.
+    """
+    saved, lines = saved if isinstance(saved, dict) else {}, []
+    core, bits = saved.get("core", now["core"]), saved.get("dropout_bits", 16)
+    if model.attn_impl == "auto" and core != now["core"]:
+        lines.append(f"resuming with --attn_impl=auto, which is {now['core']} here; it was {strict_json.shown(core)}")
+    if model.attention_probs_dropout_prob and bits != now["dropout_bits"]:
+        words = f"masks of attention probabilities from {now['dropout_bits']} bits each, saved with"
+        lines.append(f"resuming with {words} {strict_json.shown(bits)}: the masks of the remaining steps are others")
+    return lines
 
 
 class _Differences:

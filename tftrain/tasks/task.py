@@ -89,9 +89,11 @@ class Task(abc.ABC):
             own = {field: f"{of_all[field]}/{name}" for field in ("name", "title", "total", "weight")}
             self.means += (Mean(**of_all | own),)
             self.sums += (own["total"], own["weight"])
-        dtype = DTYPES[config.compute.precision]
+        dtype, self._attention = DTYPES[config.compute.precision], config.attention(gpu)
+        resolved = implementations.resolve_implementations(config.model, dtype, gpu, self._attention)
+        self.attention_core = resolved.attn_impl
         self.model = model_class(config.model)(
-            implementations.resolve_implementations(config.model, dtype, gpu),
+            resolved,
             dtype,
             config.run.seed,
             Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
@@ -209,7 +211,8 @@ class Task(abc.ABC):
 
     def implementations(self) -> str:
         """Returns one line for the log: which ops of the model are fused."""
-        return implementations.describe(self._config.model, self.model.dtype, devices.has_gpu())
+        config, gpu = self._config, devices.has_gpu()
+        return implementations.describe(config.model, self.model.dtype, gpu, self._attention)
 
     def step_flops(self, samples: int) -> float:
         """Returns the floating point operations of forward and backward over so many samples."""
