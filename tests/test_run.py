@@ -13,6 +13,7 @@ from tests.checkpoint import states
 from tests.kit import corpora, pictures, runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import SMALL, configured, losses, rows, train_alone
+from tests.model.samples import NEEDS_OPS
 from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
@@ -66,6 +67,25 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
     states.begun_from(checkpoints.find(whole)[0], tmp_path)
     train_alone(f"--output_dir={tmp_path}", *EIGHT, "--eval_every=4")
     states.assert_same_end(tmp_path, whole)
+
+
+@NEEDS_OPS
+def test_auto_attention_is_recorded_and_what_an_older_version_drew_is_told(whole, tmp_path, caplog):
+    """A manifest without `attention` is one of a version whose masks of probabilities had 16 bits."""
+    states.begun_from(checkpoints.find(whole)[0], tmp_path)
+    path = checkpoints.find(tmp_path)[0] / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["run"].pop("attention") == {"core": "softmax", "dropout_bits": 8}
+    path.write_text(json.dumps(manifest))
+    with caplog.at_level("INFO"):
+        train_alone(f"--output_dir={tmp_path}", *EIGHT, "--attn_impl=auto", "--eval_every=-1")
+    assert "attn_impl=flash" in caplog.text
+    assert "masks of attention probabilities from 8 bits each, saved with 16" in caplog.text
+    last = json.loads((checkpoints.find(tmp_path)[-1] / "manifest.json").read_text())["run"]
+    assert (last["attention"], last["config"]["model"]["attn_impl"]) == ({"core": "flash", "dropout_bits": 8}, "auto")
+    runs.evaluate(
+        configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--mode=evaluate", "--attn_impl=auto")
+    )
 
 
 def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(whole, capsys):
@@ -206,3 +226,21 @@ def test_a_tensor_that_can_not_be_allocated_has_an_exit_code_and_one_line(messag
     found = process.cause_of(tf.errors.ResourceExhaustedError(None, None, message), deterministic=False)
     assert (None if found is None else found.exit_code) == code
     assert found is None or (str(found).startswith(message.splitlines()[-1]) and "--micro_batch_size" in str(found))
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_gpu", "given", "expected"),
+    [
+        ((), False, "", ""),
+        ((), True, "", run.CUBLAS_LT),
+        ((), True, "--xla_dump_to=x", f"{run.CUBLAS_LT} --xla_dump_to=x"),
+        ((), True, "--xla_gpu_enable_cublaslt=false", "--xla_gpu_enable_cublaslt=false"),
+        (("--activation_checkpointing=full",), False, "", run.LOW_MEMORY_XLA),
+        (("--activation_checkpointing=full",), True, "", f"{run.CUBLAS_LT} {run.LOW_MEMORY_XLA}"),
+    ],
+)
+def test_the_flags_of_xla_are_added_before_those_of_the_user(monkeypatch, tmp_path, flags, has_gpu, given, expected):
+    monkeypatch.setattr(run.hardware, "has_driver", lambda: has_gpu)
+    monkeypatch.setenv("XLA_FLAGS", given)
+    run.prepare_process(configured(*flags, f"--output_dir={tmp_path}").compute, may_restart=False)
+    assert run.os.environ["XLA_FLAGS"].split() == expected.split()

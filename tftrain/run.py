@@ -37,6 +37,7 @@ logger = logging.getLogger("tftrain.run")
 LINGER_SECONDS = 30.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
+CUBLAS_LT = "--xla_gpu_enable_cublaslt=true"  # Biases become epilogues of products; later versions of XLA have it on.
 
 
 def main(argv: list[str]) -> int:
@@ -141,9 +142,12 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
     if may_restart and compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    if compute.activation_checkpointing != "none" and LOW_MEMORY_XLA not in os.environ.get("XLA_FLAGS", ""):
-        # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
-        os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
+    # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
+    defaults = {LOW_MEMORY_XLA: compute.activation_checkpointing != "none", CUBLAS_LT: has_gpu}
+    for flag, is_due in defaults.items():
+        given = os.environ.get("XLA_FLAGS", "")
+        if is_due and flag.partition("=")[0] not in given:
+            os.environ["XLA_FLAGS"] = f"{flag} {given}"
     if not compute.cuda_graphs:  # The last value of a flag counts.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {NO_CUDA_GRAPHS}".strip()
     if compute.deterministic:

@@ -129,9 +129,9 @@ VARIABLES = (
         "XLA_FLAGS",
         "",
         "you; the rank adds to it",
-        f"Flags of XLA. `--deterministic` adds `{determinism.XLA_FLAG}`; `--cuda_graphs=false` adds "
+        f"Flags of XLA; yours win. `--deterministic` adds `{determinism.XLA_FLAG}`; `--cuda_graphs=false` adds "
         "`--xla_gpu_enable_command_buffer=`; `--activation_checkpointing` adds "
-        "`--xla_cpu_enable_concurrency_optimized_scheduler=false`.",
+        "`--xla_cpu_enable_concurrency_optimized_scheduler=false`; a run on a GPU `--xla_gpu_enable_cublaslt=true`.",
     ),
     Variable(
         "TF_CPP_MIN_LOG_LEVEL",
