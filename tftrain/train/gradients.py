@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.gradient_reduction import GradientReduction
@@ -110,6 +111,17 @@ class Accumulation:
         # Without a tied output layer, all gradients of the table are rows.
         unconnected = tf.UnconnectedGradients.ZERO if self.sends_rows else tf.UnconnectedGradients.NONE
         gradients = tape.gradient(loss, watched, unconnected_gradients=unconnected)
+        if self._run.jit and devices.has_gpu():
+            gradients = [each if each.shape.rank > 1 else _as_intermediate(each, position.step) for each in gradients]
         if self.sends_rows:
             rows = SparseRows(rows.ids, tf.reshape(gradients.pop(), [rows.ids.shape[0], -1]))
         return Gradients(gradients, rows, task.vector(sums))
+
+
+def _as_intermediate(gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """Returns an equal gradient, which XLA copies from one among its own intermediates.
+
+    Fused ops write the gradients of norms and biases. XLA records a call of one into a CUDA graph again whenever the
+    address of an output changes, as that of a step's results may. It does not know that no step is negative.
+    """
+    return tf.where(step >= 0, gradient, tf.zeros_like(gradient))
