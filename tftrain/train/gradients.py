@@ -16,6 +16,7 @@ from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
+from tftrain.train.device_batches import decoded
 
 
 class Gradients(NamedTuple):
@@ -98,7 +99,7 @@ class Accumulation:
 
     def _micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
-        task = self._run.task
+        task, batch = self._run.task, decoded(batch)
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
         watched, rows = self._variables, None
         if self.sends_rows:

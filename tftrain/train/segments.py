@@ -15,6 +15,7 @@ from tftrain.parallel.sparse_rows import SparseRows
 from tftrain.schedules import orders
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
+from tftrain.train.device_batches import decoded
 from tftrain.train.gradients import Accumulation, Gradients, Position
 from tftrain.train.pipeline import PartOfShare, StageGraph
 from tftrain.train.stage import CompiledStage
@@ -54,7 +55,8 @@ class SegmentedGradients:
         """Returns the gradients of the last micro-batch of this rank's `samples`."""
         run = self._run
         end = run.mesh.data.share(samples * run.mesh.data.size)[1]
-        rows = run.task.model.token_embedding.rows(batch["input_ids"]) if self._accumulation.sends_rows else None
+        tokens, ids = run.task.model.token_embedding, decoded(batch)["input_ids"]
+        rows = tokens.rows(ids) if self._accumulation.sends_rows else None
         part = PartOfShare(end, rows and rows.values)
         graph = StageGraph(self._stage, run.mesh, self._table, batch, position, None, part=part)
         result = graph.run()
