@@ -90,6 +90,8 @@ class TrainStep:
         gradients = local.dense
         if not self._reduction.each_micro_batch:
             gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
+        if isinstance(self._compute, SegmentedGradients):
+            self._compute.begin_sums_early()
         if local.rows:  # The rows belong to the token embedding, which is the first variable.
             gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
         gradients = all_reduce_sum(run.mesh.replicas, gradients, "gradients", self._wire)
