@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tests.train.test_step import batches
 from tftrain.cli import flags
@@ -71,6 +72,32 @@ def delayed(dy):
     return dy + (waited - dy[0, 0, 0])
 
 
+def assert_sums_begin_before_the_next_segment(metadata):
+    """Asserts that the first segment's sum is in the stream before the next backward pass can be, as they run."""
+    (graph,) = (each for each in metadata.partition_graphs if any(node.op == "TftrainCount" for node in each.node))
+    nodes = {node.name: node for node in graph.node}
+    segments = [name for name, node in nodes.items() if node.op in ("XlaLaunch", "StatefulPartitionedCall")]
+    sums = [name for name, node in nodes.items() if "gradients.0" in name and node.op != "TftrainCount"]
+    counts = {given.split(":")[0].lstrip("^") for name in sums for given in nodes[name].input}
+    counts = {name for name in counts if nodes[name].op == "TftrainCount"}
+    assert counts, f"no counter before the sum: {sums}"
+    before = {name: ancestors(name, nodes) for name in segments}
+    waiting = [name for name, found in before.items() if counts & found and found.isdisjoint(sums)]
+    assert len(waiting) == 1, {name: counts & found for name, found in before.items()}
+
+
+def ancestors(name, nodes):
+    """Returns the names of all nodes that a node of a graph waits for."""
+    found, waiting = set(), [name]
+    while waiting:
+        for given in nodes[waiting.pop()].input:
+            given = given.lstrip("^").split(":")[0]
+            if given not in found:
+                found.add(given)
+                waiting.append(given)
+    return found
+
+
 embed, backward = Embedding.call, CompiledStage.backward
 first = -1 if sys.argv[1] == "last" else 0
 for layout in (*LAYOUTS[first:], *SEGMENTS[first:]):
@@ -83,7 +110,12 @@ for layout in (*LAYOUTS[first:], *SEGMENTS[first:]):
     step = TrainStep(run)
     (batch,) = batches(1, seed=mesh.rank, samples=6)
     before = None
+    context.context().enable_run_metadata()
     step(batch)  # Waits for nothing: XLA compiles, and that takes each rank another time.
+    metadata = context.context().export_run_metadata()
+    context.context().disable_run_metadata()
+    if in_segments:
+        assert_sums_begin_before_the_next_segment(metadata)
     before = marks()["data.gradients.0"]
     assert "data.gradients.1" in marks(), marks()
     seen.clear()

@@ -316,15 +316,21 @@ def test_a_spike_after_the_last_rollback_that_is_allowed_ends_the_run(watchdog):
         (TakenStep(3, ends_phase=True), Decision(has_spike=True, restored=1), False, False),
     ],
 )  # fmt: skip
-def test_the_next_phase_begins_after_the_last_update_of_one(step, decision, is_ended, begins):
+def test_the_next_phase_begins_after_the_last_update_of_one(watchdog, step, decision, is_ended, begins):
     phases, reporter = Mock(), Mock()
-    ChangePhase(phases, reporter).between_steps(step, decision)
+    ChangePhase(phases, reporter, watchdog).between_steps(step, decision)
     assert (phases.log_end.called, phases.begin.called) == (is_ended, begins)
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-def test_a_run_that_goes_back_may_come_to_another_phase(is_other):
+def test_a_run_that_goes_back_may_come_to_another_phase(watchdog, is_other):
     phases, reporter = Mock(), Mock()
     phases.begin.return_value = is_other
-    ChangePhase(phases, reporter).go_back(2)
+    ChangePhase(phases, reporter, watchdog).go_back(2)
     assert reporter.begin_phase.call_args == (call(2) if is_other else None)
+
+
+def test_the_batches_ahead_are_dropped_after_the_last_step(watchdog):
+    phases = Mock()
+    assert ChangePhase(phases, Mock(), watchdog).finish() == ExitCode.DONE
+    phases.end.assert_called_once_with()

@@ -96,7 +96,7 @@ def test_batches_are_those_of_the_runs_by_hand(lines, folders):
     fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
     fake.spikes = SpikeMonitor(6.0)
     fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
-    fake.task = None
+    fake.task, fake.jit = None, False
     found, of_run = [], Phases(fake, Inputs.open(config).data)
     while progress.step < 6:
         of_run.begin()

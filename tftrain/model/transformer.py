@@ -155,7 +155,7 @@ class Transformer(tf_keras.Model):
 
         `batch` has what `attention_mask` reads. `dropout` is None in inference. For `deferred`, see `Dense.call`.
         """
-        context = BlockContext(self.attention_mask(batch), dropout, deferred)
+        context = BlockContext(as_intermediates(self.attention_mask(batch)), dropout, deferred)
         for index in self.part.blocks if blocks is None else blocks:
             block = self.blocks[self.part.blocks.index(index)]
             x = self._checkpointing.block(block, x, context)
@@ -164,3 +164,14 @@ class Transformer(tf_keras.Model):
     def normed(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the residual stream after the last block with the final norm, if the model has one."""
         return x if self.final_norm is None else self.final_norm(x)
+
+
+def as_intermediates(mask: AttentionMask) -> AttentionMask:
+    """Returns an equal mask whose tensors are computed, so that XLA stores them among its own intermediates.
+
+    XLA records a call of an attention core into a CUDA graph again whenever the address of one of its operands changes,
+    as that of a batch does in every step. XLA knows no range of these numbers, so it can't remove what changes none.
+    """
+    keys, sequences = tf.cast(mask.keys > 0, tf.int32), mask.sequences
+    least = tf.int32.min + 1
+    return mask._replace(keys=keys, sequences=None if sequences is None else tf.maximum(sequences, least))

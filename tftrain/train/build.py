@@ -114,7 +114,7 @@ def observers_of(built: Built, signals: Signals) -> list[Observer]:
         *([MemoryTrace(run, built.done + memory_trace.STEP, built.outside)] if config.log.trace_memory else []),
         UserHooks(run, built.hooks, checkpoints.saves, signals, watchdog),
         Rollback(run, checkpoints, health, reporter, watchdog),
-        ChangePhase(phases, reporter),
+        ChangePhase(phases, reporter, watchdog),
     ]
 
 

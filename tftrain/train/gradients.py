@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
+from tftrain.train.device_batches import decoded
 
 
 class Gradients(NamedTuple):
@@ -97,7 +99,7 @@ class Accumulation:
 
     def _micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
-        task = self._run.task
+        task, batch = self._run.task, decoded(batch)
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
         watched, rows = self._variables, None
         if self.sends_rows:
@@ -110,6 +112,17 @@ class Accumulation:
         # Without a tied output layer, all gradients of the table are rows.
         unconnected = tf.UnconnectedGradients.ZERO if self.sends_rows else tf.UnconnectedGradients.NONE
         gradients = tape.gradient(loss, watched, unconnected_gradients=unconnected)
+        if self._run.jit and devices.has_gpu():
+            gradients = [each if each.shape.rank > 1 else _as_intermediate(each, position.step) for each in gradients]
         if self.sends_rows:
             rows = SparseRows(rows.ids, tf.reshape(gradients.pop(), [rows.ids.shape[0], -1]))
         return Gradients(gradients, rows, task.vector(sums))
+
+
+def _as_intermediate(gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """Returns an equal gradient, which XLA copies from one among its own intermediates.
+
+    Fused ops write the gradients of norms and biases. XLA records a call of one into a CUDA graph again whenever the
+    address of an output changes, as that of a step's results may. It does not know that no step is negative.
+    """
+    return tf.where(step >= 0, gradient, tf.zeros_like(gradient))

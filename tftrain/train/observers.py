@@ -269,6 +269,7 @@ class ChangePhase(Observer):
 
     phases: Phases
     reporter: Reporter
+    watchdog: Watchdog
 
     def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
         """Changes the phase, unless the run goes back."""
@@ -278,8 +279,19 @@ class ChangePhase(Observer):
                 self.go_back(step.number)
         return Decision()
 
+    def finish(self) -> ExitCode:
+        """Drops the batches of steps that are not taken."""
+        with self._limit():
+            self.phases.end()
+        return ExitCode.DONE
+
     def go_back(self, step: int) -> None:
         """Begins the phase of the update after a step."""
-        if self.phases.begin():
+        with self._limit():
+            is_new = self.phases.begin()
+        if is_new:
             logger.info(self.phases.describe())
             self.reporter.begin_phase(step)
+
+    def _limit(self) -> contextlib.AbstractContextManager[Any]:
+        return self.watchdog.limit("reading the batches ahead", "step_timeout_seconds", kind="data")

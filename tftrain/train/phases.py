@@ -11,6 +11,7 @@ from tftrain.state.spikes import SpikeStatistics
 from tftrain.tasks import Batch, sources
 from tftrain.tasks.task import Contents
 from tftrain.train import held_out, introduction, rank_checks
+from tftrain.train.device_batches import DeviceBatch, DeviceBatches, device_of_batches
 from tftrain.train.stage_clock import StageClock
 from tftrain.train.step import Requests, TrainStep
 
@@ -32,12 +33,15 @@ class Phases:
             mixture.number(run.task.source_names)
         self._held_out = [held_out.of_run(run, each, number) for number, each in enumerate(data)]
         self._step: TrainStep | None = None  # made when the phase takes its first step
+        self._batches: DeviceBatches | Iterator[tuple[Batch, None]] = iter(())
+        self._on_device: DeviceBatch | None = None  # the batch that was taken last, if it is there
 
     def begin(self) -> bool:
         """Gives the run the phase in which its next update is; returns whether it is another one than before.
 
         The losses of the phase before say nothing about those that follow.
         """
+        self.end()
         run, before, consumed = self._run, self._number, int(self._run.progress.consumed_samples)
         self._number, updates = run.timeline.at(consumed)
         if consumed == run.timeline.begins[self._number]:
@@ -52,14 +56,24 @@ class Phases:
             gc.collect()  # The graphs of the phase before refer to themselves.
         return self._number != before
 
-    def _share_of_batches(self, consumed: int, steps: int) -> Iterator[Batch]:
+    def end(self) -> None:
+        """Drops the batches that are read ahead; every rank must call it after the same step."""
+        if isinstance(self._batches, DeviceBatches):
+            self._batches.close()
+
+    def _share_of_batches(self, consumed: int, steps: int) -> DeviceBatches | Iterator[tuple[Batch, None]]:
         run, config = self._run, self._run.config
         seed, ramp, share = config.run.seed, config.batch.ramp, run.mesh.data.share
-        return pipeline.ramped_batches(self.source, config.data, seed, consumed, ramp, share, steps, run.left_out)
+        left_out = run.left_out
+        batches = pipeline.ramped_batches(self.source, config.data, seed, consumed, ramp, share, steps, left_out)
+        if device := device_of_batches(run.jit):
+            return DeviceBatches(batches, run.task, run.mesh.data, device)
+        return ((batch, None) for batch in batches)
 
     def next_batch(self) -> Batch:
-        """Returns this rank's share of the next global batch of the phase."""
-        return next(self._batches)
+        """Returns this rank's share of the next global batch of the phase; `check` and `step` take no other one."""
+        batch, self._on_device = next(self._batches)
+        return batch
 
     def size(self, batch: Batch) -> tuple[int, int]:
         """Returns the samples of a global batch, given this rank's share, and the tokens of each with its padding."""
@@ -73,11 +87,11 @@ class Phases:
         """Makes the step if the phase has none yet; compares its collectives on all ranks, see `before_first_step`."""
         if self._step is None:
             self._step = TrainStep(self._run)
-            rank_checks.before_first_step(self._step, batch, requests, self._run.mesh)
+            rank_checks.before_first_step(self._step, self._on_device or batch, requests, self._run.mesh)
 
     def step(self, batch: Batch, requests: Requests) -> StepInfo:
         """Does one update with this rank's share of a global batch; `check` was called with the first one."""
-        return self._step(batch, requests)
+        return self._step(self._on_device or batch, requests)
 
     @property
     def clock(self) -> StageClock | None:

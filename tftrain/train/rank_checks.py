@@ -10,6 +10,8 @@ from tftrain.inputs.inputs import Inputs
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import collectives, graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh, MeshError
+from tftrain.tasks.task import Batch
+from tftrain.train.device_batches import DeviceBatch
 from tftrain.train.step import TrainStep
 
 
@@ -42,7 +44,7 @@ def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
         )
 
 
-def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
+def before_first_step(step: TrainStep, batch: Batch | DeviceBatch, requests: np.ndarray, mesh: Mesh) -> None:
     """Traces the step, which was not called yet, and compares the collectives that each group is about to do.
 
     Args:

@@ -15,6 +15,7 @@ from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Task
+from tftrain.train.device_batches import decoded
 from tftrain.train.gradients import Position
 
 # A compiled part is not inlined: else a step's graph would have its layers once for each micro-batch.
@@ -131,6 +132,7 @@ class CompiledStage:
 
         In an evaluation, the part with the heads returns what the task predicts instead of those inputs.
         """
+        batch = decoded(batch)
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
         part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else self._products
         if part.embedding and inputs is not None:

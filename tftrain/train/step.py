@@ -13,6 +13,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import GradientReduction, all_reduce_sum
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.tasks.task import Batch
+from tftrain.train.device_batches import DeviceBatch
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
 from tftrain.train.segments import SegmentedGradients
@@ -57,34 +58,40 @@ class TrainStep:
             autograph=False,
         )
 
-    def __call__(self, batch: Batch, requests: Requests = Requests()) -> StepInfo:  # noqa: B008
+    def __call__(self, batch: Batch | DeviceBatch, requests: Requests = Requests()) -> StepInfo:  # noqa: B008
         """Does one update; each batch size has a graph of its own.
 
         Args:
-            batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
+            batch: this rank's share of the global batch: some times micro_batch_size samples, in order; on the host, or
+                on the device with the sum of all ranks' loss weights.
             requests: of this rank.
         """
         info = self._step(batch, np.array(requests, np.float32), self._last)
         self._last = info.packed
         return info
 
-    def traced(self, batch: Batch, requests: Requests) -> tf.types.experimental.ConcreteFunction:
+    def traced(self, batch: Batch | DeviceBatch, requests: Requests) -> tf.types.experimental.ConcreteFunction:
         """Returns the traced function that `__call__` runs with such arguments."""
         return self._step.get_concrete_function(batch, np.array(requests, np.float32), self._last)
 
     @tf.function(autograph=False)
-    def _step(self, batch: Batch, requests: tf.Tensor, last: tf.Tensor) -> StepInfo:
+    def _step(self, batch: Batch | DeviceBatch, requests: tf.Tensor, last: tf.Tensor) -> StepInfo:
         run, data = self._run, self._run.mesh.data
         with tf.device("CPU:0"):
             # The host reads these while the device computes the rest: nothing here waits for it.
             before = tf.identity(last)
             requests = collectives.all_reduce(run.mesh.world, tf.identity(requests), "requests", "max")
-            weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
+            if isinstance(batch, DeviceBatch):
+                batch, weights = batch
+            else:
+                weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         scale, step = run.loss_scale.value, run.progress.step.read_value()
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
         gradients = local.dense
         if not self._reduction.each_micro_batch:
             gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
+        if isinstance(self._compute, SegmentedGradients):
+            self._compute.begin_sums_early()
         if local.rows:  # The rows belong to the token embedding, which is the first variable.
             gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
         gradients = all_reduce_sum(run.mesh.replicas, gradients, "gradients", self._wire)
