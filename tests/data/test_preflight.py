@@ -112,6 +112,11 @@ def test_cudnn_takes_no_packed_rows(prepared, prepared_packed):
     assert not plain
 
 
+def test_the_automatic_core_of_packed_rows_is_flash_on_every_device(prepared, prepared_packed):
+    made = [config({"attn_impl": "auto"}, data_dir=data) for data in (prepared_packed, prepared)]
+    assert [Inputs.open(each).with_sizes(each).model.attn_impl for each in made] == ["flash", "auto"]
+
+
 @pytest.mark.parametrize(
     "data", [{"whole_word_masking": True}, {"masked_lm_prob": 0.2}, {"max_predictions_per_seq": 9}]
 )

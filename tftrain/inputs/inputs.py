@@ -90,8 +90,8 @@ class Inputs:
         Raises:
             DataError: the data can't be read.
         """
-        data = iter(self.data)
-        return config.change_phases(lambda phase: changed(phase, _sizes(phase.model, next(data))))
+        data, is_packed = iter(self.data), any(each.is_packed for each in self.data)  # one core for all phases
+        return config.change_phases(lambda phase: changed(phase, _sizes(phase.model, next(data), is_packed)))
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:
@@ -155,8 +155,8 @@ class Inputs:
         return [Problem("init_checkpoint", self.initial.value, f"{expected}; {remedy}")]
 
 
-def _sizes(model: ModelConfig, data: PhaseData) -> dict[str, Any]:
-    """Returns the sizes and the classes that data gives a run, by flag."""
+def _sizes(model: ModelConfig, data: PhaseData, is_packed: bool) -> dict[str, Any]:
+    """Returns the sizes and the classes that data gives a run, by flag, and the attention core of packed rows."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
-    packed = {"attn_impl": attention_core.of_packed_rows(model)} if data.is_packed else {}
+    packed = {"attn_impl": attention_core.of_packed_rows(model)} if is_packed else {}
     return labels | packed | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}
