@@ -1,5 +1,7 @@
 """Every attention core computes the same function of queries, keys, values, mask and dropout."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -180,3 +182,20 @@ def test_cudnn_refuses_what_the_configuration_forbids(mask, dropout):
     query = tf.zeros(SHAPE, tf.float16)
     with pytest.raises(ValueError, match="no dropout, no slopes, no packed rows and no window"):
         CORES["cudnn"](query, query, query, AttentionMask(tf.constant(KEYS), **mask), dropout)
+
+
+@NEEDS_OPS
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_core_reads_no_argument_of_a_compiled_step(is_packed):
+    """XLA would record its call into a CUDA graph again in each step, because the address of the argument changes."""
+    batch = {name: feature for name, feature in small_batch(length=16).items() if not name.startswith("masked")}
+    batch |= {"sequence_ids": batch["input_mask"]} if is_packed else {}
+    model = small_model(small_config(attn_impl="flash", num_hidden_layers=2, hidden_size=24))
+    compiled = tf.function(lambda given: model.hidden_states(given), jit_compile=True, autograph=False)
+    program = compiled.experimental_get_compiler_ir(batch)(stage="optimized_hlo")
+    entry = program[program.rindex("\nENTRY ") :]
+    arguments = set(re.findall(r"(%\S+) = s32\S+ parameter\(", entry))
+    calls = [set(re.findall(r"%[\w.-]+", given)) for given in re.findall(r" custom-call\((.*?)\), custom_call", entry)]
+    assert len(arguments) >= 2
+    assert len(calls) >= 2
+    assert not [arguments & call for call in calls if arguments & call]

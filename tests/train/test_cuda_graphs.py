@@ -22,6 +22,7 @@ OWN = "--xla_gpu_enable_command_buffer=FUSION"
 )
 def test_xla_is_told_before_tensorflow_starts(monkeypatch, given, wanted, expected):
     monkeypatch.setattr(os, "environ", {"XLA_FLAGS": given})
+    monkeypatch.setattr(run.hardware, "has_driver", lambda: False)
     run.prepare_process(ComputeConfig(cuda_graphs=wanted), may_restart=False)
     assert os.environ["XLA_FLAGS"] == expected
 

@@ -6,7 +6,6 @@ The two parts that compute may be XLA clusters; the collectives between them are
 import math
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tftrain.parallel import collectives
@@ -66,13 +65,13 @@ class TrainStep:
                 on the device with the sum of all ranks' loss weights.
             requests: of this rank.
         """
-        info = self._step(batch, np.array(requests, np.float32), self._last)
+        info = self._step(batch, _on_host(requests), self._last)
         self._last = info.packed
         return info
 
     def traced(self, batch: Batch | DeviceBatch, requests: Requests) -> tf.types.experimental.ConcreteFunction:
         """Returns the traced function that `__call__` runs with such arguments."""
-        return self._step.get_concrete_function(batch, np.array(requests, np.float32), self._last)
+        return self._step.get_concrete_function(batch, _on_host(requests), self._last)
 
     @tf.function(autograph=False)
     def _step(self, batch: Batch | DeviceBatch, requests: tf.Tensor, last: tf.Tensor) -> StepInfo:
@@ -118,3 +117,9 @@ class TrainStep:
         # Only the last pipeline stage computes sums; on the others they are zero.
         both = collectives.all_reduce(self._run.mesh.pipeline, both, "loss_sums")
         return both[:count], both[count:]
+
+
+def _on_host(requests: Requests) -> tf.Tensor:
+    """Returns requests as a vector, without a copy to the device, which would wait for the step before."""
+    with tf.device("CPU:0"):
+        return tf.constant(requests, tf.float32)
