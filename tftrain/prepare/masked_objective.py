@@ -174,7 +174,7 @@ class _Pairs(Examples):
         return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])
 
     def _example(self, pair: Pair) -> PairedExample:
-        cls, sep = self._vocabulary.id("[CLS]"), self._vocabulary.id("[SEP]")
+        cls, sep = self._vocabulary.roles.beginning, self._vocabulary.roles.separator
         first = self._text.tokens[pair.first : pair.first_end].tolist()
         second = self._text.tokens[pair.second : pair.second_end].tolist()
         ids = [cls, *first, sep, *second, sep] if second else [cls, *first, sep]

@@ -21,8 +21,9 @@ from tftrain.prepare.workers import Workers, progress
 from tftrain.tokenizer import accents, words
 from tftrain.tokenizer.added_tokens import with_added
 from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
-from tftrain.tokenizer.tokenizer_model import SETTINGS, Tokenizer
-from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
+from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS
+from tftrain.tokenizer.tokenizer_model import Tokenizer
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ def read(config: PrepareConfig) -> Tokenizer | None:
         vocabulary, model = read_byte_pairs(config.vocab_file)
         if config.objective == "masked" and not vocabulary.is_for_encoders:
             raise DataError(
-                f"{config.vocab_file}: the vocabulary lacks special tokens; expected {' '.join(SPECIAL_TOKENS)} for "
-                "--objective=masked"
+                f"{config.vocab_file}: no token for {' and '.join(vocabulary.roles.lacking)}; expected one for each "
+                f"of these roles, such as {' '.join(SPECIAL_TOKENS)}, for --objective=masked"
             )
         return _tokenizer(config, vocabulary, model)
     from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary

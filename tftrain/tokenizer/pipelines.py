@@ -1,40 +1,84 @@
 """Tokenizers of the library `tokenizers`: WordPiece as BERT's, and those that its files describe, as byte-level BPE."""
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from tftrain.files import strict_json
+from tftrain.files.errors import DataError
+from tftrain.tokenizer import roles, vocabulary
 from tftrain.tokenizer.normalization import LONGEST_WORD
-from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS
+from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_characters
 
+_EXPECTED = "expected a tokenizer.json of the library tokenizers"
 
-def word_pieces(tokens: Sequence[str], lower_case: bool, strip_accents: bool | None) -> Tokenizer:
+
+def word_pieces(
+    tokens: Sequence[str], lower_case: bool, strip_accents: bool | None, unknown: str = "[UNK]"
+) -> Tokenizer:
     """Returns a WordPiece tokenizer with BERT's words and these tokens, none of which is special."""
     ids = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD))
     tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lower_case)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
 
-def read(model: bytes, with_special_tokens: bool = False) -> Tokenizer:
+def read(model: bytes, with_special_tokens: bool = False, unspelled: Set[str] = frozenset()) -> Tokenizer:
     """Returns the tokenizer in the library's format.
 
-    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. An encoder
-    spells SPECIAL_TOKENS only: other special tokens were added for texts.
+    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token. If some
+    are `unspelled`, those of an encoder, then only those are special: others were added for texts.
     """
     content = json.loads(model)
     added = content.get("added_tokens") or []
-    if set(SPECIAL_TOKENS) <= {each["content"] for each in added}:
-        content["added_tokens"] = [each | {"special": each["content"] in SPECIAL_TOKENS} for each in added]
+    if unspelled & {each["content"] for each in added}:
+        content["added_tokens"] = [each | {"special": each["content"] in unspelled} for each in added]
         model = json.dumps(content).encode()
     tokenizer = prepared(Tokenizer.from_buffer(model))
     tokenizer.encode_special_tokens = not with_special_tokens
     return tokenizer
+
+
+def read_file(path: str) -> tuple[Vocabulary, bytes]:
+    """Reads a tokenizer.json of any kind; returns the vocabulary, and the tokenizer in the library's format.
+
+    Raises:
+        DataError: the library can't read it, or it has more than this project can do.
+    """
+    data = vocabulary.read_file(path, _EXPECTED)
+    try:
+        kind = "unigram" if strict_json.parse(data)["model"].get("type") == "Unigram" else "pipeline"
+        tokenizer = prepared(Tokenizer.from_str(data.decode()))
+    except Exception as error:  # The library raises nothing more particular.
+        raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
+    return vocabulary_of(tokenizer, path, kind, os.path.dirname(path)), tokenizer.to_str().encode()
+
+
+def vocabulary_of(tokenizer: Tokenizer, path: str, kind: str, folder: str | None) -> Vocabulary:
+    """Returns the tokens by id with the roles that the tokenizer assigns and, if there is a folder, files in it.
+
+    Raises:
+        DataError: an id is left out, texts have other tokens around them than an encoder's, or `check_tokens` refuses
+            the tokens.
+    """
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    if any(ids[token] != number for number, token in enumerate(tokens)):
+        left_out = f"the ids of its {len(tokens)} tokens leave out a number"
+        raise DataError(f"{path}: {left_out}; expected 0 to {len(tokens) - 1}")
+    named = roles.of_tokens(tokens) if folder is None else roles.beside(folder, tokens)
+    try:
+        assigned = roles.of_template(named, tokenizer)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+    vocabulary.check_tokens(tokens, path, kind, assigned)
+    return Vocabulary(tokens, kind, assigned)
 
 
 def prepared(tokenizer: Tokenizer) -> Tokenizer:

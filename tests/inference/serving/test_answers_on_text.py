@@ -178,20 +178,27 @@ def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     assert strings == [texts[text][begin:end] for text, begin, end in expected]
 
 
-@pytest.mark.parametrize(("length", "stride"), [(8, 1), (16, 5), (23, 4), (40, 99)])
-def test_windows_are_those_of_training(length, stride):
+@pytest.mark.parametrize("of_roberta", [False, True])
+@pytest.mark.parametrize(("length", "stride"), [(9, 1), (16, 5), (23, 4), (40, 99)])
+def test_windows_are_those_of_training(length, stride, of_roberta):
     draw = random.Random(length)
     sizes = [(3, 0), (0, 300), (4, length - 7), (4, length - 6)]
     sizes += [(draw.randint(0, 4), draw.randint(0, 90)) for _ in range(30)]
     drawn = [[" ".join(draw.choices(files.WORDS, k=size)) for size in pair] for pair in sizes]
     questions = [Question("", "", *texts, (), ()) for texts in drawn]
-    encoder = ExampleEncoder(files.tokenizer(), length)
+    tokenizer = files.tokenizer()
+    if of_roberta:  # two separators between texts, one token type, and another padding than 0
+        roles = tokenizer.vocabulary.roles._replace(padding=7, separators=2, second_type=0)
+        tokenizer = tokenizer._replace(vocabulary=dataclasses.replace(tokenizer.vocabulary, roles=roles))
+    encoder = ExampleEncoder(tokenizer, length)
     windows, encoded = divide(questions, encoder, "wordpiece", stride, 4)
     tokens = [encoder.tokenize(list(texts)) for texts in zip(*drawn, strict=True)]
     asked, context = (tf.ragged.constant(each, tf.int32, ragged_rank=1) for each in tokens)
-    ends = tuple(files.tokenizer().vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
-    found = answer_graph.divide(asked, context, ends, length, stride)
-    rows = Sequences(encoded).rows(np.arange(len(encoded)), max(len(each.ids) for each in encoded))
+    vocabulary = tokenizer.vocabulary
+    found = answer_graph.divide(asked, context, vocabulary.roles, length, stride, vocabulary.padding_id)
+    rows = Sequences(encoded, vocabulary.padding_id).rows(
+        np.arange(len(encoded)), max(len(each.ids) for each in encoded)
+    )
     for name, expected in zip(("input_ids", "input_mask", "segment_ids"), rows, strict=True):
         np.testing.assert_array_equal(found.batch[name], expected)
     assert found.question.numpy().tolist() == [window.question for window in windows]

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
+from tftrain.inference.trained_model import TrainedModel, encoder_batch
 from tftrain.tokenizer.normalization import LONGEST_WORD, translations
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ class TextGraph(tf.Module):
     def __init__(self, model: TrainedModel):
         super().__init__()
         tokenizer = model.tokenizer
-        self._vocabulary = tokenizer.vocabulary
+        self._vocabulary, self._roles = tokenizer.vocabulary, tokenizer.vocabulary.roles
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
@@ -64,36 +64,36 @@ class TextGraph(tf.Module):
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
-        return _dense(self._ids(texts))
+        return self._dense(self._ids(texts))
 
     def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
 
-        [MASK] is not one token here. Sequences are cut as `encoding.cut_longest` does it.
+        A mask is not one token here. Sequences are cut as `encoding.cut_longest` does it.
         """
         parts = [self.tokenize(each) for each in texts]
         lengths = [part.row_lengths() for part in parts]
-        most = self._max_seq_length - 1 - len(parts)
+        roles, most = self._roles, self._max_seq_length - self._roles.around(len(parts))
         if len(parts) == 1:
             kept = [tf.minimum(lengths[0], most)]
         else:
             first, second = lengths
             rest = tf.maximum(most - first, tf.minimum(second, most // 2))
             kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
-        pieces = [tf.fill([parts[0].nrows(), 1], self._vocabulary.id("[CLS]"))]
-        for part, length in zip(parts, kept, strict=True):
+        pieces = [tf.fill([parts[0].nrows(), 1], roles.beginning)]
+        separators = [roles.separators] * (len(parts) - 1) + [1]
+        for part, length, count in zip(parts, kept, separators, strict=True):
             # An axis without elements has nothing to cut.
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
-            pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
-        ids = tf.concat(pieces, axis=1)
-        ids, mask = _dense(ids)
+            pieces.append(tf.fill([part.nrows(), count], roles.separator))
+        ids, mask = self._dense(tf.concat(pieces, axis=1))
         places = tf.range(tf.shape(ids)[1])[tf.newaxis]
-        in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 2, tf.int32)
-        return encoder_batch(ids, mask, in_second * mask)
+        in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 1 + separators[0], tf.int32)
+        return encoder_batch(ids, mask, in_second * mask * roles.second_type)
 
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
-        parts = tf.strings.split(texts, MASK)
+        first, last, mask = self._roles.beginning, self._roles.separator, self._roles.mask
+        parts = tf.strings.split(texts, self._vocabulary.tokens[mask])
         tokens = self.tokenize(parts.flat_values)
         # A mask before each part; the first one is then left out.
         tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
@@ -107,15 +107,15 @@ class TextGraph(tf.Module):
         end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
         return tf.concat([end, tokens], axis=1)[:, -self._longest :]
 
+    def _dense(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns token ids with padding after each row, and the mask of those that are real, int32 [n, S] both.
 
-def _dense(ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns token ids with zeros after each row, and the mask of those that are real, int32 [n, S] both.
-
-    Without a row there is one place, as models need.
-    """
-    dense = ids.to_tensor()
-    dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]])
-    return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
+        Without a row there is one place, as models need.
+        """
+        padding_id = self._vocabulary.padding_id
+        dense = ids.to_tensor(padding_id)
+        dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]], constant_values=padding_id)
+        return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
 
 
 class CharacterGraph:
@@ -166,7 +166,7 @@ class WordPieceGraph(tf.Module):
     def __init__(self, vocabulary: Vocabulary):
         super().__init__()
         tokens = vocabulary.tokens
-        self._unknown = vocabulary.id("[UNK]")
+        self._unknown = vocabulary.roles.unknown
         self._longest = max(len(token.removeprefix(_INSIDE)) for token in tokens)
         ids = tf.range(len(tokens), dtype=tf.int32)
         self._table = tf.lookup.StaticHashTable(
