@@ -137,11 +137,11 @@ def longest_query(max_query_length: int, max_seq_length: int, roles: Roles) -> i
 
 @functools.lru_cache(maxsize=2)  # The questions of a context follow each other.
 def word_spans(context: str, tokenizer_type: str, model: bytes | None = None) -> list[tuple[int, int]]:
-    """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words.
+    """Returns first character and end of each word; between spaces for kinds whose tokens may have signs and letters.
 
     Punctuation marks and ideographs are words, and so are the added tokens of `model`, see `word_finder`.
     """
-    if tokenizer_type == "sentencepiece":
+    if tokenizer_type not in ("wordpiece", "bpe"):
         return [match.span() for match in re.finditer(r"\S+", context)]
     return word_finder(model)(context)
 

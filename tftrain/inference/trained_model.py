@@ -126,13 +126,14 @@ class TextEncoder:
         """
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
-        self._tokenize = tokenizer.build(with_special_tokens)
+        self._tokenize = tokenizer.build(with_special_tokens, with_mask=True)
         self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
         if model.config.is_causal:
             self._parts, self._sample = lambda text: [text], self._prompt
         else:
             mask = self._vocabulary.of_role("mask")
-            self._parts, self._sample = lambda text: text.split(mask), self._sentence
+            self._parts = (lambda text: [text]) if tokenizer.finds_masks else (lambda text: text.split(mask))
+            self._sample = self._sentence
 
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
         """Returns a sample for each text. In a text for an encoder, the mask is one token as it is spelled."""
@@ -146,8 +147,8 @@ class TextEncoder:
         whole, capacity = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
         ids = np.concatenate([[roles.beginning], whole[:capacity], [roles.separator]]).astype(np.int32)
         masks = np.flatnonzero(ids == roles.mask)
-        unknown = count_unknown(ids, self._vocabulary)
-        return Sample(ids, masks, max(len(whole) - capacity, 0), len(parts) - 1 - len(masks), unknown)
+        unknown, cut_masks = count_unknown(ids, self._vocabulary), int(np.sum(whole == roles.mask)) - len(masks)
+        return Sample(ids, masks, max(len(whole) - capacity, 0), cut_masks, unknown)
 
     def _prompt(self, parts: list[np.ndarray]) -> Sample:
         (whole,) = parts

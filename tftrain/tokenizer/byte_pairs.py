@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.pipelines import encode, prepared, vocabulary_of
+from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of
 from tftrain.tokenizer.vocabulary import (
     END_OF_TEXT,
     LONGEST_TOKEN,
@@ -82,7 +82,9 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
         raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
-    tokenizer = _from_library(path, data, content["model"]) if "model" in content else _from_gpt2(path, content)
+    if "model" in content and _model_type(content["model"]) != "BPE":
+        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
+    tokenizer = library(path, data, _EXPECTED) if "model" in content else _from_gpt2(path, content)
     vocabulary = vocabulary_of(tokenizer, path, "bpe", os.path.dirname(path))
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
@@ -118,14 +120,8 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     return tokenizer
 
 
-def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:
-    """Returns the tokenizer of a tokenizer.json, given its bytes and the model in it."""
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
-    try:
-        return prepared(Tokenizer.from_str(data.decode()))
-    except Exception as error:  # The library raises nothing more particular.
-        raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
+def _model_type(model: Any) -> Any:
+    return model.get("type", "BPE") if isinstance(model, dict) else None
 
 
 def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:

@@ -9,7 +9,7 @@ from tftrain.files import names, strict_json
 from tftrain.files.errors import DataError, FormatError, MissingModelError
 from tftrain.files.reading import read_small
 from tftrain.host.text import reason
-from tftrain.tokenizer import added_tokens, pipelines
+from tftrain.tokenizer import added_tokens, pipelines, sentencepiece_model
 from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS, beside, named
 from tftrain.tokenizer.tokenizer_model import MODEL_FILES, ChatTemplate, Tokenizer
 from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
@@ -86,9 +86,11 @@ def read(folder: Path) -> Tokenizer | None:
         if kind in ("bpe", *LIBRARY):
             from tftrain.tokenizer.byte_pairs import read_byte_pairs
 
-            file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
+            names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
+            file = next(folder / name for name in names_of if (folder / name).is_file())
             vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
-            own = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
+            is_lower = settings.get("lower_case") is True
+            own = Tokenizer(vocabulary, is_lower, "none", model, chat_template=_chat_template(folder, settings))
             is_encoders = set(SPECIAL_TOKENS) <= set(vocabulary.tokens) or vocabulary.is_for_encoders
             return own if is_encoders else _of_decoder(own, settings, file)
         if (folder / VOCAB).is_file():
@@ -100,7 +102,7 @@ def read(folder: Path) -> Tokenizer | None:
     content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
     settings = _bert_normalizer(content) | settings
     if kind == "wordpiece":
-        _check_words(folder, content, settings)
+        _check_words(folder, settings)
     lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
         # The special tokens have upper-case letters in every vocabulary.
@@ -181,27 +183,17 @@ def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str,
 
 
 def _kind(folder: Path) -> str | None:
-    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
-    if not content and (folder / VOCAB).is_file():
-        return "wordpiece"
-    if not content and (folder / "vocab.json").is_file():
-        return "bpe"
-    if not content:
-        return None
-    return _library_kind(content)
+    path = folder / "tokenizer.json"
+    if kind := _library_kind(read_json(path)) if path.is_file() else None:
+        return kind
+    others = (("wordpiece", (VOCAB,)), ("bpe", ("vocab.json",)), ("unigram", sentencepiece_model.FILES))
+    return next((kind for kind, files in others if any((folder / name).is_file() for name in files)), None)
 
 
-def _check_words(folder: Path, content: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab.
-
-    `content` is that of tokenizer.json, empty without one.
-    """
+def _check_words(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab."""
     given = {name: settings.get(name) for name in _WORDS_OF_BERT}
     different = {name: value for name, value in given.items() if value not in (_WORDS_OF_BERT[name], None)}
-    for name, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
-        step = content.get(name, {"type": kind})
-        if not isinstance(step, dict) or step.get("type") != kind:
-            different[name] = step.get("type") if isinstance(step, dict) else step
     if different:
         name, value = next(iter(different.items()))
         expected = "expected words as BERT has them; name the folder of another tokenizer"

@@ -53,6 +53,16 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
 
     @property
+    def is_library(self) -> bool:
+        """Whether `model` is a tokenizer in the format of the library `tokenizers`."""
+        return self.model is not None and MODEL_FILES[self.vocabulary.tokenizer_type] == "tokenizer.json"
+
+    @property
+    def finds_masks(self) -> bool:
+        """Whether the library finds masks in a text, with the spaces that belong to them; others divide it there."""
+        return self.vocabulary.tokenizer_type in LIBRARY and self.vocabulary.is_for_encoders
+
+    @property
     def needs_tensorflow_text(self) -> bool:
         """Whether texts become ids by ops of tensorflow-text, and not by the library `tokenizers`."""
         kind = self.vocabulary.tokenizer_type
@@ -76,16 +86,17 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])
 
     @property
-    def _unspelled(self) -> set[str]:
+    def unspelled(self) -> set[str]:
         """The tokens that no text of an encoder spells."""
         tokens, roles = self.vocabulary.tokens, self.vocabulary.roles
         return set() if roles.lacking else {tokens[number] for number in roles.special}
 
-    def build(self, with_special_tokens: bool = False) -> Tokenize:
+    def build(self, with_special_tokens: bool = False, with_mask: bool = False) -> Tokenize:
         """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
 
         Args:
             with_special_tokens: whether an added special token that a text spells is that token.
+            with_mask: whether a mask that a text spells is that token, if this kind of tokenizer `finds_masks`.
         """
         if self.needs_tensorflow_text:
             from tftrain.tokenizer import tensorflow_text
@@ -93,7 +104,9 @@ class Tokenizer(NamedTuple):
             ops = tensorflow_text.ops(self.vocabulary, self.lower_case, self.model)
             tokenize = partial(tensorflow_text.encode, ops)
         elif self.model is not None:
-            tokenize = partial(pipelines.encode, pipelines.read(self.model, with_special_tokens, self._unspelled))
+            mask = self.vocabulary.of_role("mask") if with_mask and self.finds_masks else None
+            own = pipelines.read(self.model, with_special_tokens, self.unspelled, mask)
+            tokenize = partial(pipelines.encode, own)
         else:
             unknown = self.vocabulary.of_role("unknown")
             library = pipelines.word_pieces(self.vocabulary.tokens, self.lower_case, self.strip_accents, unknown)

@@ -30,7 +30,7 @@ def word_splitter(
         lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
         strip_accents: whether words lose their accents with that of BERT; None: if they are lower-cased.
     """
-    if tokenizer_type == "sentencepiece":
+    if tokenizer_type != "wordpiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
     if normalization == NORMALIZATION:
         words = bert_words(lower_case, strip_accents)

@@ -13,6 +13,7 @@ from tests.finetune import files
 from tests.formats.models import DATA
 from tests.test_export import exported
 from tests.test_predict import Drawn, objects, sentencepiece
+from tests.tokenizer.libraries import LIBRARIES
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.squad import Question, divide, word_spans
@@ -22,6 +23,7 @@ from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
@@ -235,9 +237,12 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc", "cased"])
-def test_other_tokenizers_give_the_answers_of_predict(sentencepiece, kind):
+@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc", "cased", "xlm_roberta", "roberta"])
+def test_other_tokenizers_give_the_answers_of_predict(sentencepiece, tmp_path, kind):
     others = {"sentencepiece": sentencepiece, "nfkc": pieces()._replace(normalization="nfkc"), "cased": pieces(False)}
+    if kind in LIBRARIES:
+        (tmp_path / "tokenizer.json").write_bytes(LIBRARIES[kind]())
+        others[kind] = tokenizer_files.read(tmp_path)
     model, examples = drawn(others[kind]), [*EXAMPLES, *random_examples(40)]
     found = answer(traced(model), examples)
     assert_equal(found, model, examples)

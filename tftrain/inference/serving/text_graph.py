@@ -1,8 +1,8 @@
 """From strings to token ids inside a graph, as `inference.TextEncoder` and `finetune.encoding.ExampleEncoder` do it.
 
-WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
-with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. The library `tokenizers` is the
-specification of the ops of TensorFlow.
+WordPiece with BERT's normalization needs only ops of TensorFlow, and so do tokenizers of the library's format as far as
+`pipeline_graph` has them. sentencepiece, and WordPiece of data that was prepared with --normalization=nfkc, need those
+of tensorflow-text. The library `tokenizers` is the specification of the ops of TensorFlow.
 
 Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
 five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
@@ -15,10 +15,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from tftrain.inference.serving.code_points import Kinds, Replacements, characters
+from tftrain.inference.serving.pipeline_graph import PipelineGraph
 from tftrain.inference.trained_model import TrainedModel, encoder_batch
 from tftrain.tokenizer.normalization import LONGEST_WORD, translations
-from tftrain.tokenizer.tokenizer_files import Tokenizer
-from tftrain.tokenizer.vocabulary import Vocabulary
+from tftrain.tokenizer.vocabulary import LIBRARY, Vocabulary
 
 KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
 _INSIDE = "##"
@@ -29,9 +30,14 @@ _SPACELESS = (
 )
 
 
-def has_ops(tokenizer: Tokenizer | None) -> bool:
-    """Whether there are ops for a tokenizer."""
-    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe" and not tokenizer.has_added_tokens
+def graph_of(model: TrainedModel) -> tuple["TextGraph | None", str]:
+    """Returns the graph of a model's tokenizer; or None, and why there is none."""
+    if model.tokenizer is None:
+        return None, "no tokenizer is beside the weights"
+    try:
+        return TextGraph(model), ""
+    except ValueError as error:
+        return None, f"there are no ops for the tokenizer: {error}"
 
 
 class TextGraph(tf.Module):
@@ -43,24 +49,29 @@ class TextGraph(tf.Module):
 
     def __init__(self, model: TrainedModel):
         super().__init__()
-        tokenizer = model.tokenizer
+        tokenizer, self._begin_ids = model.tokenizer, model.tokenizer.begin_ids
         self._vocabulary, self._roles = tokenizer.vocabulary, tokenizer.vocabulary.roles
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
-        if tokenizer.needs_tensorflow_text:
+        self._pipeline, cuts = None, True
+        if tokenizer.is_library:
+            mask = self._vocabulary.of_role("mask") if tokenizer.finds_masks else None
+            self._pipeline, cuts = PipelineGraph(tokenizer.model, tokenizer.unspelled, mask), tokenizer.has_added_tokens
+            tokenize = self._pipeline
+        elif tokenizer.needs_tensorflow_text:
             from tftrain.tokenizer.tensorflow_text import ops
 
             self._tokenizer = ops(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
             tokenize = self._tokenizer.tokenize
         else:
-            characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
+            words = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents).words
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
 
             def tokenize(texts: tf.Tensor) -> tf.RaggedTensor:
-                return self._pieces(characters.words(texts))
+                return self._pieces(words(texts))
 
-        self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
+        self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 ") if cuts else texts)
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
@@ -93,6 +104,9 @@ class TextGraph(tf.Module):
 
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
         first, last, mask = self._roles.beginning, self._roles.separator, self._roles.mask
+        if self._vocabulary.tokenizer_type in LIBRARY:
+            ids = self._pipeline(texts, with_mask=True)[:, : self._longest - 2]
+            return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
         parts = tf.strings.split(texts, self._vocabulary.tokens[mask])
         tokens = self.tokenize(parts.flat_values)
         # A mask before each part; the first one is then left out.
@@ -102,10 +116,12 @@ class TextGraph(tf.Module):
 
     def _prompts(self, texts: tf.Tensor) -> tf.RaggedTensor:
         tokens = self.tokenize(texts)
-        is_empty = tokens.row_lengths() == 0
+        begin = tf.tile(tf.constant(self._begin_ids)[tf.newaxis], [tokens.nrows(), 1])
+        tokens = tokens[:, -(self._longest - len(self._begin_ids)) :]
+        is_empty = tokens.row_lengths() + len(self._begin_ids) == 0
         ends = tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._vocabulary.end_id)
         end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
-        return tf.concat([end, tokens], axis=1)[:, -self._longest :]
+        return tf.concat([begin, end, tokens], axis=1)
 
     def _dense(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids with padding after each row, and the mask of those that are real, int32 [n, S] both.
@@ -122,20 +138,15 @@ class CharacterGraph:
     """Normalizes texts, and splits them into words, as `bert_words` with the same arguments."""
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        self._starts, self._kinds, replaced = tables(lower_case, strip_accents)
-        # Without a replacement the tables have an unused row.
-        self._codes = np.array(list(replaced) or [0], np.int32)
-        self._strings = np.array([string.encode() for string in replaced.values()] or [b""], object)
+        self._kinds, replaced = tables(lower_case, strip_accents)
+        self._replacements = Replacements(replaced)
 
     def words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the normalized words of texts: string [n] to [n, words]."""
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         flat = codes.flat_values
-        kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
-        own = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
-        index = tf.searchsorted(self._codes, flat)
-        replacement = tf.gather(tf.constant(self._strings), tf.minimum(index, len(self._codes) - 1))
-        string = tf.where(kind == REPLACE, replacement, own)
+        kind, own = self._kinds(flat), characters(flat)
+        _, string = self._replacements(flat, own)
         string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
         string = tf.where(kind == SPACE, " ", string)
         string = tf.where(kind == DELETE, "", string)
@@ -143,21 +154,15 @@ class CharacterGraph:
 
 
 @functools.cache
-def tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
+def tables(lower_case: bool, strip_accents: bool | None) -> tuple[Kinds, dict[int, str]]:
+    """Returns the kinds of code points, and what is replaced by what."""
     kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
     for code, string in translations(lower_case, strip_accents).items():
         character = chr(code)
         kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
         if kinds[code] == REPLACE:
             replaced[code] = string
-    return *ranges(kinds), replaced
-
-
-def ranges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first code points of ranges of one kind, ascending, and their kinds, given those of code points."""
-    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
-    return starts, kinds[starts]
+    return Kinds(kinds), dict(sorted(replaced.items()))
 
 
 class WordPieceGraph(tf.Module):
