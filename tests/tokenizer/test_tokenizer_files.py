@@ -15,7 +15,8 @@ from tftrain.tokenizer.added_tokens import with_added as with_added_tokens
 from tftrain.tokenizer.vocabulary import read_vocabulary
 
 BERT = Path(__file__).parents[1] / "formats/data/hf_bert"
-NOT_CHINESE = {"type": "BertNormalizer", "handle_chinese_chars": False}
+NOT_CHINESE = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": False}
+NOT_CHINESE |= {"lowercase": True, "strip_accents": None}
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,6 @@ NOT_CHINESE = {"type": "BertNormalizer", "handle_chinese_chars": False}
         ("tokenizer_config.json", {"word_tokenizer_type": "mecab"}, "word_tokenizer_type 'mecab'"),
         ("tokenizer_config.json", {"subword_tokenizer_type": "character"}, "subword_tokenizer_type 'character'"),
         ("tokenizer_config.json", {"tokenize_chinese_chars": False}, "tokenize_chinese_chars False"),
-        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer 'NFC'"),
-        ("tokenizer.json", {"normalizer": None}, "normalizer None"),
-        ("tokenizer.json", {"normalizer": NOT_CHINESE}, "handle_chinese_chars False"),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer 'Whitespace'"),
     ],
 )
 def test_words_that_are_not_those_of_bert_are_refused(tmp_path, file, changes, message):
@@ -37,6 +34,33 @@ def test_words_that_are_not_those_of_bert_are_refused(tmp_path, file, changes, m
     (folder / file).write_text(json.dumps(content | changes))
     with pytest.raises(FormatError, match=f"{folder}: the tokenizer has {message}; expected words as BERT has them"):
         tokenizer_files.read(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "NFC"}},
+        {"normalizer": None},
+        {"normalizer": NOT_CHINESE},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+    ],
+    ids=str,
+)
+def test_words_of_another_pipeline_are_those_of_the_library(tmp_path, changes):
+    folder, written = shutil.copytree(BERT, tmp_path / "model"), tmp_path / "written"
+    content = json.loads((folder / "tokenizer.json").read_text()) | changes
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    texts = ["a bed\u4e00\u4e01 e\u0301.", "", "Sing-sing bedss"]
+    for _ in range(2):
+        own = tokenizer_files.read(folder)
+        assert own.vocabulary.tokenizer_type == "pipeline"
+        assert own.vocabulary.roles == tokenizer_files.read(BERT).vocabulary.roles
+        found = [ids.tolist() for ids in own.build()(texts)]
+        assert found == [each.ids for each in library.encode_batch(texts, add_special_tokens=False)]
+        written.mkdir(exist_ok=True)
+        tokenizer_files.write(written, own)
+        folder = written
 
 
 ADDED = [

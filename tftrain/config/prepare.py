@@ -11,7 +11,8 @@ from tftrain.files.addresses import is_address
 
 # The 256 bytes and the special tokens.
 SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
-_NORMALIZATIONS = {"wordpiece": NORMALIZATION, "sentencepiece": "nfkc", "bpe": "none"}
+_TYPES = ("wordpiece", "sentencepiece", "bpe", "unigram", "pipeline")
+_NORMALIZATIONS = {"wordpiece": NORMALIZATION, "sentencepiece": "nfkc"}
 _OBJECTIVES = f"Examples for --model_family={listed('masked')} (masked), or {listed('causal')} (causal: joined texts)."
 _MASKED = {"objective": ("masked",)}
 _DEFAULT_SEQUENCES_PER_PACK = 3
@@ -55,14 +56,17 @@ class PrepareConfig:
     objective: str = flag("masked", _OBJECTIVES, choices=("masked", "causal"), common=True)
     next_sentence: bool = flag(True, restrict=_MASKED)
     """Make examples of two texts; false: of one text, for --next_sentence=false and --model_family=modernbert."""
-    tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"), common=True)
-    """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
+    tokenizer_type: str = flag("wordpiece", choices=_TYPES, common=True)
+    """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT. unigram: as in XLM-RoBERTa. pipeline: any
+    other tokenizer.json in --vocab_file."""
     vocab_file: str | None = flag(None, names="path", common=True)
     """Vocabulary instead of a learned one: vocab.txt; sentencepiece's .model; tokenizer.json; vocab.json with
     merges.txt beside it."""
     vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20, common=True)
     """Tokens of the learned vocabulary; by default 30522."""
-    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.", common=True)
+    lower_case: bool | None = flag(
+        None, "Lower-case the text; by default true for wordpiece and sentencepiece.", common=True
+    )
     strip_accents: str = flag("auto", choices=("auto", "true", "false"))
     """Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a new
     vocabulary, in Latin script with hardly any marks; with --vocab_file, as recorded beside it."""
@@ -108,13 +112,13 @@ class PrepareConfig:
 
     @property
     def resolved_normalization(self) -> str:
-        """The value of `normalization`, or its default; "none" for bpe."""
-        return self.normalization or _NORMALIZATIONS[self.tokenizer_type]
+        """The value of `normalization`, or its default; "none" if the tokenizer has its own."""
+        return self.normalization or _NORMALIZATIONS.get(self.tokenizer_type, "none")
 
     @property
     def resolved_lower_case(self) -> bool:
         """The value of `lower_case`, or its default."""
-        return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
+        return self.tokenizer_type in _NORMALIZATIONS if self.lower_case is None else self.lower_case
 
     @property
     def strips_accents(self) -> bool | None:
@@ -186,14 +190,20 @@ class PrepareConfig:
                 )
                 expected += "lower-cases; or remove this flag, or use --normalization=bert"
                 problems.append(Problem("strip_accents", self.strip_accents, expected))
-        if self.tokenizer_type != "bpe":
+        kind = self.tokenizer_type
+        if kind in _NORMALIZATIONS:
             return problems
+        does = "leaves the text as it is" if kind == "bpe" else "has its own normalization"
         if self.normalization:
-            expected = "remove this flag: --tokenizer_type=bpe leaves the text as it is"
-            problems.append(Problem("normalization", self.normalization, expected))
-        if self.lower_case:
-            expected = "remove this flag with --tokenizer_type=bpe, which leaves the text as it is"
-            problems.append(Problem("lower_case", True, expected))
+            problems.append(
+                Problem("normalization", self.normalization, f"remove this flag: --tokenizer_type={kind} {does}")
+            )
+        if self.lower_case and (kind != "unigram" or self.vocab_file):
+            problems.append(Problem("lower_case", True, f"remove this flag with --tokenizer_type={kind}, which {does}"))
+        if kind == "pipeline" and not self.vocab_file:
+            problems.append(Problem("vocab_file", None, "expected a tokenizer.json for --tokenizer_type=pipeline"))
+        if kind != "bpe":
+            return problems
         if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
             expected = f"expected at least {least} with --tokenizer_type=bpe: all bytes and the special tokens"
             problems.append(Problem("vocab_size", self.vocab_size, expected))

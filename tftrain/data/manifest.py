@@ -21,7 +21,9 @@ from tftrain.files import durable, names, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.tokenizer import vocabulary
+from tftrain.tokenizer.roles import of_record
 from tftrain.tokenizer.tokenizer_model import Tokenizer
+from tftrain.tokenizer.vocabulary import KINDS
 
 NAME = "manifest.json"
 FORMAT = 2
@@ -53,7 +55,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     objective: Literal["masked", "causal"] = "masked"
     # "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked; None if causal.
     masking: Literal["dynamic", "static"] | None
-    tokenizer_type: Literal["wordpiece", "sentencepiece", "bpe"]
+    tokenizer_type: Literal[KINDS]
     vocab_file: str  # the name of the vocabulary in the folder, one token a line, in the order of the ids
     vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
     vocab_sha256: str  # SHA-256 of the vocabulary, hexadecimal
@@ -77,6 +79,8 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unreadable_inputs: Count | None = None  # what was left out with --skip_unreadable; None without the flag
     bad_rows: Count | None = None  # what was left out with --skip_bad_rows; None without the flag
     next_sentence: bool | None = None  # False if examples have one text; else None
+    # The fields of `Roles`, if they are not those that the usual names of tokens have.
+    roles: dict[str, int | None] | None = None
     seed: Count
     splits: dict[str, Any]
 
@@ -98,12 +102,17 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
     def read_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer in the folder; raises a DataError."""
-        tokens = vocabulary.read_vocabulary(self.path(self.vocab_file), self.tokenizer_type)
+        tokens = self.read_vocabulary()
         try:
             model = read_small(self.path(self.tokenizer_file), vocabulary.MAX_BYTES) if self.tokenizer_file else None
         except OSError as error:
             raise DataError(str(error)) from error
         return Tokenizer(tokens, self.lower_case, self.normalization, model, self.strip_accents)
+
+    def read_vocabulary(self) -> vocabulary.Vocabulary:
+        """Returns the vocabulary in the folder; raises a DataError."""
+        roles = None if self.roles is None else of_record(self.roles, self.vocab_size, self.path(NAME))
+        return vocabulary.read_vocabulary(self.path(self.vocab_file), self.tokenizer_type, roles)
 
     def packed_examples(self, split: str) -> int:
         """Returns the number of examples of a split, also where several are in a row."""
@@ -123,7 +132,7 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
-    for name in ("max_sequences_per_pack", "unreadable_inputs", "bad_rows", "next_sentence"):
+    for name in ("max_sequences_per_pack", "unreadable_inputs", "bad_rows", "next_sentence", "roles"):
         if content[name] is None:
             del content[name]
     with contextlib.suppress(FileNotFoundError):
@@ -179,7 +188,7 @@ def _check_vocabulary(manifest: Manifest, remedy: str) -> None:
             f"{vocab_path}: this is not the vocabulary that the records were made with: its SHA-256 begins "
             f"{sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; {remedy}"
         )
-    tokens, said = len(vocabulary.read_vocabulary(vocab_path, manifest.tokenizer_type)), manifest.vocab_size
+    tokens, said = len(manifest.read_vocabulary()), manifest.vocab_size
     if tokens != said:
         raise DataError(f"{path}: vocab_size is {said}, but {vocab_path} has {tokens} tokens; prepare the data again")
 

@@ -94,7 +94,7 @@ class Masking:
     def _dense(self, masked: tf.Tensor, positions: tf.RaggedTensor, labels: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         return {
-            "input_ids": masked.to_tensor(shape=[None, length]),
+            "input_ids": masked.to_tensor(self.vocabulary.padding_id, shape=[None, length]),
             "masked_lm_positions": tf.cast(positions.to_tensor(shape=[None, slots]), tf.int32),
             "masked_lm_ids": labels.to_tensor(shape=[None, slots]),
             "masked_lm_weights": tf.sequence_mask(labels.row_lengths(), slots, tf.float32),
@@ -138,8 +138,11 @@ class _Selector(tf_text.RandomItemSelector):
     """Selects a share of the words or tokens of each sample: those with the smallest random scores."""
 
     def __init__(self, masking: Masking, scores: tf.Tensor, limit: int | tf.Tensor):
-        special = list(masking.vocabulary.special_ids)
-        super().__init__(masking.max_predictions_per_seq, masking.masked_lm_prob, unselectable_ids=special)
+        super().__init__(
+            masking.max_predictions_per_seq,
+            masking.masked_lm_prob,
+            unselectable_ids=list(masking.vocabulary.roles.special),
+        )
         self._masking, self._scores, self._limit = masking, scores, limit
 
     def get_selection_mask(self, input_ids: tf.RaggedTensor, axis: int) -> tf.RaggedTensor:
@@ -206,7 +209,7 @@ class _Chooser(tf_text.MaskValuesChooser):
     """
 
     def __init__(self, vocabulary: Vocabulary, action: tf.Tensor, choice: tf.Tensor):
-        super().__init__(len(vocabulary), vocabulary.id("[MASK]"), _MASK_RATE, _RANDOM_RATE)
+        super().__init__(len(vocabulary), vocabulary.roles.mask, _MASK_RATE, _RANDOM_RATE)
         self._ordinary, self._action, self._choice = vocabulary.ordinary_ids, action, choice
 
     def get_mask_values(self, masked_lm_ids: tf.RaggedTensor) -> tf.RaggedTensor:

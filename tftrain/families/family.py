@@ -25,7 +25,7 @@ class ModelType(NamedTuple):
     fixed: Mapping[str, Any] = _NONE  # fields that this project has with one value only, the library's default
     answers: str = "classifier"  # name of the head for question_answering
     gelu_tanh: str = "gelu_pytorch_tanh"  # name of the tanh approximation
-    # Tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
+    # Roles of tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
     special_tokens: Mapping[str, str] = _NONE
     # Scope and leaf of tensors of the first layer that tell it from other types: those it has, and those it lacks.
     telling: Sequence[tuple[str, str]] = ()

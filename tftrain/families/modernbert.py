@@ -101,7 +101,7 @@ _TYPE = ModelType(
     },
     prefix="model.",
     tied_copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    special_tokens={"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"},
+    special_tokens={"pad": "padding", "cls": "beginning", "bos": "beginning", "sep": "separator", "eos": "separator"},
     read=_read,
     write=_write,
 )

@@ -1,4 +1,4 @@
-"""Texts as BERT reads them: [CLS] a [SEP], or [CLS] a [SEP] b [SEP], cut to a length."""
+"""Texts as encoders read them, such as [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of BERT, cut to a length."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,14 +7,12 @@ import numpy as np
 
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
-SPECIAL_TOKENS = {1: 2, 2: 3}  # special tokens of an example with one text and with two
-
 
 class Encoded(NamedTuple):
     """Token ids of one sequence without padding."""
 
     ids: np.ndarray  # int32 [tokens], the special tokens included
-    first: int  # number of tokens of token type 0: up to and including the first [SEP]
+    first: int  # number of tokens of token type 0: up to the second text
 
 
 class ExampleEncoder:
@@ -29,7 +27,7 @@ class ExampleEncoder:
         self.tokenize, self._has_spaces = tokenizer.build(), tokenizer.vocabulary.tokenizer_type == "bpe"
         self.with_added = tokenizer.model if tokenizer.has_added_tokens else None
         self.max_seq_length, self.cut = max_seq_length, 0
-        self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
+        self.roles, self.padding_id = tokenizer.vocabulary.roles, tokenizer.vocabulary.padding_id
 
     def __call__(self, examples: Sequence[Sequence[str]]) -> list[Encoded]:
         """Encodes examples of one text or two. The longer of two texts is cut first."""
@@ -45,14 +43,17 @@ class ExampleEncoder:
     def join(self, texts: Sequence[np.ndarray]) -> Encoded:
         """Returns the sequence of one or two texts' token ids."""
         lengths = [len(text) for text in texts]
-        most = self.max_seq_length - SPECIAL_TOKENS[len(texts)]
+        roles = self.roles
+        most = self.max_seq_length - roles.around(len(texts))
         if sum(lengths) > most:
             self.cut += 1
             lengths = cut_longest(lengths, most)
-        ids = [[self._begin]]
-        for text, length in zip(texts, lengths, strict=True):
-            ids += [text[:length], [self._end]]
-        return Encoded(np.concatenate(ids).astype(np.int32), lengths[0] + 2)
+        separators = [roles.separators] * (len(texts) - 1) + [1]
+        ids = [[roles.beginning]]
+        for text, length, count in zip(texts, lengths, separators, strict=True):
+            ids += [text[:length], [roles.separator] * count]
+        joined = np.concatenate(ids).astype(np.int32)
+        return Encoded(joined, 1 + lengths[0] + separators[0] if roles.second_type else len(joined))
 
 
 def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
@@ -71,8 +72,9 @@ def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
 class Sequences:
     """Token ids of many sequences in one array; rows with padding are made when a batch is read."""
 
-    def __init__(self, encoded: Iterable[Encoded]):
+    def __init__(self, encoded: Iterable[Encoded], padding_id: int = 0):
         """Copies the ids."""
+        self._padding_id = padding_id
         encoded = list(encoded)
         self.ends = np.cumsum([len(each.ids) for each in encoded], dtype=np.int64)
         self.ids = np.concatenate([each.ids for each in encoded]) if encoded else np.zeros([0], np.int32)
@@ -82,8 +84,8 @@ class Sequences:
         return len(self.ends)
 
     def rows(self, numbers: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding is 0."""
-        ids = np.zeros([len(numbers), length], np.int32)
+        """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding has mask 0."""
+        ids = np.full([len(numbers), length], self._padding_id, np.int32)
         mask, token_types = np.zeros_like(ids), np.zeros_like(ids)
         for row, number in enumerate(numbers):
             begin, end = (self.ends[number - 1] if number else 0), self.ends[number]

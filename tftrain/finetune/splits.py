@@ -80,9 +80,10 @@ def open_source(
         windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
         pairs = [(examples[window.question], window) for window in windows]
-        source = _of_sequences(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
+        source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        sides = [Sequences(encoder([(example.texts[side],) for example in examples])) for side in (0, 1)]
+        texts = ([(example.texts[side],) for example in examples] for side in (0, 1))
+        sides = [Sequences(encoder(each), encoder.padding_id) for each in texts]
         source = _of_sequences(examples, sides, length)
     else:
         source = _of_texts(examples, encoder, task, labels)
@@ -100,7 +101,8 @@ def encode(
     S is `length`.
     """
     encoder = ExampleEncoder(tokenizer, length)
-    sequences = Sequences(encoder([(text,) if isinstance(text, str) else text for text in texts]))
+    encoded = encoder([(text,) if isinstance(text, str) else text for text in texts])
+    sequences = Sequences(encoded, encoder.padding_id)
     if encoder.cut:
         logger.info(f"{encoder.cut} of {len(texts)} texts are longer than --max_seq_length={length} and were cut")
     shape = [-1, length] if per_example == 1 else [-1, per_example, length]
@@ -192,7 +194,7 @@ def _of_texts(examples: list, encoder: ExampleEncoder, task: str, labels: Sequen
     else:
         ids = {label: number for number, label in enumerate(labels)}
         values = np.array([ids[example.label] for example in examples], np.int32)
-    sequences = Sequences(encoder([example.texts for example in examples]))
+    sequences = Sequences(encoder([example.texts for example in examples]), encoder.padding_id)
     return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
@@ -208,4 +210,4 @@ def _of_sentences(
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
         return rows
 
-    return _of_sequences(parts, [Sequences(encoded)], length, values, length)
+    return _of_sequences(parts, [Sequences(encoded, encoder.padding_id)], length, values, length)

@@ -16,6 +16,7 @@ from tftrain.files.errors import DataError
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
 from tftrain.finetune.tables import FileNotes, json_values, usable
 from tftrain.tokenizer.pipelines import word_finder
+from tftrain.tokenizer.roles import Roles
 
 # Ideographs, kana, and the scripts of Thai, Lao, Myanmar and Khmer, for a class of a regular expression.
 SPACELESS = (
@@ -129,18 +130,18 @@ def _question(entry: dict, identity: str, context: Any, where: str) -> Question:
     return Question(where, identity, _field(entry, "question", str, where), context, texts, starts)
 
 
-def longest_query(max_query_length: int, max_seq_length: int) -> int:
+def longest_query(max_query_length: int, max_seq_length: int, roles: Roles) -> int:
     """Returns the most tokens of a question: at least one token of the context fits beside it."""
-    return min(max_query_length, max_seq_length - len("CSST"))
+    return min(max_query_length, max_seq_length - roles.around(2) - 1)
 
 
 @functools.lru_cache(maxsize=2)  # The questions of a context follow each other.
 def word_spans(context: str, tokenizer_type: str, model: bytes | None = None) -> list[tuple[int, int]]:
-    """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words.
+    """Returns first character and end of each word; between spaces for kinds whose tokens may have signs and letters.
 
     Punctuation marks and ideographs are words, and so are the added tokens of `model`, see `word_finder`.
     """
-    if tokenizer_type == "sentencepiece":
+    if tokenizer_type not in ("wordpiece", "bpe"):
         return [match.span() for match in re.finditer(r"\S+", context)]
     return word_finder(model)(context)
 
@@ -148,7 +149,7 @@ def word_spans(context: str, tokenizer_type: str, model: bytes | None = None) ->
 def divide(
     questions: Sequence[Question], encoder: ExampleEncoder, tokenizer_type: str, stride: int, max_query_length: int
 ) -> tuple[list[Window], list[Encoded]]:
-    """Makes the windows of questions, and their token ids: [CLS] question [SEP] part of the context [SEP].
+    """Makes the windows of questions, and their token ids, such as [CLS] question [SEP] part of the context [SEP].
 
     Args:
         stride: tokens between the beginnings of two windows of a context.
@@ -166,7 +167,7 @@ def divide(
             tokens_of[question.context] = _tokens(question.context, encoder, tokenizer_type)
         spans, ids, words = tokens_of[question.context]
         query = query[:max_query_length]
-        capacity = encoder.max_seq_length - len(query) - 3
+        capacity = encoder.max_seq_length - len(query) - encoder.roles.around(2)
         if capacity < 1:
             remedy = "give a larger --max_seq_length or a smaller --max_query_length"
             raise DataError(
@@ -177,7 +178,7 @@ def divide(
         best = _best_windows(len(ids), begins, capacity)
         answer = _answer_tokens(question, spans, words)
         for index, begin in enumerate(begins):
-            end, first = min(begin + capacity, len(ids)), len(query) + 2
+            end, first = min(begin + capacity, len(ids)), len(query) + encoder.roles.around(2) - 1
             inside = answer is not None and begin <= answer[0] and answer[1] < end
             labels = (answer[0] - begin + first, answer[1] - begin + first) if inside else (0, 0)
             windows.append(Window(number, first, words[begin:end], spans, best[begin:end] == index, labels))

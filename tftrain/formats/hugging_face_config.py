@@ -17,6 +17,7 @@ from tftrain.families.family import ModelType
 from tftrain.files.errors import FormatError
 from tftrain.files.strict_json import shown
 from tftrain.formats.hugging_face_names import TYPES, Shapes, own_names, type_by_tensors, type_of
+from tftrain.tokenizer.roles import Roles
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 # What transformers calls the forms of the GeLU.
@@ -223,8 +224,10 @@ def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, in
         if vocabulary and model.task == "completion" and len(set(tokenizer.end_ids)) > 1:
             ids["eos_token_id"] = list(tokenizer.end_ids)  # It has learned the first one after completions.
         return ids
-    tokens = type_of(model).special_tokens
-    return {f"{name}_token_id": vocabulary.id(token) if vocabulary else None for name, token in tokens.items()}
+    roles = vocabulary.roles if vocabulary else Roles()
+    ids = {f"{name}_token_id": getattr(roles, role) for name, role in type_of(model).special_tokens.items()}
+    ids |= {"pad_token_id": roles.padding} if roles.padding else {}
+    return ids
 
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:

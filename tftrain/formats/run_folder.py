@@ -197,6 +197,10 @@ def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
         tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
         fault = f"the tokenizer has {tokens} tokens, the model {rows}"
         raise FormatError(f"{shown}: {fault}; name its own with --tokenizer_dir")
+    if weights.tokenizer and 2 * len(weights.tokenizer.vocabulary) < weights.model.vocab_size:
+        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
+        fault = f"the tokenizer has {tokens} tokens, the model {rows}, so it may be that of another model"
+        weights.notes = (*weights.notes, f"{shown}: {fault}; name its own with --tokenizer_dir")
 
 
 def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:

@@ -49,7 +49,7 @@ class MaskedTokens:
 
     def __call__(self, samples: Sequence[Sample]) -> list[list[list[Candidate]]]:
         """Returns the candidates of each masked token of each sample, the most probable first."""
-        ids, lengths = padded([sample.ids for sample in samples])
+        ids, lengths = padded([sample.ids for sample in samples], self._vocabulary.padding_id)
         rows = np.concatenate([sample.masks + number * ids.shape[1] for number, sample in enumerate(samples)])
         if not len(rows):
             return [[] for _ in samples]

@@ -11,14 +11,17 @@ from tftrain.inference.trained_model import Sample
 Predicted = list[list[Candidate]] | Continuation  # for each masked token, or after the text
 
 
-def as_text(text: str, sample: Sample, value: Predicted, streamed: bool = False) -> str:
-    """Returns the lines that are printed for a text, without the text and continuation if they were streamed."""
+def as_text(text: str, sample: Sample, value: Predicted, mask: str, streamed: bool = False) -> str:
+    """Returns the lines that are printed for a text, without the text and continuation if they were streamed.
+
+    `mask` is the token that is predicted.
+    """
     lines = [] if streamed else [printable(text)]
     if not isinstance(value, list):
         lines.append(f"  next: {_listed(value.candidates, quote=True)}")
         lines += [f"  continued: {json.dumps(value.text, ensure_ascii=False)}"] if value.text and not streamed else []
     elif not value:
-        lines.append("  no [MASK]")
+        lines.append("  no {mask}")
     else:
         lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, value, strict=True)]
     return "\n".join(map(printable, lines))

@@ -13,6 +13,7 @@ from tftrain.host.exit_codes import RunError
 from tftrain.inference import candidates, input_texts, prediction_text, task_predictions, trained_model
 from tftrain.inference.generation import Sampling
 from tftrain.inference.trained_model import Sample, TrainedModel
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ def predictions(
     for note in model.notes:
         logger.warning(note)
     run = _run_of_task(model, config) if model.config.is_fine_tuned else _run_of_tokens(model, config, show)
-    doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
+    longest = settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest
+    doubts = Doubts(longest, model.tokenizer.vocabulary)
     lines = ((f"text {number}", text) for number, text in enumerate(texts, 1))
     if settings.input_file:
         lines = _lines(model, settings.input_file)
@@ -84,7 +86,9 @@ def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[s
         _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.MaskedTokens(model, settings.shown)
     encode = trained_model.TextEncoder(model, with_special_tokens=settings.chat)
-    as_text = functools.partial(prediction_text.as_text, streamed=show is not None)
+    as_text = functools.partial(
+        prediction_text.as_text, mask=model.tokenizer.vocabulary.of_role("mask"), streamed=show is not None
+    )
     printed = prediction_text.as_json if settings.format == "jsonl" else as_text
 
     def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:
@@ -152,19 +156,20 @@ def _refuse(config: PredictConfig, name: str, why: str) -> None:
 class Doubts:
     """Warns of texts that are cut or have unknown words, MAX_WARNINGS at most, and counts the rest."""
 
-    def __init__(self, longest: float):
+    def __init__(self, longest: float, vocabulary: Vocabulary):
         """Takes the number of tokens of the longest text that the model reads."""
         self._longest, self._count = longest, 0
+        self._mask, self._unknown = vocabulary.of_role("mask"), vocabulary.of_role("unknown")
 
     def report(self, batch: Batch, samples: Sequence[Sample]) -> None:
         """Warns of the samples of a batch, given their names and texts."""
         for (name, _), sample in zip(batch, samples, strict=True):
             warnings = []
             if sample.cut:
-                masks = f", {sample.cut_masks} [MASK] among them" if sample.cut_masks else ""
+                masks = f", {sample.cut_masks} {self._mask} among them" if sample.cut_masks else ""
                 warnings.append(f"{sample.cut} tokens are left out{masks}: the model reads at most {self._longest}")
             if sample.unknown:
-                words = f"{sample.unknown} of {len(sample.ids)} tokens, which become [UNK]"
+                words = f"{sample.unknown} of {len(sample.ids)} tokens, which become {self._unknown}"
                 warnings.append(f"not in the vocabulary: {words}")
             for warning in warnings[: max(0, MAX_WARNINGS - self._count)]:
                 logger.warning(f"{name}: {warning}")

@@ -73,8 +73,8 @@ class TaskReader(abc.ABC):
             sequences = sequences_of(pieces)
             encoded += sequences
             ids = np.concatenate([each.ids for each in sequences])
-            # Each sequence has [CLS], and each text a [SEP].
-            samples.append(self._sample(ids, sum(map(len, pieces)) + len(sequences) + len(pieces) - len(ids)))
+            around = self._encoder.roles.around(len(pieces)) if len(sequences) == 1 else 2 * len(pieces)
+            samples.append(self._sample(ids, sum(map(len, pieces)) + around - len(ids)))
         return [TextExample("", texts, None) for texts in examples], encoded, samples
 
     def _sample(self, ids: np.ndarray, cut: int) -> Sample:
@@ -160,7 +160,7 @@ class QuestionReader(TaskReader):
         """Makes several sequences of a long context."""
         settings = self._settings
         questions = [squad.Question(f"text {n}", str(n), *texts, (), ()) for n, texts in enumerate(examples)]
-        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length)
+        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length, self._encoder.roles)
         kind = self._vocabulary.tokenizer_type
         windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
         asked = self._encoder.tokenize([question for question, _ in examples])
@@ -200,6 +200,7 @@ class TaskPredictions:
         """Takes how many sequences the model reads at once, and the pooling of one for embedding, see `embeddings`."""
         network, is_embedding = model.network, model.config.task == "embedding"
         self._reader, self._batch_size = reader, batch_size
+        self._padding_id = model.tokenizer.vocabulary.padding_id
 
         @tf.function(input_signature=[_IDS] * 3, autograph=False)
         def run(ids: tf.Tensor, mask: tf.Tensor, token_types: tf.Tensor) -> tf.Tensor:
@@ -215,7 +216,7 @@ class TaskPredictions:
         for begin in range(0, len(encoded), self._batch_size):
             part = encoded[begin : begin + self._batch_size]
             lengths = [len(each.ids) for each in part]
-            rows = Sequences(part).rows(np.arange(len(part)), max(lengths))
+            rows = Sequences(part, self._padding_id).rows(np.arange(len(part)), max(lengths))
             array = self._run(*rows).numpy()
             outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(array, lengths, strict=True)]
         objects = self._reader.objects(read, outputs)

@@ -25,7 +25,6 @@ from tftrain.model.transformer import Transformer
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
-MASK = "[MASK]"
 # Most tokens of a text for a fine-tuned model without the settings of its run, if its positions allow more.
 LONGEST_EXAMPLE = 512
 
@@ -89,9 +88,10 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
 
 
 def check_tokens(model: TrainedModel, source: ModelSource) -> None:
-    """Raises a FormatError if there is a tokenizer that lacks the special tokens of the model's family."""
-    if model.tokenizer and not model.config.is_causal and MASK not in model.tokenizer.vocabulary.tokens:
-        raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
+    """Raises a FormatError if there is a tokenizer that lacks roles that the model's family needs."""
+    if model.tokenizer and not model.config.is_causal and (lacking := model.tokenizer.vocabulary.roles.lacking):
+        fault = f"its tokenizer has no token for {' and '.join(lacking)}"
+        raise FormatError(f"{source.shown}: {fault}; expected that of an encoder (--tokenizer_dir)")
 
 
 def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:
@@ -110,14 +110,14 @@ class Sample(NamedTuple):
     """A text, or a pair, as the model reads it."""
 
     ids: np.ndarray  # int32 [n], with the special tokens
-    masks: np.ndarray  # places of [MASK] in `ids`, ascending; none in a sample for a fine-tuned model
+    masks: np.ndarray  # places of the mask token in `ids`, ascending; none in a sample for a fine-tuned model
     cut: int  # number of tokens that did not fit
-    cut_masks: int  # number of [MASK] among them
-    unknown: int  # number of [UNK] in `ids`
+    cut_masks: int  # number of masks among them
+    unknown: int  # number of unknown tokens in `ids`
 
 
 class TextEncoder:
-    """Turns texts into samples: [CLS] text [SEP] for an encoder; for a decoder the text after its `begin_ids`."""
+    """Turns texts into samples: with both ends for an encoder; for a decoder the text after its `begin_ids`."""
 
     def __init__(self, model: TrainedModel, with_special_tokens: bool = False):
         """Builds the tokenizer of a model that has one; see `Tokenizer.build`.
@@ -126,27 +126,29 @@ class TextEncoder:
         """
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
-        self._tokenize = tokenizer.build(with_special_tokens)
+        self._tokenize = tokenizer.build(with_special_tokens, with_mask=True)
         self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
         if model.config.is_causal:
             self._parts, self._sample = lambda text: [text], self._prompt
         else:
-            self._parts, self._sample = lambda text: text.split(MASK), self._sentence
-            self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
+            mask = self._vocabulary.of_role("mask")
+            self._parts = (lambda text: [text]) if tokenizer.finds_masks else (lambda text: text.split(mask))
+            self._sample = self._sentence
 
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
-        """Returns a sample for each text. In a text for an encoder, [MASK] is one token, in capitals as here."""
+        """Returns a sample for each text. In a text for an encoder, the mask is one token as it is spelled."""
         parts = [self._parts(text) for text in texts]
         tokens = iter(self._tokenize([part for each in parts for part in each]))
         return [self._sample([next(tokens) for _ in each]) for each in parts]
 
     def _sentence(self, parts: list[np.ndarray]) -> Sample:
-        with_masks = [ids for part in parts for ids in ([self._mask], part)][1:]
+        roles = self._vocabulary.roles
+        with_masks = [ids for part in parts for ids in ([roles.mask], part)][1:]
         whole, capacity = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
-        ids = np.concatenate([[self._cls], whole[:capacity], [self._sep]]).astype(np.int32)
-        masks = np.flatnonzero(ids == self._mask)
-        unknown = count_unknown(ids, self._vocabulary)
-        return Sample(ids, masks, max(len(whole) - capacity, 0), len(parts) - 1 - len(masks), unknown)
+        ids = np.concatenate([[roles.beginning], whole[:capacity], [roles.separator]]).astype(np.int32)
+        masks = np.flatnonzero(ids == roles.mask)
+        unknown, cut_masks = count_unknown(ids, self._vocabulary), int(np.sum(whole == roles.mask)) - len(masks)
+        return Sample(ids, masks, max(len(whole) - capacity, 0), cut_masks, unknown)
 
     def _prompt(self, parts: list[np.ndarray]) -> Sample:
         (whole,) = parts
@@ -157,14 +159,14 @@ class TextEncoder:
 
 
 def count_unknown(ids: np.ndarray, vocabulary: Vocabulary) -> int:
-    """Returns the number of [UNK] in token ids; 0 if the vocabulary has none."""
+    """Returns the number of unknown tokens in token ids; 0 if the vocabulary has none."""
     return int(np.sum(ids == vocabulary.unknown_id))
 
 
-def padded(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sequences as one array with zeros after each, int32 [b, S], and their lengths, int32 [b]."""
+def padded(ids: Sequence[np.ndarray], padding_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sequences as one array with padding after each, int32 [b, S], and their lengths, int32 [b]."""
     lengths = np.array([len(each) for each in ids], np.int32)
-    batch = np.zeros([len(ids), lengths.max()], np.int32)
+    batch = np.full([len(ids), lengths.max()], padding_id, np.int32)
     for row, tokens in zip(batch, ids, strict=True):
         row[: len(tokens)] = tokens
     return batch, lengths

@@ -60,8 +60,8 @@ class TokenizerChoice:
             raise DataError(str(error)) from error
         if tokenizer is None:
             raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
-        if self.is_for_encoders and not tokenizer.vocabulary.is_for_encoders:
-            raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
+        if self.is_for_encoders and (lacking := tokenizer.vocabulary.roles.lacking):
+            raise DataError(f"{origin}: the tokenizer has no token for {' and '.join(lacking)}; expected an encoder's")
         if self.resumes and find(self.output_dir or "") and kept.is_dir():
             # A run that began when tftrain put nothing before a text goes on so.
             begins = tokenizer_files.read(kept).begins_with_bos

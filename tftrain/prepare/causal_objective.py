@@ -17,7 +17,7 @@ from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
-from tftrain.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from tftrain.tokenizer.vocabulary import END_OF_TEXT, LIBRARY, Vocabulary
 from tftrain.tokenizer.words import by_characters
 
 _INCOMPLETE = "incomplete_sequence"
@@ -34,12 +34,12 @@ class CausalObjective(PrepareObjective):
     special_tokens = (END_OF_TEXT,)
 
     def passages(self, paragraphs: list[str]) -> list[str]:
-        """Returns the paragraphs. For a byte-level BPE, a line break follows each, and few texts have them all.
+        """Returns the paragraphs. A line break follows each for kinds of tokenizers that keep it, in few texts.
 
-        No token reaches over a line break into a paragraph, which begins with no space. So the tokens are the same, and
-        the library takes less time than for each paragraph by itself.
+        In a byte-level BPE, no token reaches over a line break into a paragraph, which begins with no space. So the
+        tokens are the same, and the library takes less time than for each paragraph by itself.
         """
-        if self.config.tokenizer_type == "bpe":
+        if self.config.tokenizer_type in ("bpe", *LIBRARY):
             return ["\n".join([*part, ""]) for part in by_characters(paragraphs, _CHARACTERS_AT_ONCE)]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
 

@@ -16,7 +16,7 @@ from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
 from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
-from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
+from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary
 
 _RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
@@ -41,6 +41,8 @@ class MaskedObjective(PrepareObjective):
                 for number, sentences in enumerate(paragraphs)
                 for index, sentence in enumerate(sentences)
             ]
+        if self.config.tokenizer_type in LIBRARY:
+            return [sentence for sentences in paragraphs for sentence in sentences]
         return [cut_spaceless(sentence) for sentences in paragraphs for sentence in sentences]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
@@ -174,7 +176,7 @@ class _Pairs(Examples):
         return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])
 
     def _example(self, pair: Pair) -> PairedExample:
-        cls, sep = self._vocabulary.id("[CLS]"), self._vocabulary.id("[SEP]")
+        cls, sep = self._vocabulary.roles.beginning, self._vocabulary.roles.separator
         first = self._text.tokens[pair.first : pair.first_end].tolist()
         second = self._text.tokens[pair.second : pair.second_end].tolist()
         ids = [cls, *first, sep, *second, sep] if second else [cls, *first, sep]

@@ -35,6 +35,7 @@ from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.objectives import objective_of
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
+from tftrain.tokenizer.roles import of_tokens
 from tftrain.tokenizer.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.tokenizer.vocabulary import write_vocabulary
 
@@ -133,6 +134,7 @@ def _manifest(
     """Writes the vocabulary. Returns the manifest without writing it."""
     config = objective.config
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
+    roles = tokenizer.vocabulary.roles
     model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
     if model_file:
         with open(os.path.join(work, model_file), "wb") as file:
@@ -158,6 +160,7 @@ def _manifest(
         unk_share=tokens.unk_share,
         max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
         next_sentence=None if config.next_sentence else False,
+        roles=None if roles == of_tokens(tokenizer.vocabulary.tokens) else roles._asdict(),
         seed=config.seed,
         splits=splits,
     )

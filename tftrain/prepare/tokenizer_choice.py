@@ -18,11 +18,12 @@ from tftrain.prepare import shards
 from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers, progress
-from tftrain.tokenizer import accents, words
+from tftrain.tokenizer import accents, pipelines, words
 from tftrain.tokenizer.added_tokens import with_added
 from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
-from tftrain.tokenizer.tokenizer_model import SETTINGS, Tokenizer
-from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
+from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS
+from tftrain.tokenizer.tokenizer_model import Tokenizer
+from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +45,22 @@ def read(config: PrepareConfig) -> Tokenizer | None:
         return None
     if config.tokenizer_type == "wordpiece":
         return _read_wordpiece(config)
-    if config.tokenizer_type == "bpe":
+    if config.tokenizer_type in ("bpe", *LIBRARY):
         from tftrain.tokenizer.byte_pairs import read_byte_pairs
 
-        vocabulary, model = read_byte_pairs(config.vocab_file)
+        read_one = read_byte_pairs if config.tokenizer_type == "bpe" else pipelines.read_file
+        vocabulary, model = read_one(config.vocab_file)
+        if vocabulary.tokenizer_type != config.tokenizer_type:
+            expected = f"expected --tokenizer_type={vocabulary.tokenizer_type}, which it is"
+            raise DataError(
+                f"{config.vocab_file}: not a tokenizer of --tokenizer_type={config.tokenizer_type}; {expected}"
+            )
+        if config.objective == "causal" and vocabulary.roles.end is None:
+            raise DataError(f"{config.vocab_file}: no token ends a document; name eos_token in {SETTINGS} beside it")
         if config.objective == "masked" and not vocabulary.is_for_encoders:
             raise DataError(
-                f"{config.vocab_file}: the vocabulary lacks special tokens; expected {' '.join(SPECIAL_TOKENS)} for "
-                "--objective=masked"
+                f"{config.vocab_file}: no token for {' and '.join(vocabulary.roles.lacking)}; expected one for each "
+                f"of these roles, such as {' '.join(SPECIAL_TOKENS)}, for --objective=masked"
             )
         return _tokenizer(config, vocabulary, model)
     from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary
@@ -142,8 +151,10 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     with progress("learn vocabulary") as advance:
         from tftrain.tokenizer import vocabulary_learner
 
-        if config.tokenizer_type == "sentencepiece":
-            vocabulary, *model = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
+        if config.tokenizer_type != "wordpiece":
+            is_library = config.tokenizer_type in LIBRARY
+            learner = vocabulary_learner.learn_unigram if is_library else vocabulary_learner.learn_sentencepiece
+            vocabulary, *model = learner(counts, size, config.resolved_lower_case)
             warnings = joiner_warnings(counts)
         else:
             vocabulary, *model = (vocabulary_learner.learn_wordpiece(counts, size, advance),)

@@ -7,7 +7,6 @@ in its format; one without them needs none.
 
 import itertools
 import json
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +14,9 @@ from tokenizers import AddedToken, decoders, processors
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.files.reading import read_small
-from tftrain.host.text import reason
 from tftrain.tokenizer.pipelines import word_pieces
-from tftrain.tokenizer.tokenizer_model import SETTINGS
-from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens
+from tftrain.tokenizer.roles import SETTINGS, read_object
+from tftrain.tokenizer.vocabulary import Vocabulary, check_tokens
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _SPECIAL = {"special": True}
@@ -37,9 +34,10 @@ def with_added(
         DataError: a file is damaged, or an id is not that of its token or leaves out a number.
     """
     found: dict[str, dict[str, Any]] = {}
+    roles, special = vocabulary.roles, {vocabulary.tokens[number] for number in vocabulary.roles.special}
     for entry in _entries(folder):
         content = entry["content"]
-        if content not in SPECIAL_TOKENS:
+        if content not in special:
             found[content] = found.get(content, entry) | {"id": found.get(content, entry).get("id", entry.get("id"))}
     if not found:
         return vocabulary, None
@@ -49,16 +47,16 @@ def with_added(
         if entry["id"] not in (None, number):
             raise DataError(f"{folder}: the added token {content!r} has the id {entry['id']}; expected {number}")
         tokens += (content,) * (number == len(tokens))
-    check_tokens(tokens, folder, vocabulary.tokenizer_type)
+    check_tokens(tokens, folder, vocabulary.tokenizer_type, roles)
     flags = {content: {name: entry.get(name, False) for name in _FLAGS} for content, entry in found.items()}
-    tokenizer = word_pieces(base, lower_case, strip_accents)
-    first, last = ((token, base.index(token)) for token in ("[CLS]", "[SEP]"))
+    tokenizer = word_pieces(base, lower_case, strip_accents, vocabulary.of_role("unknown"))
+    first, last = ((base[number], number) for number in (roles.beginning, roles.separator))
     tokenizer.post_processor, tokenizer.decoder = processors.BertProcessing(last, first), decoders.WordPiece()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_special_tokens(sorted(special, key=tokens.index))
     for content in sorted(flags, key=tokens.index):  # One by one, so that the ids are those of the order.
         token = AddedToken(content, **flags[content])
         tokenizer.add_special_tokens([token]) if flags[content]["special"] else tokenizer.add_tokens([token])
-    return Vocabulary(tokens, vocabulary.tokenizer_type), tokenizer.to_str().encode()
+    return Vocabulary(tokens, vocabulary.tokenizer_type, roles), tokenizer.to_str().encode()
 
 
 def pieces_of(model: bytes) -> list[str]:
@@ -75,7 +73,7 @@ def settings_of(model: bytes) -> dict[str, dict[str, Any]]:
 
 def _pieces_in(folder: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the tokens that WordPiece itself has, of a vocab.txt that may have the added ones too."""
-    model = _object(folder, "tokenizer.json").get("model")
+    model = read_object(folder, "tokenizer.json").get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
     first = tokens[: len(ids)] if isinstance(ids, dict) else ()
     return first if first and ids == {token: number for number, token in enumerate(first)} else tokens
@@ -84,7 +82,7 @@ def _pieces_in(folder: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
 def _entries(folder: str) -> Iterable[dict[str, Any]]:
     """Yields the content of added tokens with what the files say of it; what comes first counts."""
     files = ("tokenizer.json", SETTINGS, "special_tokens_map.json", "added_tokens.json")
-    library, settings, more, ids = (_object(folder, name) for name in files)
+    library, settings, more, ids = (read_object(folder, name) for name in files)
     try:
         is_other = (library.get("model") or {}).get("type", "WordPiece") != "WordPiece"  # another vocabulary beside
         entries = [[] if is_other else library.get("added_tokens") or []]
@@ -104,17 +102,3 @@ def _entries(folder: str) -> Iterable[dict[str, Any]]:
             yield {name: value for name, value in entry.items() if name in ("content", "id") or value is True}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: an added token is damaged ({error}); expected a text with its id") from error
-
-
-def _object(folder: str, name: str) -> dict[str, Any]:
-    """Returns the object in a file of a tokenizer; an empty one without the file."""
-    path = os.path.join(folder, name)
-    try:
-        content = strict_json.parse(read_small(path, MAX_BYTES))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {reason(error)}; expected JSON of a tokenizer") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a JSON object")
-    return content

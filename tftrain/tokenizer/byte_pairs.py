@@ -13,12 +13,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.pipelines import encode, prepared
+from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of
 from tftrain.tokenizer.vocabulary import (
     END_OF_TEXT,
     LONGEST_TOKEN,
     Vocabulary,
-    check_tokens,
     read_file,
     read_text,
 )
@@ -63,7 +62,7 @@ def learn_byte_pairs(
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
         )
-    return _vocabulary(tokenizer, "the learned tokenizer"), tokenizer.to_str().encode()
+    return vocabulary_of(tokenizer, "the learned tokenizer", "bpe", None), tokenizer.to_str().encode()
 
 
 def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
@@ -83,8 +82,10 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
         raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
-    tokenizer = _from_library(path, data, content["model"]) if "model" in content else _from_gpt2(path, content)
-    vocabulary = _vocabulary(tokenizer, path)
+    if "model" in content and _model_type(content["model"]) != "BPE":
+        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
+    tokenizer = library(path, data, _EXPECTED) if "model" in content else _from_gpt2(path, content)
+    vocabulary = vocabulary_of(tokenizer, path, "bpe", os.path.dirname(path))
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
     # Qwen's tokenizers compose accents first.
@@ -119,14 +120,8 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     return tokenizer
 
 
-def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:
-    """Returns the tokenizer of a tokenizer.json, given its bytes and the model in it."""
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
-    try:
-        return prepared(Tokenizer.from_str(data.decode()))
-    except Exception as error:  # The library raises nothing more particular.
-        raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
+def _model_type(model: Any) -> Any:
+    return model.get("type", "BPE") if isinstance(model, dict) else None
 
 
 def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
@@ -148,14 +143,3 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
     if END_OF_TEXT in vocabulary:
         tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
-
-
-def _vocabulary(tokenizer: Tokenizer, path: str) -> Vocabulary:
-    """Returns the tokens by id; raises DataError if an id is left out, or `check_tokens` refuses the tokens."""
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    tokens = tuple(sorted(ids, key=ids.__getitem__))
-    if any(ids[token] != number for number, token in enumerate(tokens)):
-        left_out = f"the ids of its {len(tokens)} tokens leave out a number"
-        raise DataError(f"{path}: {left_out}; expected 0 to {len(tokens) - 1}")
-    check_tokens(tokens, path, "bpe")
-    return Vocabulary(tokens, "bpe")

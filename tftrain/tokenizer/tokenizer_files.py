@@ -9,9 +9,10 @@ from tftrain.files import names, strict_json
 from tftrain.files.errors import DataError, FormatError, MissingModelError
 from tftrain.files.reading import read_small
 from tftrain.host.text import reason
-from tftrain.tokenizer import added_tokens
-from tftrain.tokenizer.tokenizer_model import MODEL_FILES, SETTINGS, ChatTemplate, Tokenizer
-from tftrain.tokenizer.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
+from tftrain.tokenizer import added_tokens, pipelines, sentencepiece_model
+from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS, beside, named
+from tftrain.tokenizer.tokenizer_model import MODEL_FILES, ChatTemplate, Tokenizer
+from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
 CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
@@ -30,17 +31,20 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> lis
     added tokens in `tokenizer.json`. `longest` is the number of tokens of the model's longest text.
     """
     kind, settings = tokenizer.vocabulary.tokenizer_type, {}
-    special = dict(zip([f"{word}_token" for word in ("pad", "unk", "cls", "sep", "mask")], SPECIAL_TOKENS, strict=True))
+    special = named(tokenizer.vocabulary.roles, tokenizer.vocabulary.tokens)
     if kind == "wordpiece":
         accents = tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents
         settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.lower_case, "strip_accents": accents}
         settings |= special
-    elif kind == "bpe" and tokenizer.vocabulary.is_for_encoders:
+    elif kind != "sentencepiece" and tokenizer.vocabulary.is_for_encoders:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
-    elif kind == "bpe":
+        if not tokenizer.vocabulary.roles.second_type:
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
+    elif kind != "sentencepiece":
         settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
-        if tokenizer.begins_with_bos:  # The fast tokenizer of GPT-2 refuses it; the general one has token types.
-            settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+        # The fast tokenizer of GPT-2 refuses bos_token; the general one has token types.
+        if tokenizer.begins_with_bos or kind in LIBRARY:
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": tokenizer.begins_with_bos}
             settings["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer.has_added_tokens:
         settings["added_tokens_decoder"] = added_tokens.settings_of(tokenizer.model)
@@ -50,7 +54,7 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> lis
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
     files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
-    if kind != "bpe":
+    if MODEL_FILES[kind] != "tokenizer.json" or kind == "wordpiece":
         tokens = added_tokens.pieces_of(tokenizer.model) if tokenizer.has_added_tokens else tokenizer.vocabulary.tokens
         files[VOCAB] = "".join(f"{token}\n" for token in tokens).encode()
     if tokenizer.model is not None:
@@ -79,13 +83,16 @@ def read(folder: Path) -> Tokenizer | None:
     if kind is None:
         return None
     try:
-        if kind == "bpe":
+        if kind in ("bpe", *LIBRARY):
             from tftrain.tokenizer.byte_pairs import read_byte_pairs
 
-            file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
-            vocabulary, model = read_byte_pairs(str(file))
-            own = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
-            return own if vocabulary.is_for_encoders else _of_decoder(own, settings, file)
+            names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
+            file = next(folder / name for name in names_of if (folder / name).is_file())
+            vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
+            is_lower = settings.get("lower_case") is True
+            own = Tokenizer(vocabulary, is_lower, "none", model, chat_template=_chat_template(folder, settings))
+            is_encoders = set(SPECIAL_TOKENS) <= set(vocabulary.tokens) or vocabulary.is_for_encoders
+            return own if is_encoders else _of_decoder(own, settings, file)
         if (folder / VOCAB).is_file():
             vocabulary = read_vocabulary(str(folder / VOCAB), kind)
         else:
@@ -95,7 +102,7 @@ def read(folder: Path) -> Tokenizer | None:
     content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
     settings = _bert_normalizer(content) | settings
     if kind == "wordpiece":
-        _check_words(folder, content, settings)
+        _check_words(folder, settings)
     lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
         # The special tokens have upper-case letters in every vocabulary.
@@ -154,6 +161,10 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
         if len(ids) > 1 or ids[0] >= len(tokenizer.vocabulary):
             raise FormatError(f"{file}: it puts the tokens {ids} before a text; expected one of the vocabulary at most")
         settings, begins = settings | {"bos_token": tokenizer.vocabulary.tokens[ids[0]]}, True
+    if tokenizer.vocabulary.roles.end is None:
+        lacking = " and ".join(tokenizer.vocabulary.roles.lacking)
+        fault = f"no token ends a document, as a decoder needs it, and none is for {lacking}, as an encoder needs it"
+        raise FormatError(f"{file}: {fault}; name them in {SETTINGS} beside it")
     own = tokenizer._replace(special=_special(tokenizer, settings), begins_with_bos=begins is True)
     if ids == own.begin_ids.tolist():
         return own
@@ -172,27 +183,17 @@ def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str,
 
 
 def _kind(folder: Path) -> str | None:
-    if (folder / VOCAB).is_file():
-        return "wordpiece"
-    if (folder / "vocab.json").is_file():
-        return "bpe"
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    kind = _model_of(folder / "tokenizer.json").get("type")
-    return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
+    path = folder / "tokenizer.json"
+    if kind := _library_kind(read_json(path)) if path.is_file() else None:
+        return kind
+    others = (("wordpiece", (VOCAB,)), ("bpe", ("vocab.json",)), ("unigram", sentencepiece_model.FILES))
+    return next((kind for kind, files in others if any((folder / name).is_file() for name in files)), None)
 
 
-def _check_words(folder: Path, content: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab.
-
-    `content` is that of tokenizer.json, empty without one.
-    """
+def _check_words(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises FormatError if the words that WordPiece cuts are not those of BERT, as in a Japanese one with MeCab."""
     given = {name: settings.get(name) for name in _WORDS_OF_BERT}
     different = {name: value for name, value in given.items() if value not in (_WORDS_OF_BERT[name], None)}
-    for name, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
-        step = content.get(name, {"type": kind})
-        if not isinstance(step, dict) or step.get("type") != kind:
-            different[name] = step.get("type") if isinstance(step, dict) else step
     if different:
         name, value = next(iter(different.items()))
         expected = "expected words as BERT has them; name the folder of another tokenizer"
@@ -205,19 +206,34 @@ def _bert_normalizer(content: dict[str, Any]) -> dict[str, Any]:
     return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
 
 
-def _model_of(path: Path) -> dict[str, Any]:
-    model = read_json(path).get("model")
-    return model if isinstance(model, dict) else {}
+def _library_kind(content: dict[str, Any]) -> str | None:
+    """Returns the kind of tokenizer in the content of tokenizer.json: BERT's, a byte-level BPE, or a pipeline."""
+    model, normalizer = content.get("model"), content.get("normalizer")
+    if not isinstance(model, dict):
+        return None
+    of_words = _bert_normalizer(content) and all(
+        normalizer.get(name, True) for name in ("clean_text", "handle_chinese_chars")
+    )
+    cuts = json.dumps(content.get("pre_tokenizer") or {})
+    kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
+    if kind == "WordPiece":
+        return "wordpiece" if of_words and '"type": "BertPreTokenizer"' in cuts else "pipeline"
+    of_bytes = '"ByteLevel"' in cuts and '"add_prefix_space": true' not in cuts
+    if kind == "BPE" and of_bytes and (normalizer or {}).get("type", "NFC") == "NFC":
+        return "bpe"
+    return "unigram" if kind == "Unigram" else "pipeline"
 
 
 def _from_tokenizer_json(path: Path) -> Vocabulary:
     """Returns the WordPiece vocabulary in a file of the library `tokenizers`."""
-    ids = _model_of(path).get("vocab")
+    model = read_json(path).get("model")
+    ids = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise FormatError(f"{path}: model.vocab is not a vocabulary with the ids 0 to its number of tokens")
     tokens = tuple(sorted(ids, key=ids.__getitem__))
-    check_tokens(tokens, str(path), "wordpiece")
-    return Vocabulary(tokens, "wordpiece")
+    roles = beside(str(path.parent), tokens)
+    check_tokens(tokens, str(path), "wordpiece", roles)
+    return Vocabulary(tokens, "wordpiece", roles)
 
 
 def read_json(path: Path) -> dict[str, Any]:

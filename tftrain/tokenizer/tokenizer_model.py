@@ -12,12 +12,10 @@ import numpy as np
 from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer import pipelines
 from tftrain.tokenizer.normalization import cut_spaceless
-from tftrain.tokenizer.vocabulary import Vocabulary
+from tftrain.tokenizer.vocabulary import KINDS, LIBRARY, Vocabulary
 
-# The file of a tokenizer's settings beside its vocabulary, as `tokenizer_files` and transformers write it.
-SETTINGS = "tokenizer_config.json"
 # Names of the serialized models beside a vocabulary.
-MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json", "wordpiece": "tokenizer.json"}
+MODEL_FILES = dict.fromkeys(KINDS, "tokenizer.json") | {"sentencepiece": "sentencepiece.model"}
 
 # Returns one int32 array of token ids for each text.
 Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
@@ -55,6 +53,16 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
 
     @property
+    def is_library(self) -> bool:
+        """Whether `model` is a tokenizer in the format of the library `tokenizers`."""
+        return self.model is not None and MODEL_FILES[self.vocabulary.tokenizer_type] == "tokenizer.json"
+
+    @property
+    def finds_masks(self) -> bool:
+        """Whether the library finds masks in a text, with the spaces that belong to them; others divide it there."""
+        return self.vocabulary.tokenizer_type in LIBRARY and self.vocabulary.is_for_encoders
+
+    @property
     def needs_tensorflow_text(self) -> bool:
         """Whether texts become ids by ops of tensorflow-text, and not by the library `tokenizers`."""
         kind = self.vocabulary.tokenizer_type
@@ -77,11 +85,18 @@ class Tokenizer(NamedTuple):
         """Ids of both tokens that end a decoder's text: the one after a document or a completion, and the eos_token."""
         return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])
 
-    def build(self, with_special_tokens: bool = False) -> Tokenize:
+    @property
+    def unspelled(self) -> set[str]:
+        """The tokens that no text of an encoder spells."""
+        tokens, roles = self.vocabulary.tokens, self.vocabulary.roles
+        return set() if roles.lacking else {tokens[number] for number in roles.special}
+
+    def build(self, with_special_tokens: bool = False, with_mask: bool = False) -> Tokenize:
         """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
 
         Args:
             with_special_tokens: whether an added special token that a text spells is that token.
+            with_mask: whether a mask that a text spells is that token, if this kind of tokenizer `finds_masks`.
         """
         if self.needs_tensorflow_text:
             from tftrain.tokenizer import tensorflow_text
@@ -89,10 +104,13 @@ class Tokenizer(NamedTuple):
             ops = tensorflow_text.ops(self.vocabulary, self.lower_case, self.model)
             tokenize = partial(tensorflow_text.encode, ops)
         elif self.model is not None:
-            tokenize = partial(pipelines.encode, pipelines.read(self.model, with_special_tokens))
+            mask = self.vocabulary.of_role("mask") if with_mask and self.finds_masks else None
+            own = pipelines.read(self.model, with_special_tokens, self.unspelled, mask)
+            tokenize = partial(pipelines.encode, own)
         else:
-            library = pipelines.word_pieces(self.vocabulary.tokens, self.lower_case, self.strip_accents)
+            unknown = self.vocabulary.of_role("unknown")
+            library = pipelines.word_pieces(self.vocabulary.tokens, self.lower_case, self.strip_accents, unknown)
             tokenize = partial(pipelines.encode, library)
-        if self.vocabulary.tokenizer_type == "bpe":
+        if self.vocabulary.tokenizer_type in ("bpe", *LIBRARY):
             return tokenize
         return lambda texts: tokenize(list(map(cut_spaceless, texts)))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sentencepiece
 
 from tftrain.files.errors import DataError
+from tftrain.tokenizer import pipelines
 from tftrain.tokenizer.alphabet import Alphabet, choose_alphabet
 from tftrain.tokenizer.normalization import LONGEST_WORD
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, check_tokens
@@ -201,6 +202,12 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
         ) from error
     content = model.getvalue()
     return sentencepiece_vocabulary(content, "the learned sentencepiece model"), content
+
+
+def learn_unigram(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
+    """Learns a model as `learn_sentencepiece`, and returns it as a tokenizer.json of the library `tokenizers`."""
+    _, model = learn_sentencepiece(counts, vocab_size, lower_case)
+    return pipelines.of_sentencepiece(model, "the learned sentencepiece model", None)
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer.normalization import bert_words
-from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, UNUSED_PREFIX, Vocabulary
+from tftrain.tokenizer.vocabulary import UNUSED_PREFIX, Vocabulary
 
 CHARACTERS_AT_ONCE = 1 << 20  # which limits the memory of the libraries
 
@@ -30,7 +30,7 @@ def word_splitter(
         lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
         strip_accents: whether words lose their accents with that of BERT; None: if they are lower-cased.
     """
-    if tokenizer_type == "sentencepiece":
+    if tokenizer_type != "wordpiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
     if normalization == NORMALIZATION:
         words = bert_words(lower_case, strip_accents)
@@ -78,7 +78,8 @@ def unreachable_words(
     Special tokens, unused ones and pieces that begin with "##" are not among them.
     """
     pieces = ("##", UNUSED_PREFIX)
-    whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in SPECIAL_TOKENS]
+    special = {vocabulary.tokens[number] for number in vocabulary.roles.special}
+    whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in special]
     split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
     return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
 

@@ -13,6 +13,7 @@ from tests.finetune import files
 from tests.formats.models import DATA
 from tests.test_export import exported
 from tests.test_predict import Drawn, objects, sentencepiece
+from tests.tokenizer.libraries import LIBRARIES
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.squad import Question, divide, word_spans
@@ -22,6 +23,7 @@ from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
@@ -178,20 +180,27 @@ def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     assert strings == [texts[text][begin:end] for text, begin, end in expected]
 
 
-@pytest.mark.parametrize(("length", "stride"), [(8, 1), (16, 5), (23, 4), (40, 99)])
-def test_windows_are_those_of_training(length, stride):
+@pytest.mark.parametrize("of_roberta", [False, True])
+@pytest.mark.parametrize(("length", "stride"), [(9, 1), (16, 5), (23, 4), (40, 99)])
+def test_windows_are_those_of_training(length, stride, of_roberta):
     draw = random.Random(length)
     sizes = [(3, 0), (0, 300), (4, length - 7), (4, length - 6)]
     sizes += [(draw.randint(0, 4), draw.randint(0, 90)) for _ in range(30)]
     drawn = [[" ".join(draw.choices(files.WORDS, k=size)) for size in pair] for pair in sizes]
     questions = [Question("", "", *texts, (), ()) for texts in drawn]
-    encoder = ExampleEncoder(files.tokenizer(), length)
+    tokenizer = files.tokenizer()
+    if of_roberta:  # two separators between texts, one token type, and another padding than 0
+        roles = tokenizer.vocabulary.roles._replace(padding=7, separators=2, second_type=0)
+        tokenizer = tokenizer._replace(vocabulary=dataclasses.replace(tokenizer.vocabulary, roles=roles))
+    encoder = ExampleEncoder(tokenizer, length)
     windows, encoded = divide(questions, encoder, "wordpiece", stride, 4)
     tokens = [encoder.tokenize(list(texts)) for texts in zip(*drawn, strict=True)]
     asked, context = (tf.ragged.constant(each, tf.int32, ragged_rank=1) for each in tokens)
-    ends = tuple(files.tokenizer().vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
-    found = answer_graph.divide(asked, context, ends, length, stride)
-    rows = Sequences(encoded).rows(np.arange(len(encoded)), max(len(each.ids) for each in encoded))
+    vocabulary = tokenizer.vocabulary
+    found = answer_graph.divide(asked, context, vocabulary.roles, length, stride, vocabulary.padding_id)
+    rows = Sequences(encoded, vocabulary.padding_id).rows(
+        np.arange(len(encoded)), max(len(each.ids) for each in encoded)
+    )
     for name, expected in zip(("input_ids", "input_mask", "segment_ids"), rows, strict=True):
         np.testing.assert_array_equal(found.batch[name], expected)
     assert found.question.numpy().tolist() == [window.question for window in windows]
@@ -228,9 +237,12 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc", "cased"])
-def test_other_tokenizers_give_the_answers_of_predict(sentencepiece, kind):
+@pytest.mark.parametrize("kind", ["sentencepiece", "nfkc", "cased", "xlm_roberta", "roberta"])
+def test_other_tokenizers_give_the_answers_of_predict(sentencepiece, tmp_path, kind):
     others = {"sentencepiece": sentencepiece, "nfkc": pieces()._replace(normalization="nfkc"), "cased": pieces(False)}
+    if kind in LIBRARIES:
+        (tmp_path / "tokenizer.json").write_bytes(LIBRARIES[kind]())
+        others[kind] = tokenizer_files.read(tmp_path)
     model, examples = drawn(others[kind]), [*EXAMPLES, *random_examples(40)]
     found = answer(traced(model), examples)
     assert_equal(found, model, examples)

@@ -15,7 +15,7 @@ from tests.test_predict import load
 from tftrain.host import log
 from tftrain.inference.serving import onnx_file, saved_model
 from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
-from tftrain.inference.serving.text_graph import TextGraph, has_ops
+from tftrain.inference.serving.text_graph import graph_of
 
 NAMES = ["hf_bert", "hf_bert_classes", "hf_bert_answers", "hf_gpt2"]
 
@@ -27,7 +27,7 @@ def signatures_of(name, input_names="tftrain"):
 
 def source_of(name, input_names="tftrain"):
     model = load(f"hf:{DATA / name}")
-    return ServedModel(model, TextGraph(model) if has_ops(model.tokenizer) else None, 5, None, input_names)
+    return ServedModel(model, graph_of(model)[0], 5, None, input_names)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,16 +1,19 @@
 """The tokenizers inside an exported model give the tokens of those that prepare training data."""
 
+import json
 import random
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.kit import corpora
+from tests.kit import corpora, scripts
 from tests.test_predict import BERT, Drawn, load, sentencepiece
-from tftrain.finetune.encoding import ExampleEncoder
+from tests.tokenizer import libraries
+from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.inference import trained_model
 from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
+from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.tokenizer_files import Tokenizer as ModelTokenizer
 from tftrain.tokenizer.vocabulary import read_vocabulary
@@ -71,7 +74,8 @@ def test_words_are_cut_into_the_pieces_of_training(tmp_path):
 
 def assert_same_ids(model, texts):
     ids, mask = tf.function(TextGraph(model), autograph=False)(tf.constant(texts))
-    expected, lengths = trained_model.padded([sample.ids for sample in trained_model.TextEncoder(model)(texts)])
+    samples, padding_id = trained_model.TextEncoder(model)(texts), model.tokenizer.vocabulary.padding_id
+    expected, lengths = trained_model.padded([sample.ids for sample in samples], padding_id)
     np.testing.assert_array_equal(ids, expected)
     np.testing.assert_array_equal(tf.reduce_sum(mask, axis=1), lengths)
 
@@ -102,6 +106,32 @@ def test_accents_that_prediction_keeps_are_kept_inside_a_graph():
 
 def test_sentencepiece_inside_a_graph_gives_the_samples_of_prediction(sentencepiece):
     assert_same_ids(trained_model.with_weights(Drawn(sentencepiece)), TEXTS)
+
+
+@pytest.mark.parametrize("name", ["xlm_roberta", "roberta"])
+def test_texts_and_pairs_of_robertas_kind_become_the_samples_of_training(tmp_path, name):
+    (tmp_path / "tokenizer.json").write_bytes(libraries.LIBRARIES[name]())
+    model = trained_model.with_weights(Drawn(tokenizer_files.read(tmp_path)))
+    texts = [text.replace("[MASK]", "<mask>") for text in TEXTS]
+    assert_same_ids(model, [*texts, *scripts.lines(100)])
+    pairs = list(zip(scripts.lines(60, seed=1), scripts.lines(60, seed=2), strict=True))
+    encoder = ExampleEncoder(model.tokenizer, model.max_seq_length)
+    rows = Sequences(encoder(pairs), encoder.padding_id).rows(np.arange(len(pairs)), model.max_seq_length)
+    found = TextGraph(model).examples(*(tf.constant(each) for each in zip(*pairs, strict=True)))
+    for own, expected in zip(("input_ids", "input_mask", "segment_ids"), rows, strict=True):
+        np.testing.assert_array_equal(found[own], expected[:, : found[own].shape[1]])
+    assert (rows[0][rows[1] == 0] == 1).all(), "padding is <pad>"
+    assert not rows[2].any(), "there is one token type"
+
+
+def test_texts_of_a_decoder_of_llamas_kind_become_the_samples_of_prediction(tmp_path):
+    settings = {"eos_token": "</s>", "bos_token": "<s>", "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer.json").write_bytes(libraries.llama())
+    tokenizer = tokenizer_files.read(tmp_path)
+    model = trained_model.with_weights(Drawn(tokenizer, model_family="gpt"))
+    assert tokenizer.begin_ids.tolist() == [tokenizer.vocabulary.id("<s>")]
+    assert_same_ids(model, ["the model", "", " x  \U0001f600", "every layer " * 30])
 
 
 @pytest.mark.parametrize("normalization", ["bert", "nfkc"])

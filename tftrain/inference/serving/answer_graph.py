@@ -14,6 +14,7 @@ from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, characters
 from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
 from tftrain.model.transformer import Transformer
+from tftrain.tokenizer.roles import Roles
 
 # Windows that the model reads at once: a long context must not need the memory of all its windows.
 WINDOWS_AT_ONCE = 32
@@ -41,7 +42,7 @@ class AnswerGraph:
         self._network, self._text, self._max_seq_length = model.network, text, model.max_seq_length
         vocabulary = model.tokenizer.vocabulary
         self._spans = WordSpanGraph(vocabulary.tokenizer_type)
-        self._ends = vocabulary.id("[CLS]"), vocabulary.id("[SEP]")
+        self._roles, self._padding_id = vocabulary.roles, vocabulary.padding_id
 
     def __call__(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns answers to questions, string [n], about contexts, string [n].
@@ -82,13 +83,14 @@ class AnswerGraph:
     def _windows(self, question: tf.Tensor, words: Words, rows: tf.Tensor) -> tuple[Windows, tf.Tensor]:
         """Returns windows, and the word of each token of all contexts, int32 [tokens]."""
         asked = self._text.tokenize(question)
-        kept = longest_query(self._settings.max_query_length, self._max_seq_length)
+        kept = longest_query(self._settings.max_query_length, self._max_seq_length, self._roles)
         pieces = self._text.tokenize(words.strings)
         word = tf.cast(pieces.value_rowids(), tf.int32)
         context = tf.RaggedTensor.from_value_rowids(
             pieces.flat_values, tf.gather(tf.cast(words.text, tf.int64), word), nrows=rows
         )
-        windows = divide(asked[:, :kept], context, self._ends, self._max_seq_length, self._settings.doc_stride)
+        sizes = self._max_seq_length, self._settings.doc_stride
+        windows = divide(asked[:, :kept], context, self._roles, *sizes, self._padding_id)
         return windows, word
 
     def _best(self, windows: Windows, word: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -136,17 +138,23 @@ def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def divide(
-    asked: tf.RaggedTensor, context: tf.RaggedTensor, ends: tuple[int, int], max_seq_length: int, stride: int
+    asked: tf.RaggedTensor,
+    context: tf.RaggedTensor,
+    roles: Roles,
+    max_seq_length: int,
+    stride: int,
+    padding_id: int = 0,
 ) -> Windows:
     """Makes the windows of questions about contexts, given the tokens of both, int32 [n, tokens].
 
     Args:
         asked: the questions; a window has at least a token of the context too.
-        ends: ids of [CLS] and [SEP].
+        roles: of the vocabulary.
         stride: tokens between the beginnings of two windows of a context.
+        padding_id: of places without a token.
     """
     asked_tokens, tokens = (tf.cast(each.row_lengths(), tf.int32) for each in (asked, context))
-    capacity = max_seq_length - asked_tokens - 3
+    capacity = max_seq_length - asked_tokens - roles.around(2)
     step = tf.minimum(stride, capacity)
     count = 1 + (tf.maximum(tokens - capacity, 0) + step - 1) // step
     question = tf.repeat(tf.range(tf.size(count)), count)
@@ -156,21 +164,21 @@ def divide(
 
     begin = tf.ragged.range(count).flat_values[:, tf.newaxis] * of_window(step)
     size = tf.minimum(of_window(capacity), of_window(tokens) - begin)
-    first = of_window(asked_tokens) + 2
+    first = of_window(asked_tokens) + 1 + roles.separators
     length = first + size + 1
     position = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
     inside = position - first
     is_part = (inside >= 0) & (inside < size)
     token = tf.where(is_part, of_window(context.row_starts()) + begin + inside, 0)
-    cls, sep = ends
-    ids = tf.where((position == first - 1) | (position == length - 1), sep, 0)
-    ids = tf.where(position == 0, cls, ids)
-    is_asked = (position > 0) & (position < first - 1)
+    is_separator = (position < first) & (position >= first - roles.separators) | (position == length - 1)
+    ids = tf.where(is_separator, roles.separator, padding_id)
+    ids = tf.where(position == 0, roles.beginning, ids)
+    is_asked = (position > 0) & (position < first - roles.separators)
     of_asked = tf.where(is_asked, of_window(asked.row_starts()) + position - 1, 0)
     ids = tf.where(is_asked, gather_or_zero(asked.flat_values, of_asked), ids)
     ids = tf.where(is_part, gather_or_zero(context.flat_values, token), ids)
     mask = tf.cast(position < length, tf.int32)
-    token_types = tf.cast(position >= first, tf.int32) * mask
+    token_types = tf.cast(position >= first, tf.int32) * mask * roles.second_type
     is_best = is_part & _is_best(inside, size, is_part, token, tf.size(context.flat_values))
     return Windows(encoder_batch(ids, mask, token_types), question, token, is_part, is_best)
 

@@ -18,7 +18,7 @@ from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.report import Function
 from tftrain.inference.serving.signature import with_own_names
 from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
-from tftrain.inference.serving.text_graph import TextGraph, has_ops
+from tftrain.inference.serving.text_graph import graph_of
 from tftrain.inference.trained_model import TrainedModel
 from tftrain.tokenizer import tokenizer_files
 
@@ -50,14 +50,15 @@ def write(config: ExportConfig) -> None:
         onnx_file.check_size(4 * describe(shapes).parameters, table)
     original = trained_model.load(config.source)
     trained_model.check_tokens(original, config.source)
-    _check_threshold(config, original.config.task, has_ops(original.tokenizer))
     dtype, change = VARIANTS[settings.variant]
     model = original if settings.variant == "fp32" else trained_model.load(config.source, dtype)
     if change:
         change(model.network)
-    for note in [*model.notes, *_left_out(model, is_onnx)]:
+    text, why = graph_of(model)
+    _check_threshold(config, original.config.task, why)
+    text = None if is_onnx else text
+    for note in [*model.notes, *_left_out(model, "" if is_onnx else why)]:
         logger.info(note)
-    text = TextGraph(model) if not is_onnx and has_ops(model.tokenizer) else None
     source = ServedModel(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
     built = signatures(source)
     if is_onnx:
@@ -72,7 +73,9 @@ def write(config: ExportConfig) -> None:
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
-    for line in [*report.signatures(built, settings), "", *lines]:
+    needs_ops = text is not None and model.tokenizer.needs_tensorflow_text
+    text_ops = f"tensorflow-text, in {WITH_TEXT_OPS}/{VERSION}" if needs_ops else ""
+    for line in [*report.signatures(built, settings, text_ops), "", *lines]:
         logger.info(line)
 
 
@@ -82,26 +85,21 @@ def one_line_of(label: str) -> str:
     return label if is_plain else json.dumps(label)
 
 
-def _check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
+def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
     """Raises an ExportError if `--null_score_threshold` is given and there is no signature that it is for."""
     threshold = config.export.null_score_threshold
-    if threshold is None or (task == "question_answering" and has_ops):
+    if threshold is None or (task == "question_answering" and not why):
         return
     what = f"is for {task}, not question_answering; remove this flag"
     if task == "question_answering":
-        what = "has no tokenizer, so no signature takes text; name one with --tokenizer_dir, or remove this flag"
+        what = f"has no signature that takes text: {why}; name a tokenizer with --tokenizer_dir, or remove this flag"
     raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
 
 
-def _left_out(model: TrainedModel, is_onnx: bool) -> list[str]:
-    """Returns what an export can't have, a line each."""
+def _left_out(model: TrainedModel, why: str) -> list[str]:
+    """Returns what an export can't have, a line each; `why` no signature takes text, "" if some do."""
     lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
-    if not is_onnx and not has_ops(model.tokenizer):
-        why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
-        if model.tokenizer and model.tokenizer.has_added_tokens:
-            why = "there are no ops for added tokens, which tokenizer.json has beside vocab.txt"
-        lines.append(f"no signature takes text: {why}")
-    return lines
+    return [*lines, f"no signature takes text: {why}"] if why else lines
 
 
 def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:

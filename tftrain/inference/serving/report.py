@@ -23,12 +23,16 @@ _WARM_UP, _TIMED = 2, 15
 _LOGITS = "logits"
 
 
-def signatures(built: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
-    """Returns the lines of a table of signatures, with the shape of each input and output; ? is any size."""
+def signatures(built: Mapping[str, table.Signature], settings: ExportFlags, text_ops: str) -> list[str]:
+    """Returns the lines of a table of signatures, with the shape of each input and output; ? is any size.
+
+    `text_ops` says what signatures on texts need beside TensorFlow; "" for nothing.
+    """
     rows = [("signature", "input", "output")]
     for name, signature in built.items():
         outputs = signature.traced.structured_outputs
-        inputs = [_described(spec.name, spec) for spec in signature.inputs]
+        needs = f" ({text_ops})" if signature.takes_text and text_ops else ""
+        inputs = [_described(spec.name, spec) + needs for spec in signature.inputs]
         results = [_described(key, spec) for key, spec in sorted(outputs.items())]
         for row in range(max(len(inputs), len(results))):
             cells = (inputs[row : row + 1] or [""]) + (results[row : row + 1] or [""])

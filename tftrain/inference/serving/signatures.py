@@ -22,7 +22,7 @@ from tftrain.inference.serving.signature import (
     on_ids,
     with_a_place,
 )
-from tftrain.inference.trained_model import MASK, encoder_batch, most_probable
+from tftrain.inference.trained_model import encoder_batch, most_probable
 from tftrain.model import bert, key_value_cache
 
 Builder = Callable[[ServedModel], Signature | None]
@@ -128,7 +128,7 @@ def masked_tokens(source: ServedModel) -> Signature | None:
     network = source.model.network
     if source.text is None or not source.has_masked_lm:
         return None
-    mask_id = source.model.tokenizer.vocabulary.id(MASK)
+    mask_id = source.model.tokenizer.vocabulary.roles.mask
 
     def run(text: tf.Tensor) -> Outputs:
         ids, mask = source.text(text)

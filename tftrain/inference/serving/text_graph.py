@@ -1,8 +1,8 @@
 """From strings to token ids inside a graph, as `inference.TextEncoder` and `finetune.encoding.ExampleEncoder` do it.
 
-WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
-with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. The library `tokenizers` is the
-specification of the ops of TensorFlow.
+WordPiece with BERT's normalization needs only ops of TensorFlow, and so do tokenizers of the library's format as far as
+`pipeline_graph` has them. sentencepiece, and WordPiece of data that was prepared with --normalization=nfkc, need those
+of tensorflow-text. The library `tokenizers` is the specification of the ops of TensorFlow.
 
 Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
 five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
@@ -15,10 +15,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
+from tftrain.inference.serving.code_points import Kinds, Replacements, characters
+from tftrain.inference.serving.pipeline_graph import PipelineGraph
+from tftrain.inference.trained_model import TrainedModel, encoder_batch
 from tftrain.tokenizer.normalization import LONGEST_WORD, translations
-from tftrain.tokenizer.tokenizer_files import Tokenizer
-from tftrain.tokenizer.vocabulary import Vocabulary
+from tftrain.tokenizer.vocabulary import LIBRARY, Vocabulary
 
 KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
 _INSIDE = "##"
@@ -29,9 +30,14 @@ _SPACELESS = (
 )
 
 
-def has_ops(tokenizer: Tokenizer | None) -> bool:
-    """Whether there are ops for a tokenizer."""
-    return tokenizer is not None and tokenizer.vocabulary.tokenizer_type != "bpe" and not tokenizer.has_added_tokens
+def graph_of(model: TrainedModel) -> tuple["TextGraph | None", str]:
+    """Returns the graph of a model's tokenizer; or None, and why there is none."""
+    if model.tokenizer is None:
+        return None, "no tokenizer is beside the weights"
+    try:
+        return TextGraph(model), ""
+    except ValueError as error:
+        return None, f"there are no ops for the tokenizer: {error}"
 
 
 class TextGraph(tf.Module):
@@ -43,57 +49,65 @@ class TextGraph(tf.Module):
 
     def __init__(self, model: TrainedModel):
         super().__init__()
-        tokenizer = model.tokenizer
-        self._vocabulary = tokenizer.vocabulary
+        tokenizer, self._begin_ids = model.tokenizer, model.tokenizer.begin_ids
+        self._vocabulary, self._roles = tokenizer.vocabulary, tokenizer.vocabulary.roles
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
-        if tokenizer.needs_tensorflow_text:
+        self._pipeline, cuts = None, True
+        if tokenizer.is_library:
+            mask = self._vocabulary.of_role("mask") if tokenizer.finds_masks else None
+            self._pipeline, cuts = PipelineGraph(tokenizer.model, tokenizer.unspelled, mask), tokenizer.has_added_tokens
+            tokenize = self._pipeline
+        elif tokenizer.needs_tensorflow_text:
             from tftrain.tokenizer.tensorflow_text import ops
 
             self._tokenizer = ops(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
             tokenize = self._tokenizer.tokenize
         else:
-            characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
+            words = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents).words
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
 
             def tokenize(texts: tf.Tensor) -> tf.RaggedTensor:
-                return self._pieces(characters.words(texts))
+                return self._pieces(words(texts))
 
-        self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
+        self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 ") if cuts else texts)
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
-        return _dense(self._ids(texts))
+        return self._dense(self._ids(texts))
 
     def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
 
-        [MASK] is not one token here. Sequences are cut as `encoding.cut_longest` does it.
+        A mask is not one token here. Sequences are cut as `encoding.cut_longest` does it.
         """
         parts = [self.tokenize(each) for each in texts]
         lengths = [part.row_lengths() for part in parts]
-        most = self._max_seq_length - 1 - len(parts)
+        roles, most = self._roles, self._max_seq_length - self._roles.around(len(parts))
         if len(parts) == 1:
             kept = [tf.minimum(lengths[0], most)]
         else:
             first, second = lengths
             rest = tf.maximum(most - first, tf.minimum(second, most // 2))
             kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
-        pieces = [tf.fill([parts[0].nrows(), 1], self._vocabulary.id("[CLS]"))]
-        for part, length in zip(parts, kept, strict=True):
+        pieces = [tf.fill([parts[0].nrows(), 1], roles.beginning)]
+        separators = [roles.separators] * (len(parts) - 1) + [1]
+        for part, length, count in zip(parts, kept, separators, strict=True):
             # An axis without elements has nothing to cut.
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
-            pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
-        ids = tf.concat(pieces, axis=1)
-        ids, mask = _dense(ids)
+            pieces.append(tf.fill([part.nrows(), count], roles.separator))
+        ids, mask = self._dense(tf.concat(pieces, axis=1))
         places = tf.range(tf.shape(ids)[1])[tf.newaxis]
-        in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 2, tf.int32)
-        return encoder_batch(ids, mask, in_second * mask)
+        in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 1 + separators[0], tf.int32)
+        return encoder_batch(ids, mask, in_second * mask * roles.second_type)
 
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
-        parts = tf.strings.split(texts, MASK)
+        first, last, mask = self._roles.beginning, self._roles.separator, self._roles.mask
+        if self._vocabulary.tokenizer_type in LIBRARY:
+            ids = self._pipeline(texts, with_mask=True)[:, : self._longest - 2]
+            return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
+        parts = tf.strings.split(texts, self._vocabulary.tokens[mask])
         tokens = self.tokenize(parts.flat_values)
         # A mask before each part; the first one is then left out.
         tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
@@ -102,40 +116,37 @@ class TextGraph(tf.Module):
 
     def _prompts(self, texts: tf.Tensor) -> tf.RaggedTensor:
         tokens = self.tokenize(texts)
-        is_empty = tokens.row_lengths() == 0
+        begin = tf.tile(tf.constant(self._begin_ids)[tf.newaxis], [tokens.nrows(), 1])
+        tokens = tokens[:, -(self._longest - len(self._begin_ids)) :]
+        is_empty = tokens.row_lengths() + len(self._begin_ids) == 0
         ends = tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._vocabulary.end_id)
         end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
-        return tf.concat([end, tokens], axis=1)[:, -self._longest :]
+        return tf.concat([begin, end, tokens], axis=1)
 
+    def _dense(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns token ids with padding after each row, and the mask of those that are real, int32 [n, S] both.
 
-def _dense(ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns token ids with zeros after each row, and the mask of those that are real, int32 [n, S] both.
-
-    Without a row there is one place, as models need.
-    """
-    dense = ids.to_tensor()
-    dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]])
-    return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
+        Without a row there is one place, as models need.
+        """
+        padding_id = self._vocabulary.padding_id
+        dense = ids.to_tensor(padding_id)
+        dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]], constant_values=padding_id)
+        return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
 
 
 class CharacterGraph:
     """Normalizes texts, and splits them into words, as `bert_words` with the same arguments."""
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        self._starts, self._kinds, replaced = tables(lower_case, strip_accents)
-        # Without a replacement the tables have an unused row.
-        self._codes = np.array(list(replaced) or [0], np.int32)
-        self._strings = np.array([string.encode() for string in replaced.values()] or [b""], object)
+        self._kinds, replaced = tables(lower_case, strip_accents)
+        self._replacements = Replacements(replaced)
 
     def words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the normalized words of texts: string [n] to [n, words]."""
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         flat = codes.flat_values
-        kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
-        own = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
-        index = tf.searchsorted(self._codes, flat)
-        replacement = tf.gather(tf.constant(self._strings), tf.minimum(index, len(self._codes) - 1))
-        string = tf.where(kind == REPLACE, replacement, own)
+        kind, own = self._kinds(flat), characters(flat)
+        _, string = self._replacements(flat, own)
         string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
         string = tf.where(kind == SPACE, " ", string)
         string = tf.where(kind == DELETE, "", string)
@@ -143,21 +154,15 @@ class CharacterGraph:
 
 
 @functools.cache
-def tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
+def tables(lower_case: bool, strip_accents: bool | None) -> tuple[Kinds, dict[int, str]]:
+    """Returns the kinds of code points, and what is replaced by what."""
     kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
     for code, string in translations(lower_case, strip_accents).items():
         character = chr(code)
         kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
         if kinds[code] == REPLACE:
             replaced[code] = string
-    return *ranges(kinds), replaced
-
-
-def ranges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first code points of ranges of one kind, ascending, and their kinds, given those of code points."""
-    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
-    return starts, kinds[starts]
+    return Kinds(kinds), dict(sorted(replaced.items()))
 
 
 class WordPieceGraph(tf.Module):
@@ -166,7 +171,7 @@ class WordPieceGraph(tf.Module):
     def __init__(self, vocabulary: Vocabulary):
         super().__init__()
         tokens = vocabulary.tokens
-        self._unknown = vocabulary.id("[UNK]")
+        self._unknown = vocabulary.roles.unknown
         self._longest = max(len(token.removeprefix(_INSIDE)) for token in tokens)
         ids = tf.range(len(tokens), dtype=tf.int32)
         self._table = tf.lookup.StaticHashTable(

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.inference.serving.text_graph import DELETE, KEEP, SPACE, ranges, tables
+from tftrain.inference.serving.code_points import Kinds
+from tftrain.inference.serving.text_graph import DELETE, KEEP, SPACE, tables
 
 
 class Words(NamedTuple):
@@ -22,20 +23,22 @@ class Words(NamedTuple):
 
 
 class WordSpanGraph:
-    """Divides texts into words, for a tokenizer type as in `finetune.squad.word_spans`."""
+    """Divides texts into words, for a tokenizer type as in `finetune.squad.word_spans`.
+
+    A byte-level BPE has the space before a word in its string, as `ExampleEncoder.words` has.
+    """
 
     def __init__(self, tokenizer_type: str):
-        if tokenizer_type == "sentencepiece":
-            self._starts, self._kinds = ranges(
-                np.array([SPACE if chr(n).isspace() else KEEP for n in range(1 << 17)], np.int32)
-            )
+        self._with_spaces = tokenizer_type == "bpe"
+        if tokenizer_type not in ("wordpiece", "bpe"):
+            self._kinds = Kinds(np.array([SPACE if chr(n).isspace() else KEEP for n in range(1 << 17)], np.int32))
         else:
-            self._starts, self._kinds, _ = tables(lower_case=False, strip_accents=False)
+            self._kinds, _ = tables(lower_case=False, strip_accents=False)
 
     def __call__(self, texts: tf.RaggedTensor) -> Words:
         """Returns the words of texts that are code points, int32 [n, characters]."""
         flat, text = texts.flat_values, tf.cast(texts.value_rowids(), tf.int32)
-        kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
+        kind = self._kinds(flat)
         kept = tf.where(kind != DELETE)[:, 0]
         kind, text = tf.gather(kind, kept), tf.gather(text, kept)
         # Whether a kept character is of the same word as the one before it.
@@ -45,7 +48,13 @@ class WordSpanGraph:
         last = tf.where((kind != SPACE) & ~tf.concat([joined, edge], 0))[:, 0]
         begins, ends, of_word = tf.gather(kept, first), tf.gather(kept, last) + 1, tf.gather(text, first)
         row = tf.gather(texts.row_starts(), of_word)
-        return Words(characters(flat, begins, ends), of_word, *(tf.cast(x - row, tf.int32) for x in (begins, ends)))
+        string_begins = begins
+        if self._with_spaces:
+            follows = tf.gather(flat, tf.maximum(begins - 1, 0)) == ord(" ")
+            string_begins -= tf.cast(follows & (begins > row), tf.int64)
+        return Words(
+            characters(flat, string_begins, ends), of_word, *(tf.cast(x - row, tf.int32) for x in (begins, ends))
+        )
 
 
 def characters(codes: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
