@@ -52,6 +52,7 @@ LAYOUTS = {
         *("--model_family=modernbert", "--dropout_add_impl=auto", "--classifier_pooling=mean"),
         *("--num_hidden_layers=2", "--backward_segments=2", "--split_grad_accum"),
     ),
+    "roberta": ("--model_family=roberta", "--num_hidden_layers=2", "--split_weights"),
 }
 # What a server does: TensorFlow alone.
 BARE = """
@@ -70,7 +71,7 @@ print(json.dumps(encode(**{name: inputs[name] for name in names})["hidden_states
 # The short form is bert's.
 @pytest.fixture(
     scope="module",
-    params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt", "llama", "modernbert"))],
+    params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in [*LAYOUTS][1:])],
 )
 def trained(request, prepare_config, tmp_path_factory):
     """The folder of a run on two ranks, and its data."""

@@ -1,4 +1,4 @@
-"""A model of Llama's and of ModernBERT's kind goes through every program."""
+"""A model of each kind that is no BERT and no GPT goes through every program."""
 
 import contextlib
 import functools
@@ -43,7 +43,15 @@ FAMILIES = {
         tensors={"head.dense.weight", "model.layers.2.attn.Wqkv.weight"},
         predicts="[MASK]",
     ),
-}
+    "roberta": SimpleNamespace(
+        sizes="--model_family=roberta --num_hidden_layers=2 --num_attention_heads=4",
+        prepares={"next_sentence": False, "packing": "greedy", "tokenizer_type": "bpe"}
+        | {"vocab_file": str(DATA / "hf_roberta/tokenizer.json")},
+        model={"next_sentence": False, "type_vocab_size": 1, "gelu_form": "erf", "first_position": 2},
+        tensors={"lm_head.dense.weight", "roberta.embeddings.token_type_embeddings.weight"},
+        predicts="<mask>",
+    ),
+}  # fmt: skip
 # Tokenizers of the library's format, in place of a byte-level BPE.
 FAMILIES["modernbert_unigram"] = SimpleNamespace(**vars(FAMILIES["modernbert"]))
 FAMILIES["modernbert_unigram"].prepares = FAMILIES["modernbert"].prepares | {"tokenizer_type": "unigram"}
@@ -117,7 +125,8 @@ def test_it_is_evaluated_converted_there_and_back_predicted_and_taken_as_initial
     given = f"--init_checkpoint=hf:{tmp_path / 'hf'} --synthetic_data --max_steps=1 --output_dir={tmp_path / 'tuned'}"
     done("started", given)
     model = json.loads((tmp_path / "tuned/config.json").read_text())["config"]["model"]
-    assert (model["model_family"], model["hidden_dropout_prob"]) == (family.name, 0.0)
+    dropout = 0.0 if family.name in ("llama", "modernbert") else 0.1
+    assert (model["model_family"], model["hidden_dropout_prob"]) == (family.name, dropout)
 
 
 @pytest.mark.slow
@@ -169,12 +178,14 @@ TEXTS = {
 
 
 @pytest.mark.nightly  # tests/tasks and tests/test_every_lever.py have another family.
+@pytest.mark.parametrize("name", ["modernbert", "roberta"])
 @pytest.mark.parametrize("task", TEXTS)
-def test_modernbert_is_fine_tuned_and_predicts(modernbert, tmp_path, task):
+def test_an_encoder_is_fine_tuned_and_predicts(made, tmp_path, task, name):
+    family = made(name)
     file, folder = labelled(tmp_path, task), tmp_path / "run"
     done(
         "started",
-        f"--task={task} --train_file={file} --eval_file={file} --init_checkpoint=tftrain:{modernbert.run} "
+        f"--task={task} --train_file={file} --eval_file={file} --init_checkpoint=tftrain:{family.run} "
         f"--output_dir={folder} --max_steps=2 --micro_batch_size=2 --max_seq_length=32 --eval_every=-1",
     )
     done("started", f"--mode=evaluate --output_dir={folder}")

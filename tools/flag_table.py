@@ -38,7 +38,7 @@ INTRODUCTION = """# Flags
 that programs share are listed once, under the first of them: `tftrain.launch` and `tftrain.plan` take all flags
 of `tftrain.run`, and `tftrain.export` takes the flags of `tftrain.predict` that name the model. `tftrain.launch` also
 takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`. Some flags of the model have other defaults
-with `--model_family=llama` or `modernbert`: [families.md](families.md).
+with some families: [families.md](families.md).
 `tftrain.report` has no flags: its arguments are the output folders of runs. [Environment
 variables](#environment-variables) are at the end.
 

@@ -3,7 +3,8 @@
     python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
     build/torch/bin/python tests/formats/make_transformers_fixtures.py [FIXTURE ...]     # without names, all
 
-hf_modernbert... and the greedy tokens are by transformers 5.24.0, hf_llama, hf_qwen2 and hf_qwen3 by 5.18.0.
+hf_modernbert..., hf_roberta... to hf_distilbert... and the greedy tokens are by transformers 5.24.0; hf_llama, hf_qwen2
+and hf_qwen3 by 5.18.0.
 
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
@@ -20,6 +21,10 @@ import transformers
 FOLDER = Path(__file__).parent / "data"
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 SPECIAL = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ENDINGS = {"MaskedLM": "", "Model": "_model", "SequenceClassification": "_classes"}  # classes and fixtures end so
+ENDINGS |= {"TokenClassification": "_tokens", "QuestionAnswering": "_answers"}
+MODERNBERT = {role: f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
+ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 WORDS = [*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "##s", "##ed", "##ing"]
 
 
@@ -49,6 +54,19 @@ def main(names: list[str]) -> None:
         if not names or name in names:
             torch.manual_seed(7)
             modernbert(name, cls, **more)
+    for prefix, stem, kinds in (
+        ("hf_roberta", "Roberta", ENDINGS),
+        ("hf_xlm_roberta", "XLMRoberta", ("MaskedLM", "SequenceClassification")),
+        ("hf_camembert", "Camembert", ("MaskedLM", "TokenClassification")),
+        ("hf_distilbert", "DistilBert", ENDINGS),
+    ):
+        for kind in kinds:
+            name = prefix + ENDINGS[kind]
+            if not names or name in names:
+                torch.manual_seed(7)
+                more = labels if kind.endswith("Classification") else {}
+                cls = getattr(transformers, stem + (f"For{kind}" if kind != "Model" else kind))
+                without_types(name, cls, getattr(transformers, f"{stem}Config"), **more)
     if names:
         return
     torch.manual_seed(7)
@@ -66,7 +84,8 @@ def defaults() -> None:
     """Writes the fields of a configuration that states none."""
     classes = (transformers.BertConfig, transformers.MegatronBertConfig, transformers.GPT2Config)
     classes += (transformers.LlamaConfig, transformers.Qwen2Config, transformers.Qwen3Config)
-    classes += (transformers.ModernBertConfig,)
+    classes += (transformers.ModernBertConfig, transformers.RobertaConfig, transformers.XLMRobertaConfig)
+    classes += (transformers.CamembertConfig, transformers.DistilBertConfig)
     values = {each.model_type: {**each().to_dict(), "transformers_version": None} for each in classes}
     (FOLDER / "transformers_defaults.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
@@ -172,7 +191,7 @@ def llama(name: str, cls, config_class, tied: bool) -> None:
 
 def modernbert(name: str, cls, **more) -> None:
     """A ModernBERT whose windows hide most of a sequence, and its gradients, computed in fp64."""
-    tokenizer = byte_pairs(masked=True)
+    tokenizer = byte_pairs(MODERNBERT)
     ids_of = {"bos": "[CLS]", "cls": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "pad": "[PAD]"}
     config = transformers.ModernBertConfig(
         vocab_size=len(tokenizer),
@@ -188,13 +207,42 @@ def modernbert(name: str, cls, **more) -> None:
     )
     model = cls(config).eval()
     randomize(model, 0.2)
-    ids = torch.randint(0, len(tokenizer), (3, 16))
-    ids[ids == config.pad_token_id] += 1  # Its embedding has no gradient there.
+    encoder(name, model, tokenizer)
+
+
+def without_types(name: str, cls, config_class, **more) -> None:
+    """A model of RoBERTa's kind, or a DistilBERT, and its gradients, computed in fp64."""
+    roberta = config_class is not transformers.DistilBertConfig
+    if roberta:
+        tokenizer = byte_pairs(ROBERTA) if config_class is transformers.RobertaConfig else pieces()
+        sizes = {"type_vocab_size": 1, "layer_norm_eps": 1e-5, **SIZES}
+    else:
+        tokenizer = words()
+        sizes = {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 40}
+    ids_of = {f"{each}_token_id": getattr(tokenizer, f"{each}_token_id") for each in ("pad", "bos", "eos")}
+    config = config_class(
+        vocab_size=len(tokenizer), max_position_embeddings=20, **sizes, **(ids_of if roberta else {}), **more
+    )
+    model = cls(config).eval()
+    randomize(model)
+    encoder(name, model, tokenizer, left=cls.__name__.endswith("Model"))
+
+
+def encoder(name: str, model, tokenizer, left: bool = False) -> None:
+    """Writes an encoder with its outputs and its gradients; `left`: the last row has its padding before the text."""
+    ids, pad = torch.randint(0, len(tokenizer), (3, 16)), model.config.pad_token_id
+    ids[ids == pad] += 1  # Its embedding has no gradient there.
     mask = (torch.arange(16)[None] < torch.tensor([[16], [11], [5]])).long()
+    if left:
+        mask[2] = mask[2].flip(0)
+    if model.config.model_type != "modernbert":
+        ids[mask == 0] = pad
     model.double()
     found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     arrays = {"input_ids": ids, "input_mask": mask, "hidden": found.hidden_states[-1].detach()}
-    if cls is transformers.ModernBertForMaskedLM:
+    if left:
+        arrays |= {"pooled": found.pooler_output.detach()} if "pooler_output" in found else {}
+    elif type(model).__name__.endswith("MaskedLM"):
         arrays["mlm_logits"] = found.logits.detach()
         loss = torch.nn.functional.cross_entropy(
             found.logits[:, [1, 4]].flatten(0, 1), ids[:, [2, 3]].flatten(), reduction="sum"
@@ -203,13 +251,41 @@ def modernbert(name: str, cls, **more) -> None:
         logits = found.logits if "logits" in found else torch.stack([found["start_logits"], found["end_logits"]], -1)
         arrays["task_logits"] = logits.detach()
         loss = (logits if logits.dim() == 2 else logits * mask[..., None]).square().sum()
-    loss.backward()
-    arrays |= {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
+    if not left:
+        loss.backward()
+        arrays |= {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
     model.float()
     tokenizer.save_pretrained(save(name, model, **arrays))
 
 
-def byte_pairs(masked: bool = False):
+def words():
+    path = FOLDER / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in WORDS))
+    made = transformers.BertTokenizer(str(path), do_lower_case=True)
+    path.unlink()
+    return made
+
+
+def pieces():
+    """A Unigram tokenizer with XLM-R's tokens, whose padding has id 1."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    letters = "abcdefghijklmnopqrstuvwxyzéß"
+    vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocabulary += [(f"\u2581{letter}", -4.0) for letter in letters] + [(letter, -5.0) for letter in letters]
+    made = Tokenizer(models.Unigram([*vocabulary, ("\u2581the", -2.0), ("\u2581", -3.0), ("<mask>", 0.0)], unk_id=3))
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokens = {f"{role}_token": token for role, token in ROBERTA.items()}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", **tokens)
+
+
+def byte_pairs(tokens: dict[str, str] | None = None):
+    """Byte pairs of a decoder; or of an encoder with these special tokens, by their roles."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())
@@ -217,18 +293,22 @@ def byte_pairs(masked: bool = False):
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=270,
-        special_tokens=["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"] if masked else ["<|endoftext|>"],
+        special_tokens=[*tokens.values()] if tokens else ["<|endoftext|>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     made.train_from_iterator(["the model of the weights of the words"], trainer)
-    if masked:
-        ends = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    if tokens:
+        first, last = tokens["cls"], tokens["sep"]
+        between = f"{last}:0" if first == "[CLS]" else f"{last}:0 {last}:0"  # RoBERTa has two between texts.
         made.post_processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0", special_tokens=ends
+            single=f"{first}:0 $A:0 {last}:0",
+            pair=f"{first}:0 $A:0 {between} $B:0 {last}:0",
+            special_tokens=[(token, made.token_to_id(token)) for token in (first, last)],
         )
-        words = {f"{word}_token": f"[{word.upper()}]" for word in ("unk", "cls", "sep", "pad", "mask")}
-        return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **words)
+        named = {f"{role}_token": token for role, token in tokens.items()}
+        named |= {} if first == "[CLS]" else {"bos_token": first, "eos_token": last}
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **named)
     end = "<|endoftext|>"
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end, unk_token=end)
 

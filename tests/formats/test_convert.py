@@ -45,10 +45,12 @@ def converted(capsys, source, target, *arguments):
 
 OF_TRANSFORMERS = (
     *("hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2"),
-    *("hf_qwen3", "hf_modernbert"),
+    *("hf_qwen3", "hf_modernbert", "hf_roberta", "hf_roberta_model", "hf_xlm_roberta", "hf_camembert"),
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
 FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_mean", "hf_modernbert_tokens", "hf_modernbert_answers")
+FINE_TUNED += ("hf_roberta_classes", "hf_roberta_tokens", "hf_roberta_answers", "hf_xlm_roberta_classes")
+FINE_TUNED += ("hf_camembert_tokens",)
 
 
 @pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
@@ -65,6 +67,9 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     if first["model_type"] == "modernbert":
         sizes += ("layer_types", "local_attention", "rope_parameters", "norm_eps", "hidden_activation", "norm_bias")
         sizes += ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
+    if first["model_type"] in ("roberta", "xlm-roberta", "camembert"):
+        sizes += ("max_position_embeddings", "type_vocab_size", "pad_token_id", "hidden_act", "dim", "hidden_dim")
+        sizes += ("n_layers", "n_heads", "dropout", "attention_dropout", "activation", "hidden_dropout_prob")
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
@@ -248,7 +253,11 @@ REFUSED = {
         (with_tensor(KEY, np.zeros((24, 23), np.float32)), f"{KEY} is [24, 23], expected [24, 24]"),
         (with_tensor(KEY, np.zeros((24, 24), np.int64)), f"{KEY} is int64"),
         (with_tensor(TIED, np.zeros((35, 24), np.float32)), f"{TIED} differs from"),
-        ({"model_type": "roberta"}, "expected one of bert, megatron-bert, gpt2, llama, qwen2, qwen3, modernbert"),
+        ({"model_type": "esm"}, "expected one of bert, megatron-bert, gpt2, llama, qwen2, qwen3, modernbert"),
+        (
+            {"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLForMaskedLM"]},
+            "the known class nearest to XLMRobertaXLForMaskedLM is XLMRobertaForMaskedLM",
+        ),
         ({"model_type": ["bert"]}, "model_type is ['bert']; expected one of bert"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"hidden_act": {}}, "hidden_act is {}; expected one of"),

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 from tests.formats.models import DATA, TENSORS
 from tftrain.config.convert import Place
@@ -47,6 +49,7 @@ def added(**shapes):
         ("hf_bert_model", {"classifier__weight": (1, 24)}),
         ("hf_gpt2", {"score__weight": (3, 24), "multiple_choice_head__summary__bias": (1,)}),
         ("hf_modernbert_tokens", {"decoder__bias": (35,)}),
+        ("hf_roberta_classes", {"roberta__pooler__dense__weight": (24, 24), "lm_head__bias": (270,)}),
         ("hf_qwen3", {"score__weight": (1, 24), "model__layers__2__self_attn__o_proj__weight": (24, 60)}),
         ("hf_bert", {"bert__encoder__layer__2__output__dense__bias": (24,), "teacher__weight": (2,)}),
     ],
@@ -99,6 +102,7 @@ TIED = {
     "hf_bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
     "hf_bert_masked_lm": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "hf_modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.weight"),
+    "hf_xlm_roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
 }
 NEUTRAL = {"chunk_size_feed_forward": 64, "torch_dtype": "bfloat16", "pruned_heads": {}, "scale_attn_weights": 0}
 LABELS = {"0": "bad", "1": "fine", "2": "good"}
@@ -118,6 +122,8 @@ SILENT = [
     *(("hf_gpt2", renamed("transformer.", "")), ("hf_gpt2", renamed("", "base."))),
     *(("hf_llama", renamed("", "model.")), ("hf_qwen2", renamed("", "policy.module."))),
     ("hf_modernbert_classes", renamed("model.", "", False)),
+    *(("hf_roberta_classes", renamed("roberta.", "", False)),),
+    *(("hf_roberta_model", renamed("", "0.auto_model.")),),
     ("hf_modernbert", lambda t, c: {k.replace("layers.", "layers._orig_mod."): v for k, v in t.items()}),
     # A tied tensor under its other name alone.
     *((fixture, tied(*names, wrapper)) for fixture, names in TIED.items() for wrapper in ("", "module.")),
@@ -146,7 +152,10 @@ def test_two_models_in_a_file_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "fixture",
-    ["hf_bert", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2", "hf_qwen3", "hf_modernbert", "hf_bert_model"],
+    [
+        *("hf_bert", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2", "hf_qwen3", "hf_modernbert"),
+        *("hf_bert_model", "hf_roberta"),
+    ],
 )
 @pytest.mark.parametrize("fields", [("model_type",), ("model_type", "architectures")])
 def test_a_missing_model_type_follows_from_the_class_or_the_tensors(tmp_path, fixture, fields):
@@ -162,7 +171,11 @@ def test_a_model_type_that_nothing_says_is_refused(tmp_path, change):
         open_weights(place)
 
 
-@pytest.mark.parametrize("fixture", ["hf_bert_classes", "hf_bert_tokens", "hf_bert_answers", "hf_modernbert_classes"])
+@pytest.mark.parametrize(
+    "fixture",
+    [f"hf_{name}_{kind}" for name in ("bert", "roberta") for kind in ("classes", "tokens", "answers")]
+    + ["hf_modernbert_classes"],
+)
 @pytest.mark.parametrize("fields", [("architectures",), ("model_type", "architectures")])
 def test_a_missing_class_follows_from_the_output_head(tmp_path, fixture, fields):
     assert "has no architectures; by the tensors" in assert_same(changed(tmp_path, fixture, without(*fields)), fixture)
@@ -190,6 +203,33 @@ def test_classes_without_whole_names_have_some(tmp_path, given, labels):
     assert bool(weights.notes) == (
         labels[-1] in ("a (2)",) or (labels[-1] == "LABEL_2" and bool(given.get("id2label")))
     )
+
+
+def test_a_bert_may_have_the_tokenizer_of_xlm_r(tmp_path):
+    """multilingual-e5-small and paraphrase-multilingual-MiniLM are such models."""
+    source, rows = DATA / "hf_xlm_roberta", np.ones((63, 24), np.float32)
+    change = without(vocab_size=63, tensors=lambda t, c: {**t, "embeddings.word_embeddings.weight": rows})
+    folder = Path(changed(tmp_path, "hf_bert_model", change).path)
+    (folder / "vocab.txt").unlink()
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / file, folder)
+    model, tokenizer = model_of(Place("hf", str(folder)))
+    assert (model.model_family, model.first_row, tokenizer.vocabulary.roles.padding) == ("bert", 0, 1)
+    theirs = Tokenizer.from_file(str(source / "tokenizer.json")).encode("the é abc", add_special_tokens=False)
+    assert tokenizer.build()(["the é abc"])[0].tolist() == theirs.ids
+
+
+@pytest.mark.parametrize(
+    ("fixture", "name", "nearest", "base"),
+    [
+        ("hf_bert_classes", "BertForMultipleChoice", "BertForQuestionAnswering", "BertModel"),
+        ("hf_roberta_tokens", "TFRobertaForMultipleChoice", "RobertaForQuestionAnswering", "RobertaModel"),
+    ],
+)
+def test_an_output_head_of_an_unknown_class_is_refused(tmp_path, fixture, name, nearest, base):
+    with pytest.raises(FormatError, match=f"names {name}, .* nearest to {name} is {nearest}; write {base} there"):
+        open_weights(changed(tmp_path, fixture, without(architectures=[name])))
+    assert "left out" in "".join(open_weights(changed(tmp_path, fixture, without(architectures=[base]))).notes)
 
 
 @pytest.mark.parametrize("given", [{"1": "a", "2": "b", "3": "c"}, ["a", "b", "c"], {"a": 0}, {"0": ["a"]}], ids=str)

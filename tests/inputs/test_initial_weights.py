@@ -14,6 +14,7 @@ from tftrain.config.convert import Place
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.formats.registry import open_weights
+from tftrain.formats.weights import heads_of
 from tftrain.inputs import initial_weights
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
@@ -57,6 +58,14 @@ def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
     assert (problems, config.model.classifier_pooling) == ([], "mean")
     _, problems = completed(f"--init_checkpoint=hf:{DATA / 'hf_modernbert_classes'}", *task)
     assert [problem.flag for problem in problems] == ["classifier_pooling"]
+
+
+@pytest.mark.parametrize("fixture", ["hf_roberta", "hf_roberta_model", "hf_xlm_roberta"])
+def test_a_classifier_with_a_dense_layer_of_its_own_is_new_without_a_flag(fixture):
+    labels = ("--labels=a", "--labels=b")
+    config, problems = completed(f"--init_checkpoint=hf:{DATA / fixture}", "--task=classification", *labels)
+    assert (problems, heads_of(config.model)) == ([], ("classifier",))
+    assert "classifier" not in opened(config).parts
 
 
 def test_weights_go_on_without_the_next_sentence():

@@ -44,6 +44,17 @@ def test_a_manifest_is_read_once_from_the_checks_to_the_batches(prepared, counte
     assert counted == ["read_manifest"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "row"),
+    [([], None), (["--model_family=roberta"], 1), (["--model_family=roberta", "--first_position=4"], 4)],
+)
+def test_positions_begin_after_the_row_of_the_padding_if_a_family_counts_so(prepared, flags, row):
+    given = config(f"--data_dir={prepared}", "--next_sentence", *flags)
+    inputs = Inputs.open(given)
+    assert (inputs.problems(), inputs.tokenizer.vocabulary.roles.padding) == ([], 0)
+    assert inputs.with_sizes(given).model.first_position == row
+
+
 def test_a_labelled_file_is_read_once_and_holds_in_another_folder(tmp_path, counted, monkeypatch):
     files.write_vocabulary(tmp_path)
     files.write_classes(tmp_path / "train.tsv", 10, seed=1)

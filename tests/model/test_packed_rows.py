@@ -14,6 +14,7 @@ CORE_FLAGS = {
     "plain": {},
     "fused": {"attn_softmax_impl": "fused"},
     "flash": {"attn_impl": "flash"},
+    "roberta": {"model_family": "roberta"},
 }
 
 

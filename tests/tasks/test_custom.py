@@ -16,7 +16,9 @@ from tests.kit.runs import checked, read_rows
 from tftrain import run
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError
+from tftrain.config.model import ModelConfig
 from tftrain.data import pipeline
+from tftrain.finetune import splits
 from tftrain.host.user_code import UserCodeError
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
@@ -399,3 +401,11 @@ def test_a_run_goes_on_with_the_head_of_another_one(alone, at, tmp_path):
     assert values(first, "loss")[0] < values(read_rows(alone), "loss")[0]
     other = train("own:Lengths", tmp_path / "other", f"--init_checkpoint=tftrain:{alone}", "--max_steps=1")
     assert len(values(other, "place_loss")) == 1
+
+
+@pytest.mark.parametrize(("family", "rows"), [("bert", None), ("roberta", [[-1, -1, 0, 1], [0, 1, 2, -1]])])
+def test_positions_of_a_users_arrays_do_not_count_padding_if_the_family_does_not(family, rows):
+    given = {"input_ids": np.ones([2, 4], np.int32), "input_mask": np.array([[0, 0, 1, 1], [1, 1, 1, 0]])}
+    given |= {"segment_ids": np.zeros([2, 4], np.int32)}
+    found = splits.of_arrays(given, ModelConfig(family, vocab_size=9), 4).examples.get("position_ids")
+    assert (found if found is None else found.tolist()) == rows

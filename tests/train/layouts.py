@@ -56,6 +56,7 @@ LLAMA |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attent
 MODERN = {"model_family": "modernbert", **FAMILIES["modernbert"].defaults, "local_attention": 6, "global_attn_every": 2}
 MODERN |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
 MODERN |= {"use_bias_in_keys": True}
+ROBERTA = {"model_family": "roberta", **FAMILIES["roberta"].defaults}
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
@@ -128,6 +129,8 @@ FACTORS = {
         "gpt-documents": {"model": GPT, "packed": True},
         "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
         "llama": {"model": LLAMA},
+        "roberta": {"model": ROBERTA},
+        "roberta-packed": {"model": ROBERTA, "packed": True},
         "modernbert": {"model": MODERN},
         "modernbert-packed": {"model": MODERN | {"attn_impl": "flash", "hidden_size": 32}, "packed": True},
     },

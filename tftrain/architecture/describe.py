@@ -27,8 +27,8 @@ def describe(model: ModelConfig) -> Architecture:
     predicts_tokens = not model.is_fine_tuned
     tables: list[Named] = []
     if model.position_embedding == "learned":
-        tables.append(("position", TableSpec(model.max_position_embeddings, width)))
-    if family.token_types:
+        tables.append(("position", TableSpec(model.first_row + model.max_position_embeddings, width)))
+    if family.token_types or family.first_token_type:
         tables.append(("token_type", TableSpec(model.type_vocab_size, width)))
     return Architecture(
         word=TableSpec(model.vocab_size, width, divided=True),
@@ -104,7 +104,7 @@ def _heads(model: ModelConfig, norm: NormSpec) -> list[HeadSpec]:
     width, heads = model.hidden_size, []
     if model.is_causal:
         return heads
-    # A model without a pooler has the layer and the norm of the masked words before its classifier.
+    # A model without a pooler has the layer and the norm of the masked words before its classifier, or a layer within.
     transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)
     rows = "predictions" if not model.is_fine_tuned else "sample" if model.predicts_samples else "tokens"
     if transforms:
@@ -112,11 +112,13 @@ def _heads(model: ModelConfig, norm: NormSpec) -> list[HeadSpec]:
         if not model.is_fine_tuned:
             leaves.append(("bias", BiasSpec(model.vocab_size)))
         heads.append(HeadSpec("masked_lm", tuple(leaves), rows))
-    has_task = model.predicts_samples and not model.family.transforms_for_tasks
+    within = model.family.classifier_activation and model.predicts_samples
+    has_task = model.predicts_samples and not (within or model.family.transforms_for_tasks)
     if has_task if model.is_fine_tuned else model.next_sentence:
         heads.append(HeadSpec("pooler", (("", DenseSpec(width, width)),), "sample"))
     if not model.is_fine_tuned and model.next_sentence:
         heads.append(HeadSpec("next_sentence", (("", DenseSpec(width, 2)),), "sample"))
     elif model.outputs and model.is_fine_tuned:
-        heads.append(HeadSpec("classifier", (("", DenseSpec(width, model.outputs)),), rows))
+        leaves = [("dense", DenseSpec(width, width))] if within else []
+        heads.append(HeadSpec("classifier", (*leaves, ("", DenseSpec(width, model.outputs))), rows))
     return heads

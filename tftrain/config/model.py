@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tftrain.config.fields import flag, implementations
-from tftrain.families import DEFAULT, FAMILIES, Family, described
+from tftrain.families import ALIKE, COUNTING, DEFAULT, FAMILIES, Family, described
 from tftrain.host.user_code import CLASS, is_class_name
 
 TASKS = (
@@ -24,7 +24,7 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 # from compute capability 8.0 on takes.
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
 _SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "num_key_value_heads")
-_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size", "first_position")
 # Beyond all use, and no part of the help: strangers describe models too, and a layer takes time before it is read.
 _LARGEST = {"num_hidden_layers": 10_000, **dict.fromkeys(_SIZES, 1 << 40)}
 _ROTARY = {"position_embedding": ("rotary",)}
@@ -53,6 +53,8 @@ class ModelConfig:
     """Key and value heads, which query heads share equally (arXiv 2305.13245); by default --num_attention_heads."""
     intermediate_size: int | None = flag(None, "Width of feed-forward layers; by default 4 x --hidden_size.", minimum=1)
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
+    first_position: int | None = flag(None, minimum=1, restrict={"model_family": COUNTING})
+    """Row of the position embedding for the first token. By default the padding's id + 1; 2 without a tokenizer."""
     position_embedding: str = flag("learned", choices=("learned", "rotary", "alibi"))
     """How the model knows positions. learned: a table. rotary: queries and keys are rotated (arXiv 2104.09864), as in
     GPT-NeoX and Llama. alibi: scores fall with the distance (arXiv 2108.12409), for any number of heads."""
@@ -65,9 +67,10 @@ class ModelConfig:
     """With --local_attention, a layer is global if its number, counted from 0, is a multiple of this."""
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(True, "Learn from pairs whether the second text follows the first.")
-    type_vocab_size: int = flag(2, "Token types of --model_family=bert.", minimum=1)
+    type_vocab_size: int = flag(2, minimum=1)
+    """Rows of the table of token types. All tokens have the first type in roberta, whose default is 1."""
     norm_position: str = flag("auto", choices=("auto", "post", "pre"))
-    """Place of the norms. post: after each residual add. pre: before each sub-layer. auto: post for bert, else pre."""
+    """Place of the norms. post: after each residual add, as in bert. pre: before each sub-layer. auto: the family's."""
     activation: str = flag("gelu", choices=("gelu", "geglu", "swiglu"))
     """Activation of the feed-forward layer. geglu and swiglu (arXiv 2002.05202) have a second, gating projection."""
     gelu_form: str = flag("tanh", choices=("tanh", "erf"))
@@ -100,6 +103,8 @@ class ModelConfig:
     initializer_range: float = flag(0.02, "Standard deviation of initial weights.", above=0, on_resume="named")
     layer_norm_epsilon: float = flag(1e-12, "Number that is added to the variance in every norm.", above=0)
     tie_output: bool = flag(True, "Use the token embedding as output layer too; false: it has its own table.")
+    model_type: str | None = flag(None, choices=tuple(sum(ALIKE.values(), ())), restrict={"model_family": tuple(ALIKE)})
+    """Type of transformers that tftrain.convert writes; by default roberta. It changes no result."""
 
     def with_family_defaults(self, named: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags."""
@@ -150,6 +155,11 @@ class ModelConfig:
     def objective(self) -> str:
         """What the family trains on: "masked" or "causal", as `--objective` of tftrain.prepare."""
         return self.family.objective
+
+    @property
+    def first_row(self) -> int:
+        """Row of the position embedding for the first token."""
+        return self.family.first_position if self.first_position is None else self.first_position
 
     @property
     def longest_sequence(self) -> float:

@@ -55,7 +55,7 @@ class PrepareConfig:
     overwrite: bool = flag(False, "Replace an earlier data set in --output_dir.")
     objective: str = flag("masked", _OBJECTIVES, choices=("masked", "causal"), common=True)
     next_sentence: bool = flag(True, restrict=_MASKED)
-    """Make examples of two texts; false: of one text, for --next_sentence=false and --model_family=modernbert."""
+    """Make examples of two texts; false: of one text, for families that learn no pairs, and --next_sentence=false."""
     tokenizer_type: str = flag("wordpiece", choices=_TYPES, common=True)
     """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT. unigram: as in XLM-RoBERTa. pipeline: any
     other tokenizer.json in --vocab_file."""

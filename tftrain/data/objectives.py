@@ -51,7 +51,8 @@ class _Masked:
 
     def flag_problems(self, model: ModelConfig, data: DataConfig) -> list[Problem]:
         expected = f"expected at least {TOKEN_TYPES}, the token types of an example"
-        return [refused(model, "type_vocab_size", expected)] if model.type_vocab_size < TOKEN_TYPES else []
+        lacks = model.family.token_types and model.type_vocab_size < TOKEN_TYPES
+        return [refused(model, "type_vocab_size", expected)] if lacks else []
 
     def synthetic_problems(self, data: DataConfig, length: int, slots: int | None) -> list[Problem]:
         expected = f"expected at most {length - 2}, --max_seq_length without [CLS] and [SEP]"

@@ -2,11 +2,19 @@
 
 from typing import Any
 
-from tftrain.families import bert, gpt, llama, modernbert
+from tftrain.families import bert, gpt, llama, modernbert, roberta
 from tftrain.families.family import Family
 
-FAMILIES = {each.FAMILY.name: each.FAMILY for each in (bert, gpt, llama, modernbert)}
+FAMILIES = {each.FAMILY.name: each.FAMILY for each in (bert, gpt, llama, modernbert, roberta)}
 DEFAULT = bert.FAMILY
+# The families whose table of positions begins with rows for no position.
+COUNTING = tuple(name for name, family in FAMILIES.items() if family.first_position)
+# The types of transformers that only their name tells from others of their family, by family.
+ALIKE = {
+    name: types
+    for name, family in FAMILIES.items()
+    if len(types := tuple(each.name for each in family.types if each.flags == family.types[-1].flags)) > 1
+}
 
 
 def described() -> str:
@@ -26,4 +34,4 @@ def taking(flag: str, value: Any, objective: str) -> str:
     return " or ".join(same or families)
 
 
-__all__ = ["DEFAULT", "FAMILIES", "Family", "described", "listed", "taking"]
+__all__ = ["ALIKE", "COUNTING", "DEFAULT", "FAMILIES", "Family", "described", "listed", "taking"]

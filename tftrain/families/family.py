@@ -24,6 +24,7 @@ class ModelType(NamedTuple):
     flags: Flags = _NONE  # those that tell the type from the other types of its family
     fixed: Mapping[str, Any] = _NONE  # fields that this project has with one value only, the library's default
     answers: str = "classifier"  # name of the head for question_answering
+    sample_classifier: str = "classifier"  # name of the last layer of a classifier of whole examples
     gelu_tanh: str = "gelu_pytorch_tanh"  # name of the tanh approximation
     # Roles of tokens whose ids are in a config.json, by name; those of a decoder are named by its tokenizer.
     special_tokens: Mapping[str, str] = _NONE
@@ -49,11 +50,16 @@ class Family(NamedTuple):
     norm: str = "layer"  # or "rms" (arXiv 1910.07467)
     norm_shift: bool = True  # whether a norm has a shift beside its scale
     token_types: bool = False  # whether the embedding has a table of token types
+    first_token_type: bool = False  # whether it has one of which each token has the first row
+    first_position: int = 0  # row of the table of positions for the first token, if `first_position` is not given
     scales_residual: bool = True  # whether projections into the residual stream begin with smaller weights, as in GPT-2
     norms_embedding: bool = False  # whether a pre-norm model has a norm after the embedding, not before attention 0
     # Whether classifiers read what the masked words' layer and norm make of a token, instead of BERT's pooler or of the
     # token itself.
     transforms_for_tasks: bool = False
+    # The activation of a dense layer that a classifier of examples has, in the place of a pooler of BERT.
+    classifier_activation: str = ""
+    head_gelu: str = ""  # form of the GeLU of the masked words' layer, if it is not that of the blocks
 
     @property
     def is_causal(self) -> bool:
@@ -64,6 +70,7 @@ class Family(NamedTuple):
 # Flags with the only values that several families take.
 ALL_GLOBAL = {"local_attention": (0,), "global_attn_every": (3,), "local_rope_theta": (10_000.0,)}
 FIRST_TOKEN = {"classifier_pooling": ("cls",)}
+POST_NORM = {"norm_position": ("auto", "post"), "position_embedding": ("learned",)}
 EVEN_HEADS = {"attention_head_size": (None,), "query_key_norm": (False,)}
 DECODER = {"next_sentence": (True,), **FIRST_TOKEN}
 # The options that BERT and GPT-2 came without.

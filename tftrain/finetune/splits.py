@@ -132,6 +132,9 @@ def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
         if end and not (first <= array.min() and array.max() < end):
             raise UserCodeError(f"returned {name} from {array.min()} to {array.max()}; expected {first} to {end - 1}")
         arrays[name] = array.astype(np.int32 if end else np.float32 if array.dtype.kind == "f" else array.dtype)
+    if model.first_row:  # Padding, which may be before a text, has no position, see `BertEncoder.with_positions`.
+        real = arrays["input_mask"]
+        arrays.setdefault("position_ids", np.cumsum(real, -1, np.int32) * real - 1)
     flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
     widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
 

@@ -1,9 +1,6 @@
 """Hugging Face's transformers: a folder with config.json, model.safetensors and the tokenizer's files.
 
-Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
-BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms before the sub-layers;
-GPT2LMHeadModel and GPT2Model; LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; ModernBertForMaskedLM and
-ModernBertModel, and the three of fine-tuned tasks.
+The types and classes are those of the families, `tftrain.families`.
 """
 
 import json
@@ -21,6 +18,7 @@ from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import safetensors_file, torch_file
 from tftrain.formats.hugging_face_config import (
     CompletedConfig,
+    check_class,
     completed,
     config_json,
     model_config,
@@ -72,6 +70,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     rest = {each: theirs for each, theirs in whole.names.items() if each not in {*used, *tied}}
     learned = {each for each in rest if not each.endswith(_BUFFERS) and holders[rest[each]].is_float(rest[each])}
     lost = [rest[name] for name in left_out(learned, used & set(shapes), str(folder))]
+    check_class(whole.config, own, lost, str(folder / CONFIG))
     there = check_tensors(str(folder), links, shapes, set(shapes) - used)
     for copy, name in tied.items():
         if copy in shapes and name in shapes and not np.array_equal(tensor(copy), tensor(name)):

@@ -3,6 +3,7 @@
 What it leaves out follows from the tensors beside it, as far as they say it.
 """
 
+import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,9 @@ def completed(config: dict[str, Any], path: str, shapes: Shapes) -> CompletedCon
         config["architectures"] = [name]
         notes.append(f"{path} has no architectures; by the tensors and the classes it is {name}")
     if _class_of(config).endswith(_WITH_CLASSES):
-        labels, label_notes = _labels(config, path, next(iter(shapes.get("classifier.weight", ())), None))
+        heads = ["classifier.weight", *([f"{own.sample_classifier}.weight"] if own else [])]
+        rows = next((shapes[each][0] for each in heads if shapes.get(each)), None)
+        labels, label_notes = _labels(config, path, rows)
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         notes += label_notes
     if own and "tie_output" in own.fields and "tie_word_embeddings" not in config and shapes:
@@ -84,9 +87,31 @@ def _stem(own: ModelType) -> str:
     return _CLASS.match(next(iter(own.architectures)))[1]
 
 
+def _nearest(config: Mapping[str, Any]) -> str:
+    """Returns the known class whose name is most like that of a config.json, for a message."""
+    name, known = _class_of(config), [name for _, own in TYPES.values() for name in own.architectures]
+    return f"; the known class nearest to {name} is {difflib.get_close_matches(name, known, 1, 0)[0]}" if name else ""
+
+
+def check_class(config: Mapping[str, Any], own: ModelType, lost: Sequence[str], path: str) -> None:
+    """Raises a FormatError if a config.json names a class of its type with an output head that this project lacks.
+
+    The tensors `lost` are those that the model has no part for.
+    """
+    name = _class_of(config)
+    stem, heads = _CLASS.match(name), [each for each in lost if not each.startswith(own.prefix)]
+    if heads and stem and stem[1] == _stem(own) and not name.endswith(tuple(own.architectures)):
+        base = next((each for each in own.architectures if each.endswith("Model")), next(iter(own.architectures)))
+        raise FormatError(
+            f"{path}: architectures names {name}, a class with an output head ({heads[0]}) that this project lacks"
+            f"{_nearest(config)}; write {base} there to read the model without that head"
+        )
+
+
 def _class_by_head(own: ModelType, config: Mapping[str, Any], shapes: Shapes) -> str | None:
     """Returns the class of a fine-tuned model whose config.json names none; None if it has no output head of one."""
-    heads, pooler, ending = {name.partition(".")[0] for name in shapes}, own.scopes.get("pooler"), ""
+    heads, ending = {name.partition(".")[0] for name in shapes}, ""
+    pooler = own.scopes.get("classifier/dense", own.scopes.get("pooler"))
     if own.answers != "classifier" and own.answers in heads:
         ending = "ForQuestionAnswering"
     elif "classifier" in heads:
@@ -138,7 +163,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
 def _model(config: dict[str, Any]) -> ModelConfig:
     model_type = config.get("model_type")
     if model_type not in list(TYPES):  # A file may have a value that is no key.
-        raise ValueError(f"model_type is {model_type!r}; expected one of {', '.join(TYPES)}")
+        raise ValueError(f"model_type is {model_type!r}; expected one of {', '.join(TYPES)}{_nearest(config)}")
     family, own = TYPES[model_type]
     for name, value in own.fixed.items():
         if config.get(name) not in (None, value):
@@ -161,7 +186,8 @@ def _model(config: dict[str, Any]) -> ModelConfig:
         raise ValueError(f"{width} is not a multiple of {heads}")
     values |= own.read(config, values)
     model = ModelConfig(model_family=family.name).with_family_defaults(())
-    return replace(model, **{**own.flags, **values, **_task(config)})
+    model = replace(model, **{**own.flags, **values, **_task(config)})
+    return model if type_of(model) is own else replace(model, model_type=own.name)
 
 
 def _task(config: dict[str, Any]) -> dict[str, Any]:
@@ -227,6 +253,9 @@ def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, in
     roles = vocabulary.roles if vocabulary else Roles()
     ids = {f"{name}_token_id": getattr(roles, role) for name, role in type_of(model).special_tokens.items()}
     ids |= {"pad_token_id": roles.padding} if roles.padding else {}
+    if model.first_row and roles.padding not in (None, model.first_row - 1):
+        fault = f"its tokenizer's padding has id {roles.padding}, and its positions begin with row {model.first_row}"
+        raise FormatError(f"--to: {fault}; transformers has them begin after the row of the padding's id")
     return ids
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from tftrain.architecture.describe import describe, is_pre_norm
 from tftrain.config.model import ModelConfig
-from tftrain.families import FAMILIES, Family
+from tftrain.families import DEFAULT, FAMILIES, Family
 from tftrain.families.family import ModelType
 from tftrain.files.errors import FormatError
 from tftrain.formats.links import Link, Names, same, transposed
@@ -27,30 +27,39 @@ _NOT_IN_EACH = ("attention/query_norm", "attention/key_norm", "attention/norm") 
 
 
 def type_of(model: ModelConfig) -> ModelType:
-    """Returns the type of a model: the last of its family with flags that are the model's.
+    """Returns the type of a model: of its family's, the last with flags that are the model's, or the one it names.
 
     Raises:
         FormatError: there is none.
     """
     own = dataclasses.replace(model, norm_position="pre" if is_pre_norm(model) else "post")
-    for each in reversed(model.family.types):
-        if all(getattr(own, name) == value for name, value in each.flags.items()):
-            return each
+    fitting = [
+        each
+        for each in reversed(model.family.types)
+        if all(getattr(own, name) == value for name, value in each.flags.items())
+    ]
+    if fitting:
+        return next((each for each in fitting if each.name == model.model_type), fitting[0])
     raise FormatError(f"--model_family={model.model_family}: transformers has no such model")
 
 
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
     own = type_of(model)
-    classifier = {"classifier": own.answers} if model.task == "question_answering" else {}
-    names = Names({**own.scopes, **classifier}, kernel=transposed if own.transposes else same)
+    classifier = own.sample_classifier if model.predicts_samples else own.scopes.get("classifier", "")
+    classifier = own.answers if model.task == "question_answering" else classifier
+    names = Names({**own.scopes, "classifier": classifier}, kernel=transposed if own.transposes else same)
     return names.links(describe(model).variables())
 
 
 def type_by_tensors(names: Iterable[str]) -> ModelType | None:
-    """Returns the type whose tensors of the first layer are all there. Those that have most come last in `TYPES`."""
+    """Returns the type whose tensors of the first layer are all there. Those that have most come last in `TYPES`.
+
+    Without their prefix, the names of a base model of the default family are those of other families too.
+    """
     plain = set(map(_plain, names))
-    return next((own for _, own in reversed(TYPES.values()) if _fits(own, plain)), None)
+    fitting = [(family is DEFAULT, own) for family, own in reversed(TYPES.values()) if _fits(own, plain)]
+    return max(fitting, key=lambda each: each[0], default=(False, None))[1]  # the first of those that are equal
 
 
 def _fits(own: ModelType, names: Collection[str]) -> bool:

@@ -128,7 +128,7 @@ def reordered(weights: Weights, labels: tuple[str, ...], head: str, rows: Sequen
     """Returns weights with other names or another order of classes: class i is number `rows[i]` of the weights' own."""
 
     def change(name: str, value: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(value[..., list(rows)]) if part_of(name) == head else value
+        return np.ascontiguousarray(value[..., list(rows)]) if name.rpartition("/")[0] == head else value
 
     derived = DerivedWeights(weights, weights.shapes, change)
     derived.model = dataclasses.replace(weights.model, labels=labels)

@@ -159,4 +159,9 @@ def _sizes(model: ModelConfig, data: PhaseData, is_packed: bool) -> dict[str, An
     """Returns the sizes and the classes that data gives a run, by flag, and the attention core of packed rows."""
     labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
     packed = {"attn_impl": attention_core.of_packed_rows(model)} if is_packed else {}
-    return labels | packed | data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}
+    first = {}
+    if model.first_row and model.first_position is None and data.tokenizer:
+        padding = data.tokenizer.vocabulary.roles.padding
+        first = {} if padding is None else {"first_position": padding + 1}
+    sizes = data.sizes._asdict() | {"intermediate_size": model.feed_forward_size}
+    return labels | packed | first | sizes

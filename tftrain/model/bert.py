@@ -50,9 +50,21 @@ class BertEncoder(Transformer):
         """
         return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32), sequences=batch.get("sequence_ids"))
 
+    def with_positions(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Returns a batch with position_ids, int32 [b, S], if the family does not count padding.
+
+        There, a token's position is the number of tokens before it, and padding has the row before that of position 0,
+        as in transformers (`create_position_ids_from_input_ids`). Rows without padding before or between their tokens
+        need no position_ids: positions of padding change nothing.
+        """
+        if not self.architecture.config.first_row or "position_ids" in batch:
+            return batch
+        real = tf.cast(batch["input_mask"], tf.int32)
+        return {**batch, "position_ids": tf.cumsum(real, axis=1) * real - 1}
+
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
-        x = self.output(self.hidden_states(batch))
+        x = self.output(self.hidden_states(self.with_positions(batch)))
         return x, None if self.pooler is None else self.pooler(x)
 
     def output(self, x: tf.Tensor) -> tf.Tensor:
@@ -98,6 +110,9 @@ class BertClassifier(BertEncoder):
         head = self.architecture.head
         pooler, transform, classifier = head("pooler"), head("masked_lm"), head("classifier")
         self.pooler = Pooler(parameters.inner("pooler"), pooler[""]) if pooler else None
+        if classifier and "dense" in classifier:
+            dense = parameters.inner("classifier").inner("dense")
+            self.pooler = Pooler(dense, classifier["dense"], config.family.classifier_activation)
         self.transform = Transform(parameters.inner("masked_lm"), transform, config) if transform else None
         self.classifier = Classifier(parameters.inner("classifier"), classifier[""]) if classifier else None
         self._pooling = config.classifier_pooling if config.predicts_samples else None
@@ -106,7 +121,7 @@ class BertClassifier(BertEncoder):
 
     def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the head's numbers for a batch, see `head_outputs`; inference."""
-        return self.head_outputs(self.hidden_states(batch), batch, None)
+        return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
 
     def head_outputs(
         self,
@@ -141,7 +156,7 @@ class Transform(tf_keras.layers.Layer):
     def __init__(self, parameters: Parameters, layers: Mapping[str, parts.Leaf], config: ModelConfig):
         """Makes the dense layer `transform` and its `norm`, which `layers` describes by these names."""
         super().__init__(dtype=parameters.dtype, autocast=False)
-        is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
+        is_fused, self.gelu_form = config.gelu_impl == "fused", config.family.head_gelu or config.gelu_form
         self.gelu = bias_gelu if is_fused else reference_bias_gelu
         self.dense = Dense(parameters.inner("transform"), layers["transform"], bias_later=is_fused)
         self.norm = Norm(parameters.inner("norm"), layers["norm"], config)
@@ -197,14 +212,19 @@ class MaskedLMHead(tf_keras.layers.Layer):
 
 
 class Pooler(Dense):
-    """A dense layer and tanh over the first token: what classifiers of a whole example read."""
+    """A dense layer and tanh, or another activation, over the first token: what classifiers of an example read."""
+
+    def __init__(self, parameters: Parameters, spec: parts.DenseSpec, activation: str = "tanh"):
+        """Makes the variables of the dense layer; `activation` is a name of Keras."""
+        super().__init__(parameters, spec)
+        self._activation = tf_keras.activations.get(activation)
 
     def call(self, x: tf.Tensor, starts: tf.Tensor | None = None, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps the encoder's output, [b, S, H], to the pooled first token, [b, H]; for `deferred`, see `Dense.call`.
 
         With `starts`, int32 [b, E], the first token of each example of a row, the result is [b, E, H].
         """
-        return tf.tanh(super().call(x[:, 0] if starts is None else pick(x, starts), deferred))
+        return self._activation(super().call(x[:, 0] if starts is None else pick(x, starts), deferred))
 
 
 class Classifier(Dense):

@@ -1,6 +1,5 @@
 """From token ids to vectors: the token embedding, which may be the output layer too, and what is added to its rows."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -131,8 +130,9 @@ class Embedding(tf_keras.layers.Layer):
     """Token + position + token type, then a norm if the architecture has one there, and dropout.
 
     Attributes:
-        position: [max_position_embeddings, H]; None where the attention knows the positions.
-        token_type: [type_vocab_size, H]; None in a decoder.
+        position: [first_row + max_position_embeddings, H], whose row `first_row` is that of position 0; None where the
+            attention knows the positions.
+        token_type: [type_vocab_size, H]; None in a family without token types.
         longest: the longest sequence, in tokens.
     """
 
@@ -142,7 +142,8 @@ class Embedding(tf_keras.layers.Layer):
         """Makes the tables of positions and token types, and the norm; `token_embedding` looks tokens up."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dropout_rate, self.ranks = config.hidden_dropout_prob, parameters.ranks
-        self.token_embedding, self.longest = token_embedding, architecture.positions or math.inf
+        self.token_embedding, self.longest = token_embedding, config.longest_sequence
+        self.first_row, self._reads_types = config.first_row, config.family.token_types
         tables = {name: parameters.leaf(name, table) for name, table in architecture.tables}
         self.position, self.token_type = tables.get("position"), tables.get("token_type")
         norm = architecture.embedding_norm
@@ -152,7 +153,7 @@ class Embedding(tf_keras.layers.Layer):
         """Maps token ids to the residual stream.
 
         Args:
-            batch: input_ids, int32 [b, S]; segment_ids, int32 [b, S], each below type_vocab_size, if the family has
+            batch: input_ids, int32 [b, S]; segment_ids, int32 [b, S], each below type_vocab_size, if the family reads
                 token types; position_ids, int32 [b, S], if a row has several examples, by default 0, 1, ... in every
                 row; token_rows if the gradients of rows stay rows, see `TokenEmbedding.look_up`. When a function is
                 traced, b may be unknown, and in inference with plain TensorFlow S too.
@@ -172,16 +173,19 @@ class Embedding(tf_keras.layers.Layer):
         length = dimension(input_ids, 1)
         first, end = self.ranks.own_tokens(length)
         x = self.token_embedding.look_up(input_ids, batch.get("token_rows"))  # [b * S, H]
-        if self.token_type is not None:
+        if self.token_type is not None and self._reads_types:
             # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
             # up many rows better than a scatter does.
             types = tf.reshape(batch["segment_ids"][:, first:end], [-1])
             x += tf.matmul(tf.one_hot(types, self.token_type.shape[0], dtype=self.dtype), self.token_type)
+        elif self.token_type is not None:
+            x += self.token_type[0]
         x = tf.reshape(x, [-1, end - first, x.shape[1]])
         if self.position is not None and position_ids is not None:
-            x += tf.reshape(lookup(self.position, tf.reshape(position_ids[:, first:end], [-1])), tf.shape(x))
+            rows = tf.reshape(position_ids[:, first:end] + self.first_row, [-1])
+            x += tf.reshape(lookup(self.position, rows), tf.shape(x))
         elif self.position is not None:
-            x += self.position[first:end]  # [b, S, H] + [S, H]
+            x += self.position[self.first_row + first : self.first_row + end]  # [b, S, H] + [S, H]
         if self.norm is not None:
             x = self.norm(x)
         part = AxisRange(first, length) if self.ranks.divide_sequence else None
