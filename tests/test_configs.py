@@ -16,7 +16,7 @@ PHASES = {  # what the files are for, and the updates of their phases
     "bert": (("--global_batch_size=256", "--max_steps=1000000"), [900_000, 100_000]),
     "modernbert": (("--max_steps=446300", "--schedule=wsd", "--decay_steps=10600"), [382_700, 53_000, 10_600]),
 }
-SIZES = {  # with the published vocabularies; those of the last four are transformers' own, of their MaskedLM
+SIZES = {  # with the published vocabularies; those of the last five are transformers' own, of their MaskedLM
     "base": (30522, 110_106_428),
     "large": (30522, 336_226_108),
     "llama_1b": (128256, 1_235_814_400),
@@ -27,6 +27,7 @@ SIZES = {  # with the published vocabularies; those of the last four are transfo
     "qwen3_0p6b": (151936, 596_049_920),
     "roberta_base": (50265, 124_697_433),
     "roberta_large": (250002, 560_142_482),  # XLM-R large
+    "distilbert_base": (30522, 66_985_530),
 }
 
 

@@ -53,6 +53,7 @@ LAYOUTS = {
         *("--num_hidden_layers=2", "--backward_segments=2", "--split_grad_accum"),
     ),
     "roberta": ("--model_family=roberta", "--num_hidden_layers=2", "--split_weights"),
+    "distilbert": ("--model_family=distilbert", "--num_hidden_layers=2", "--pipeline_parallel_size=2"),
 }
 # What a server does: TensorFlow alone.
 BARE = """

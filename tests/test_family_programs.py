@@ -51,6 +51,13 @@ FAMILIES = {
         tensors={"lm_head.dense.weight", "roberta.embeddings.token_type_embeddings.weight"},
         predicts="<mask>",
     ),
+    "distilbert": SimpleNamespace(
+        sizes="--model_family=distilbert --num_hidden_layers=2 --num_attention_heads=4",
+        prepares={"next_sentence": False, "masking": "static"},
+        model={"next_sentence": False, "gelu_form": "erf"},
+        tensors={"vocab_transform.weight", "distilbert.transformer.layer.1.ffn.lin2.bias"},
+        predicts="[MASK]",
+    ),
 }  # fmt: skip
 # Tokenizers of the library's format, in place of a byte-level BPE.
 FAMILIES["modernbert_unigram"] = SimpleNamespace(**vars(FAMILIES["modernbert"]))
@@ -178,7 +185,7 @@ TEXTS = {
 
 
 @pytest.mark.nightly  # tests/tasks and tests/test_every_lever.py have another family.
-@pytest.mark.parametrize("name", ["modernbert", "roberta"])
+@pytest.mark.parametrize("name", ["modernbert", "roberta", "distilbert"])
 @pytest.mark.parametrize("task", TEXTS)
 def test_an_encoder_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     family = made(name)

@@ -235,7 +235,7 @@ def test_data_of_the_other_family_is_one_line_that_names_both(prepared_causal, p
     (found,) = problems(config({"vocab_size": 300}, train_files=f"{prepared_causal}/train-*"))
     assert found.flag == "train_files"
     assert "lacks input_mask, segment_ids" in found.expected
-    assert found.expected.endswith("for --model_family=bert or modernbert or roberta")
+    assert found.expected.endswith("for --model_family=bert or modernbert or roberta or distilbert")
 
 
 def test_a_copy_is_the_same_data_and_another_preparation_is_not(prepared, tmp_path):

@@ -46,11 +46,12 @@ def converted(capsys, source, target, *arguments):
 OF_TRANSFORMERS = (
     *("hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2"),
     *("hf_qwen3", "hf_modernbert", "hf_roberta", "hf_roberta_model", "hf_xlm_roberta", "hf_camembert"),
+    *("hf_distilbert", "hf_distilbert_model"),
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
 FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_mean", "hf_modernbert_tokens", "hf_modernbert_answers")
 FINE_TUNED += ("hf_roberta_classes", "hf_roberta_tokens", "hf_roberta_answers", "hf_xlm_roberta_classes")
-FINE_TUNED += ("hf_camembert_tokens",)
+FINE_TUNED += ("hf_camembert_tokens", "hf_distilbert_classes", "hf_distilbert_tokens", "hf_distilbert_answers")
 
 
 @pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
@@ -67,7 +68,7 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     if first["model_type"] == "modernbert":
         sizes += ("layer_types", "local_attention", "rope_parameters", "norm_eps", "hidden_activation", "norm_bias")
         sizes += ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
-    if first["model_type"] in ("roberta", "xlm-roberta", "camembert"):
+    if first["model_type"] in ("roberta", "xlm-roberta", "camembert", "distilbert"):
         sizes += ("max_position_embeddings", "type_vocab_size", "pad_token_id", "hidden_act", "dim", "hidden_dim")
         sizes += ("n_layers", "n_heads", "dropout", "attention_dropout", "activation", "hidden_dropout_prob")
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}

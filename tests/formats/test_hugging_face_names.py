@@ -50,6 +50,7 @@ def added(**shapes):
         ("hf_gpt2", {"score__weight": (3, 24), "multiple_choice_head__summary__bias": (1,)}),
         ("hf_modernbert_tokens", {"decoder__bias": (35,)}),
         ("hf_roberta_classes", {"roberta__pooler__dense__weight": (24, 24), "lm_head__bias": (270,)}),
+        ("hf_distilbert_tokens", {"pre_classifier__weight": (24, 24), "vocab_projector__bias": (35,)}),
         ("hf_qwen3", {"score__weight": (1, 24), "model__layers__2__self_attn__o_proj__weight": (24, 60)}),
         ("hf_bert", {"bert__encoder__layer__2__output__dense__bias": (24,), "teacher__weight": (2,)}),
     ],
@@ -103,6 +104,7 @@ TIED = {
     "hf_bert_masked_lm": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "hf_modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.weight"),
     "hf_xlm_roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    "hf_distilbert": ("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
 }
 NEUTRAL = {"chunk_size_feed_forward": 64, "torch_dtype": "bfloat16", "pruned_heads": {}, "scale_attn_weights": 0}
 LABELS = {"0": "bad", "1": "fine", "2": "good"}
@@ -122,8 +124,8 @@ SILENT = [
     *(("hf_gpt2", renamed("transformer.", "")), ("hf_gpt2", renamed("", "base."))),
     *(("hf_llama", renamed("", "model.")), ("hf_qwen2", renamed("", "policy.module."))),
     ("hf_modernbert_classes", renamed("model.", "", False)),
-    *(("hf_roberta_classes", renamed("roberta.", "", False)),),
-    *(("hf_roberta_model", renamed("", "0.auto_model.")),),
+    *(("hf_roberta_classes", renamed("roberta.", "", False)), ("hf_distilbert_model", renamed("", "distilbert."))),
+    *(("hf_roberta_model", renamed("", "0.auto_model.")), ("hf_distilbert_classes", renamed("", "module."))),
     ("hf_modernbert", lambda t, c: {k.replace("layers.", "layers._orig_mod."): v for k, v in t.items()}),
     # A tied tensor under its other name alone.
     *((fixture, tied(*names, wrapper)) for fixture, names in TIED.items() for wrapper in ("", "module.")),
@@ -154,7 +156,7 @@ def test_two_models_in_a_file_are_refused(tmp_path):
     "fixture",
     [
         *("hf_bert", "hf_megatron_bert", "hf_gpt2", "hf_llama", "hf_qwen2", "hf_qwen3", "hf_modernbert"),
-        *("hf_bert_model", "hf_roberta"),
+        *("hf_bert_model", "hf_roberta", "hf_distilbert", "hf_distilbert_model"),
     ],
 )
 @pytest.mark.parametrize("fields", [("model_type",), ("model_type", "architectures")])
@@ -173,7 +175,7 @@ def test_a_model_type_that_nothing_says_is_refused(tmp_path, change):
 
 @pytest.mark.parametrize(
     "fixture",
-    [f"hf_{name}_{kind}" for name in ("bert", "roberta") for kind in ("classes", "tokens", "answers")]
+    [f"hf_{name}_{kind}" for name in ("bert", "roberta", "distilbert") for kind in ("classes", "tokens", "answers")]
     + ["hf_modernbert_classes"],
 )
 @pytest.mark.parametrize("fields", [("architectures",), ("model_type", "architectures")])
@@ -224,6 +226,7 @@ def test_a_bert_may_have_the_tokenizer_of_xlm_r(tmp_path):
     [
         ("hf_bert_classes", "BertForMultipleChoice", "BertForQuestionAnswering", "BertModel"),
         ("hf_roberta_tokens", "TFRobertaForMultipleChoice", "RobertaForQuestionAnswering", "RobertaModel"),
+        ("hf_distilbert_answers", "DistilBertForSpans", "DistilBertForMaskedLM", "DistilBertModel"),
     ],
 )
 def test_an_output_head_of_an_unknown_class_is_refused(tmp_path, fixture, name, nearest, base):

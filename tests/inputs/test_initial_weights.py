@@ -60,7 +60,7 @@ def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
     assert [problem.flag for problem in problems] == ["classifier_pooling"]
 
 
-@pytest.mark.parametrize("fixture", ["hf_roberta", "hf_roberta_model", "hf_xlm_roberta"])
+@pytest.mark.parametrize("fixture", ["hf_roberta", "hf_roberta_model", "hf_xlm_roberta", "hf_distilbert"])
 def test_a_classifier_with_a_dense_layer_of_its_own_is_new_without_a_flag(fixture):
     labels = ("--labels=a", "--labels=b")
     config, problems = completed(f"--init_checkpoint=hf:{DATA / fixture}", "--task=classification", *labels)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tftrain.families import bert, gpt, llama, modernbert, roberta
+from tftrain.families import bert, distilbert, gpt, llama, modernbert, roberta
 from tftrain.families.family import Family
 
-FAMILIES = {each.FAMILY.name: each.FAMILY for each in (bert, gpt, llama, modernbert, roberta)}
+FAMILIES = {each.FAMILY.name: each.FAMILY for each in (bert, gpt, llama, modernbert, roberta, distilbert)}
 DEFAULT = bert.FAMILY
 # The families whose table of positions begins with rows for no position.
 COUNTING = tuple(name for name, family in FAMILIES.items() if family.first_position)
