@@ -100,6 +100,21 @@ MEMORY_CASES = (
         marks=pytest.mark.nightly,
     ),
 )
+# Two thirds of the weights are the token embedding.
+XLM_R = "--flagfile=configs/roberta_base.flags --vocab_size=250002"
+MEMORY_CASES += tuple(
+    pytest.param(f"{XLM_R} --max_seq_length={levers}", ranks, marks=pytest.mark.nightly)
+    for levers, ranks in (
+        ("128 --micro_batch_size=4", 1),
+        (f"128 --micro_batch_size=8 {FUSED}", 1),
+        (f"128 --micro_batch_size=8 --precision=bf16 {FUSED}", 1),
+        (f"128 --micro_batch_size=4 --grad_accum_steps=2 {FUSED}", 1),
+        (f"512 --micro_batch_size=2 --attn_impl=flash {FUSED}", 1),
+        (f"512 --micro_batch_size=2 --activation_checkpointing=full {FUSED}", 1),
+        (f"128 --micro_batch_size=4 --split_opt_state {FUSED}", 2),
+        (f"128 --micro_batch_size=8 --tensor_parallel_size=2 {FUSED}", 2),
+    )
+)
 MEMORY, TIME = 0.10, 0.15
 
 

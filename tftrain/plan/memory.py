@@ -21,6 +21,8 @@ from tftrain.schedules import cost
 from tftrain.schedules.activations import Peak
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
+# A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
+PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
 
 
@@ -89,7 +91,9 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     # Every data parallel rank writes a share of whole state.
     written = owned if work.zero_stage else with_state / work.dp
     divided = work.owners if work.zero_stage >= 2 else 1  # ZeRO-2 partitions the accumulation buffer.
-    plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
+    largest = work.model.word.size / work.tp if first and not work.zero_stage else 0.0
+    plain_update = max(PLAIN_OPTIMIZER_BYTES * owned, PLAIN_TENSOR_BYTES * largest)
+    plain_update = 0.0 if "optimizer" in work.fused else plain_update
     return Memory(
         weights=0.0 if shares else weights * work.item / (work.owners if work.zero_stage == 3 else 1),
         master_weights=4 * owned if work.precision != "fp32" or work.zero_stage else 0.0,
