@@ -9,7 +9,6 @@ RunError or OSError, whose message names the file or the flag. docs/notebook.md 
 """
 
 import contextlib
-import dataclasses
 import gc
 import json
 import os
@@ -20,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from tftrain import run
+from tftrain.cli.flags import command_line
 from tftrain.config.compute import ComputeConfig
-from tftrain.config.fields import ConfigError, Problem, flag_name, sections
+from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.predict import PredictConfig
 from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import determinism, log
 from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.host.keras_version import require_keras_2
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 
@@ -108,16 +109,8 @@ def _run_config(flags: dict[str, Any]) -> tuple[TrainConfig, Inputs]:
 
 
 def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[str]:
-    """Returns flags as a program's arguments; a list gives a flag several times, or else its values with commas."""
     log.configure(program=f"tftrain.{name}")
-    parts = sections(config_class())
-    several = {flag_name(each) for part in parts for each in dataclasses.fields(part) if each.default == ()}
-    argv = [f"tftrain.{name}"]
-    for flag, value in flags.items():
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
-        values = values if flag in (*several, "flagfile") else [",".join(map(str, values))]
-        argv += [f"--{flag}={each}" for each in values if value is not None]
-    return argv
+    return command_line(f"tftrain.{name}", config_class, flags)
 
 
 @contextlib.contextmanager
@@ -127,14 +120,10 @@ def _one_rank(compute: ComputeConfig | None = None) -> Iterator[Any]:
     Raises:
         ConfigError, ImportError: TensorFlow already runs, in another way than the flags or the models need.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    first = "run `from tftrain import notebook` before anything that uses TensorFlow"
+    require_keras_2(f"restart the kernel, and {first}")
     import tensorflow as tf
 
-    if not tf.keras.layers.__name__.startswith("tf_keras"):
-        raise ImportError(
-            "TensorFlow has loaded Keras 3 in this process; expected Keras 2: restart the kernel, and run "
-            "`from tftrain import notebook` before anything that uses TensorFlow"
-        )
     from tftrain.parallel import mesh, start
 
     threads, deterministic = (compute.cpu_threads, compute.deterministic) if compute else (0, False)

@@ -28,6 +28,18 @@ HINT = "--help=FLAG explains a flag, --help=all lists all flags"
 _FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 
 
+def command_line(name: str, config_class: type, values: Mapping[str, Any]) -> list[str]:
+    """Returns flags as a program's arguments; a list gives a flag several times, or else its values with commas."""
+    parts = sections(config_class())
+    several = {flag_name(each) for part in parts for each in dataclasses.fields(part) if each.default == ()}
+    argv = [name]
+    for flag, value in values.items():
+        given = list(value) if isinstance(value, (list, tuple)) else [value]
+        given = given if flag in (*several, "flagfile") else [",".join(map(str, given))]
+        argv += [f"--{flag}={each}" for each in given if each is not None]
+    return argv
+
+
 def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
     """Reads a command line like `read`, and raises its problems.
 
