@@ -82,7 +82,15 @@ def flags_of_programs() -> set[str]:
 LINES = {
     **{"README": 105, "first_hour": 150, "architecture": 80, "recipes": 140, "migrate": 120, "glossary": 50},
     **{"data": 240, "data_reference": 175, "families": 80, "levers": 190, "optimizers": 80, "memory": 75},
-    **{"finetuning": 110, "custom_tasks": 130, "hooks": 50, "notebook": 50, "cluster": 220, "parallelism": 220},
+    **{
+        "finetuning": 110,
+        "custom_tasks": 130,
+        "hooks": 50,
+        "notebook": 50,
+        "from_transformers": 70,
+        "cluster": 220,
+        "parallelism": 220,
+    },
     **{"elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 150, "checkpoint_format": 50},
     **{"reliability": 205, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
     **{"export": 120, "formats": 80, "flags": 430, "api": 40, "kernels": 150, "benchmarks": 130, "developers": 200},

@@ -3,7 +3,7 @@
 The dense layers of the heads are replicated: every tensor parallel rank computes the same with them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -94,6 +94,24 @@ class BertPretrainer(BertEncoder):
         of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], deferred)
         return LossTerms(*of_words, self.next_sentence_logits(x, batch, deferred))
 
+    def named_outputs(
+        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the hidden states and what some of the heads give, by the names of transformers.
+
+        `logits`, [b, P, words], are at masked_lm_positions, by default at every token.
+        """
+        x = self.output(self.hidden_states(batch, dropout))
+        outputs = {"last_hidden_state": x}
+        if self.pooler is not None and "pooler" in heads:
+            outputs["pooler_output"] = self.pooler(x)
+        if "masked_lm" in heads:
+            every = tf.range(dimension(x, 1))[tf.newaxis] + tf.zeros([tf.shape(x)[0], 1], tf.int32)
+            outputs["logits"] = self.masked_lm(x, batch.get("masked_lm_positions", every))
+        if self.next_sentence is not None and {"pooler", "next_sentence"} <= set(heads):
+            outputs["seq_relationship_logits"] = self.next_sentence_logits(x, batch)
+        return outputs
+
     def next_sentence_logits(
         self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None
     ) -> tf.Tensor | None:
@@ -116,12 +134,28 @@ class BertClassifier(BertEncoder):
         self.transform = Transform(parameters.inner("masked_lm"), transform, config) if transform else None
         self.classifier = Classifier(parameters.inner("classifier"), classifier[""]) if classifier else None
         self._pooling = config.classifier_pooling if config.predicts_samples else None
+        self._is_of_ends = config.task == "question_answering"
         self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 
     def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the head's numbers for a batch, see `head_outputs`; inference."""
         return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
+
+    def named_outputs(
+        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the hidden states, and what the heads give; see `BertPretrainer.named_outputs`."""
+        x = self.hidden_states(batch, dropout)
+        outputs = {"last_hidden_state": self.output(x)}
+        if self.pooler is not None:
+            outputs["pooler_output"] = self.pooler(outputs["last_hidden_state"])
+        if self.classifier is None:
+            return outputs | {"sentence_embedding": embeddings(outputs["last_hidden_state"], batch["input_mask"])}
+        logits = self.head_outputs(x, batch, dropout)
+        if self._is_of_ends:
+            return outputs | dict(zip(("start_logits", "end_logits"), tf.unstack(logits, axis=-1), strict=True))
+        return outputs | {"logits": logits}
 
     def head_outputs(
         self,

@@ -4,7 +4,7 @@ The residual stream goes through blocks with causal attention. The output layer 
 its own. The loss is over all positions, so it is computed with the logits, in chunks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
@@ -13,7 +13,8 @@ from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.attention_mask import AttentionMask
-from tftrain.ops.tensors import dimension
+from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.tensors import dimension, wide_dtype
 
 
 class Decoder(Transformer):
@@ -38,6 +39,14 @@ class Decoder(Transformer):
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
         """Returns the hidden states of a batch after the final norm, [b, S, H], and None: nothing is pooled."""
         return self.ranks.collect(self.normed(self.hidden_states(batch)), "encoded"), None
+
+    def named_outputs(
+        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the hidden states after the final norm, and the logits of the next tokens, by transformers' names."""
+        x = self.hidden_states(batch, dropout)
+        logits = self.logits(x)
+        return {"last_hidden_state": self.normed(x), "logits": tf.cast(logits, wide_dtype(logits.dtype))}
 
     def cross_entropy(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss of all positions.

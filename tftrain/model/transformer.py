@@ -9,7 +9,7 @@ has the embedding and the last one the output heads.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -112,6 +112,15 @@ class Transformer(tf_keras.Model):
     @abc.abstractmethod
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Returns which keys a query of this batch attends to."""
+
+    @abc.abstractmethod
+    def named_outputs(
+        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the hidden states and what `heads` give for a batch by name, for a loop that is not tftrain's.
+
+        The whole model is on this rank. `dropout` is None in inference.
+        """
 
     @property
     def parameters(self) -> dict[str, Parameter]:
