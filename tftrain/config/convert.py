@@ -92,6 +92,11 @@ class ConvertConfig:
     """Number of newest checkpoints of a run, --from=tftrain:OUTPUT_DIR, whose mean weights are converted."""
     weights: str = flag("trained", "Weights of a run. averaged: the moving average of --ema_decay.", choices=WEIGHTS)
     init_missing: bool = flag(False, "Give initial values to output heads that the source lacks.")
+    keep_tokens_of: tuple[str, ...] = flag((), names="path")
+    """Files, folders or globs with text: only its tokens stay, and the tables of the vocabulary become smaller. Special
+    tokens, single characters and bytes always stay."""
+    keep_tokens: int | None = flag(None, minimum=6)
+    """Most tokens that stay: the most frequent ones of --keep_tokens_of; without it, the first of the vocabulary."""
     seed: int = flag(1, "Seed of the initial values of --init_missing.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:

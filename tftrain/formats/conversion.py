@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from tftrain.config.convert import ConvertConfig, Place, parse_place
 from tftrain.files.complete_folder import complete_folder
-from tftrain.formats import registry
+from tftrain.formats import fewer_tokens, registry
 from tftrain.formats.run_folder import AveragedWeights, take_tokenizer
 from tftrain.formats.weights import CompletedWeights, DerivedWeights, Weights, heads_of, listed
 
@@ -30,6 +30,8 @@ def convert(config: ConvertConfig) -> None:
         logger.info(note)
     if missing := weights.missing:
         logger.info(f"{config.from_} has no {' and no '.join(missing)}")
+    if config.keep_tokens_of or config.keep_tokens:
+        weights = fewer_tokens.cut(weights, config.keep_tokens_of, config.keep_tokens, f"--from={config.from_}")
     if config.init_missing:
         weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
         if weights.added:

@@ -22,8 +22,10 @@ _COMMAS_IN_NAME = 16
 LARGEST_POINTER = 1 << 10
 
 
-def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[list[str], int]:
-    """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
+def list_files(
+    values: Sequence[str], skip_unreadable: bool = False, flag: str = "input_files"
+) -> tuple[list[str], int]:
+    """Returns the sorted paths of the files that a flag names, and the number of files and folders that can't be read.
 
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
     folder, a glob or an address. A folder means all regular files below it, through links too, that are data by
@@ -51,7 +53,7 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 reason = f"no data; {data_names.words(others)}" if others else reason
                 raise MissingFileError(
-                    f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
+                    f"--{flag}={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
             for path in files:
                 paths.setdefault(os.path.realpath(path), path)
@@ -65,7 +67,7 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[li
         logger.warning(f"--skip_unreadable: {len(unreadable)} left out: {path}: {reason}{more}")
     if not paths:
         reason = "nothing that can be read" if unreadable else "no name"
-        raise DataError(f"--input_files={','.join(values)}: {reason}; expected files, folders or globs")
+        raise DataError(f"--{flag}={','.join(values)}: {reason}; expected files, folders or globs")
     return sorted(paths.values()), len(unreadable)
 
 
