@@ -148,7 +148,7 @@ class BertClassifier(BertEncoder):
         """Returns the hidden states, and what the heads give; see `BertPretrainer.named_outputs`."""
         x = self.hidden_states(batch, dropout)
         outputs = {"last_hidden_state": self.output(x)}
-        if self.pooler is not None:
+        if self.pooler is not None and "pooler" in heads:
             outputs["pooler_output"] = self.pooler(outputs["last_hidden_state"])
         if self.classifier is None:
             return outputs | {"sentence_embedding": embeddings(outputs["last_hidden_state"], batch["input_mask"])}
