@@ -101,7 +101,7 @@ class BertPretrainer(BertEncoder):
 
         `logits`, [b, P, words], are at masked_lm_positions, by default at every token.
         """
-        x = self.output(self.hidden_states(batch, dropout))
+        x = self.output(self.hidden_states(self.with_positions(batch), dropout))
         outputs = {"last_hidden_state": x}
         if self.pooler is not None and "pooler" in heads:
             outputs["pooler_output"] = self.pooler(x)
@@ -146,7 +146,7 @@ class BertClassifier(BertEncoder):
         self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
     ) -> dict[str, tf.Tensor]:
         """Returns the hidden states, and what the heads give; see `BertPretrainer.named_outputs`."""
-        x = self.hidden_states(batch, dropout)
+        x = self.hidden_states(self.with_positions(batch), dropout)
         outputs = {"last_hidden_state": self.output(x)}
         if self.pooler is not None and "pooler" in heads:
             outputs["pooler_output"] = self.pooler(outputs["last_hidden_state"])

@@ -9,14 +9,15 @@ tokens, added tokens, and tokens of one character or byte stay too: no text of s
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from tftrain.files.errors import FormatError
+from tftrain.tokenizer.roles import ROLES
 from tftrain.tokenizer.tokenizer_model import Tokenizer
-from tftrain.tokenizer.vocabulary import END_TOKENS, SPECIAL_TOKENS, Vocabulary
+from tftrain.tokenizer.vocabulary import Vocabulary
 
 _INSIDE = "##"
 _NORMAL = 1  # the type of a piece of sentencepiece that is learned
@@ -38,7 +39,7 @@ class SmallerVocabulary:
         self._ranks: dict[tuple[str, str], int] = {}  # of merges
         self._prefix, self._suffix = _INSIDE, ""
         self._content = _content(tokenizer)
-        self.ids = {self._numbers[token] for token in _special(tokenizer) if token in self._numbers}
+        self.ids = {*_assigned(tokenizer).values(), *(self._numbers[token] for _, token in tokenizer.special)}
         if isinstance(self._content, dict):
             self._begin(self._content["model"])
             self.ids |= {each["id"] for each in self._content.get("added_tokens") or []}
@@ -111,13 +112,16 @@ class SmallerVocabulary:
             for name in ("unk_id", "bos_id", "eos_id", "pad_id"):
                 setattr(settings, name, new.get(getattr(settings, name), -1))
             model = content.SerializeToString()
-        vocabulary = Vocabulary(tuple(tokens[number] for number in ids), self._tokenizer.vocabulary.tokenizer_type)
+        own = self._tokenizer.vocabulary
+        roles = own.roles._replace(**{role: new[number] for role, number in _assigned(self._tokenizer).items()})
+        vocabulary = Vocabulary(tuple(tokens[number] for number in ids), own.tokenizer_type, roles)
         return self._tokenizer._replace(vocabulary=vocabulary, model=model), ids
 
 
-def _special(tokenizer: Tokenizer) -> Collection[str]:
-    """Returns the tokens with a role in any text."""
-    return {*SPECIAL_TOKENS, *END_TOKENS, *(token for _, token in tokenizer.special)}
+def _assigned(tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the ids of roles by their names."""
+    roles = tokenizer.vocabulary.roles
+    return {role: number for role in (*ROLES, "end") if (number := getattr(roles, role)) is not None}
 
 
 def _content(tokenizer: Tokenizer) -> Any:
