@@ -16,7 +16,7 @@ from tftrain.files.errors import DataError
 from tftrain.files.reading import read_small
 from tftrain.host.text import reason
 
-MAX_BYTES = 64 << 20  # of a file of a tokenizer
+MAX_BYTES = 64 << 20  # size of a file of a tokenizer
 # Files that assign roles; a field of a later one counts. Prepared data has roles in its manifest.
 SETTINGS, MANIFEST = "tokenizer_config.json", "manifest.json"
 _MAP = "special_tokens_map.json"

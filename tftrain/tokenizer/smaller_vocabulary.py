@@ -35,8 +35,8 @@ class SmallerVocabulary:
         """Raises FormatError if the library `tokenizers` has no such model."""
         self._tokenizer, tokens = tokenizer, tokenizer.vocabulary.tokens
         self._numbers = {token: number for number, token in enumerate(tokens)}
-        self._scores: list[float] = []  # of pieces, by id, if the model has probabilities
-        self._ranks: dict[tuple[str, str], int] = {}  # of merges
+        self._scores: list[float] = []  # scores of pieces, by id, if the model has them
+        self._ranks: dict[tuple[str, str], int] = {}  # ranks of merges
         self._prefix, self._suffix = _INSIDE, ""
         self._content = _content(tokenizer)
         self.ids = {*_assigned(tokenizer).values(), *(self._numbers[token] for _, token in tokenizer.special)}
