@@ -153,7 +153,7 @@ def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
     assert generated(eos)[1] == 2
     tokens = list(vocabulary.tokens)
     tokens[vocabulary.end_id], tokens[greedy[1]] = tokens[greedy[1]], tokens[vocabulary.end_id]
-    both = eos._replace(vocabulary=dataclasses.replace(vocabulary, tokens=tuple(tokens)))
+    both = eos._replace(vocabulary=dataclasses.replace(vocabulary, tokens=tuple(tokens), roles=None))
     assert generated(both)[1] == 1
     config = dataclasses.replace(model.config, task="completion")
     assert special_ids(config, both)["eos_token_id"] == [greedy[1], greedy[2]]

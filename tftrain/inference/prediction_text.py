@@ -21,7 +21,7 @@ def as_text(text: str, sample: Sample, value: Predicted, mask: str, streamed: bo
         lines.append(f"  next: {_listed(value.candidates, quote=True)}")
         lines += [f"  continued: {json.dumps(value.text, ensure_ascii=False)}"] if value.text and not streamed else []
     elif not value:
-        lines.append("  no {mask}")
+        lines.append(f"  no {mask}")
     else:
         lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, value, strict=True)]
     return "\n".join(map(printable, lines))

@@ -84,7 +84,9 @@ class UnigramGraph(tf.Module):
             )
             before = tf.gather(tf.gather(best, rows), begins, axis=1)
             score = tf.where((found == _NONE) & ~is_unknown, _LOWEST, score + before)
-            choice = tf.argmax(score, axis=1, output_type=tf.int32)
+            is_best = score == tf.reduce_max(score, axis=1, keepdims=True)
+            # The first one: which of equal ones tf.argmax returns is not said.
+            choice = tf.reduce_min(tf.where(is_best, tf.range(tf.size(begins)), tf.int32.max), axis=1)
             place = tf.stack([tf.cast(rows, tf.int32), tf.fill(tf.shape(rows), end)], 1)
             token = tf.gather(tf.where(is_unknown, self._unknown, found), choice, batch_dims=1)
             best = tf.tensor_scatter_nd_update(best, place, tf.gather(score, choice, batch_dims=1))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tokenizers import Regex, normalizers
 
 from tftrain.inference.serving.character_map_graph import CharacterMapGraph
-from tftrain.inference.serving.code_points import CODES, Kinds, Replacements, characters
+from tftrain.inference.serving.code_points import CODES, Kinds, characters
 from tftrain.inference.serving.piece_graphs import MergeGraph, UnigramGraph
 from tftrain.tokenizer.pipelines import NO_TEXT
 
@@ -84,8 +84,6 @@ class PipelineGraph(tf.Module):
         if kind == "Precompiled":
             self.modules.append(CharacterMapGraph(own["precompiled_charsmap"]))
             return [self.modules[-1]]
-        if kind == "Lowercase":
-            return [_lower_case()]
         if kind == "Prepend":
             return [lambda texts: tf.where(texts == "", "", own["prepend"] + texts)]
         if kind == "Strip":
@@ -170,10 +168,10 @@ class ByteWords:
 
     def __init__(self) -> None:
         """Asks the library for the kind of each code point."""
-        kinds = np.zeros([0x110000], np.int32)
+        kinds, codes, last = np.zeros([0x110000], np.int32), CODES[:-1], chr(CODES[-1])
         for kind, expression in enumerate((r"\p{L}", r"\p{N}", r"\s"), 1):
-            each = _each_code(normalizers.Replace(Regex(expression), ""))
-            kinds[[code for code, rest in each.items() if not rest]] = kind
+            rest = normalizers.Replace(Regex(expression), "").normalize_str(last.join(map(chr, codes)))
+            kinds[[code for code, each in zip(codes, rest.split(last), strict=True) if not each]] = kind
         self._kinds = Kinds(kinds)
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
@@ -206,27 +204,6 @@ class ByteWords:
         own = characters(flat)
         own = tf.where(starts, tf.strings.join([NO_TEXT, own]), own)
         return tf.strings.reduce_join(codes.with_flat_values(own), axis=1)
-
-
-def _lower_case() -> Step:
-    """Returns what lower-cases code points as the library does."""
-    changed = {code: each for code, each in _each_code(normalizers.Lowercase()).items() if each != chr(code)}
-    replacements = Replacements(changed)
-
-    def step(texts: tf.Tensor) -> tf.Tensor:
-        points = tf.strings.unicode_decode(texts, "UTF-8")
-        _, own = replacements(points.flat_values, characters(points.flat_values))
-        return tf.strings.reduce_join(points.with_flat_values(own), axis=1)
-
-    return step
-
-
-def _each_code(normalizer: normalizers.Normalizer) -> dict[int, str]:
-    """Returns what a normalizer makes of each code point by itself, but for the last one."""
-    codes = CODES[:-1]
-    return dict(
-        zip(codes, normalizer.normalize_str(chr(CODES[-1]).join(map(chr, codes))).split(chr(CODES[-1])), strict=True)
-    )
 
 
 def _composed(steps: Sequence[Step]) -> Step:
