@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, TFTRAIN, resized, workloads
+from tftrain.bench.config import run_config
 from tftrain.bench.published.software import EncoderJob
 from tftrain.cli import flags
+from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import TrainConfig
-from tftrain.plan import inventory, timing, traffic
-from tftrain.plan.cluster import A100
-from tftrain.plan.system import Constants
+from tftrain.plan import forecast, inventory, timing, traffic
+from tftrain.plan.cluster import A100, CLUSTERS
+from tftrain.plan.system import Constants, of_trainer
 from tftrain.plan.workload import Workload, from_config
 
 # 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
@@ -218,3 +220,24 @@ def test_ranks_of_a_cpu_wait_for_a_share_of_what_they_compute_for_each_other_ran
     alone, waiting = (timing.passes(inventory.parts(work).block, work, A100, each) for each in (INSTANT, shared))
     for one, other in zip(alone[:2], waiting[:2], strict=True):
         assert other.total - one.total == pytest.approx((tp - 1) * 0.25 * (one.products + one.kernels))
+
+
+@pytest.mark.parametrize(
+    ("implementation", "attention", "measured_ms"), [("reference", "softmax", 144.5), ("fused", "flash", 123)]
+)
+def test_a_step_of_bert_large_on_an_h200_is_planned_as_measured(implementation, attention, measured_ms):
+    # docs/results/gpu; the bytes of plain ops are those of XLA's kernels, and no constant was chosen on these steps.
+    given = dict.fromkeys(FUSED_OPS.values(), implementation) | {"attn_impl": attention}
+    given |= {"optimizer": f"{implementation}_lamb", "precision": "bf16", "vocab_size": 30522, "max_seq_length": 512}
+    shape = ["--flagfile=configs/large.flags", "--synthetic_data", "--micro_batch_size=32", "--grad_accum_steps=1"]
+    shape += ["--max_steps=1", "--output_dir=unused"]
+    config = run_config([*shape, *(f"--{name}={value}" for name, value in given.items())])
+    plan = forecast.of_run(config, 1, CLUSTERS["h200"], of_trainer(gpu=True, card="h100"))
+    assert 1000 * plan.seconds == pytest.approx(measured_ms, rel=0.1)
+
+
+def test_xla_kernels_of_plain_ops_are_those_of_this_trainer_alone():
+    plain = TFTRAIN._replace(fused=frozenset(), compiled=True, precision="bf16")
+    ours, theirs = (inventory.block(work).kernels for work in (plain, EncoderJob(*plain)))
+    assert {kernel.share for kernel in theirs} == {0}
+    assert sum(kernel.share > 0 for kernel in ours) >= 4

@@ -43,6 +43,7 @@ class Kernel(NamedTuple):
     backward: float
     launches: tuple[int, int] = (1, 1)
     core: bool = False
+    share: float = 0.0  # the memory's bandwidth that it reaches, if more than other kernels do, as a share
 
 
 class SavedTensor(NamedTuple):

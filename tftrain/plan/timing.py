@@ -100,7 +100,10 @@ def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constan
     """Returns the seconds of the forward pass, 0, or of backward, 1."""
     speed, chosen = rates(cluster, constants), (slice(0, 1), slice(1, 3))[index]
     computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
-    moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
+    moved = sum(kernel[1 + index] for kernel in part.kernels if not kernel.share) / speed.memory
+    for kernel in part.kernels:
+        if kernel.share:
+            moved += kernel[1 + index] / max(speed.memory, kernel.share * cluster.memory_gbs * 1e9)
     sums = part.sums[index]
     # Ranks on a CPU wait for the slowest one, the longer the more there is to compute between two sums.
     wait = (work.tp - 1) * (constants.wait_share * (computed + moved) or constants.wait_us * 1e-6 * len(sums))
