@@ -7,7 +7,11 @@
 
 A kernel's time at the limit is the longer one of its operations at the peak of products and its bytes at the bandwidth
 of the data sheet. `--autotune_results` has XLA's choices on a GPU (`--xla_gpu_dump_autotune_results_to`); else products
-are those of cuBLAS. It needs CUDA's ptxas.
+are those of cuBLAS and cuBLASLt. It needs CUDA's ptxas.
+
+In the last table, a loop of "9?" is one of 9 runs that the host counts: it waits for the device in each. XLA records a
+CUDA graph again if an address in it has changed, as those of a program's arguments and results may, and each call of a
+fused op costs some microseconds then.
 """
 
 import argparse
@@ -23,6 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpu_compiler import CARDS, CUBLAS, UNTIMED, Cluster, CompilerError, clusters, compiled
 from gpu_forms import Form
 
+from tftrain.config.fields import ConfigError
+from tftrain.ops.library import MissingLibraryError
+
+LT = "xla_gpu_enable_cublaslt: true"  # as tftrain.run has it on GPUs
+RUN = f"{CUBLAS} {LT}"
 IMPLEMENTATIONS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 PLAIN, FUSED = (" ".join(f"--{name}={value}" for name in IMPLEMENTATIONS) for value in ("reference", "fused"))
 PLAIN, FUSED = f"{PLAIN} --optimizer=reference_lamb", f"{FUSED} --optimizer=fused_lamb --attn_impl=flash"
@@ -45,6 +54,7 @@ PROGRAMS = {
     "llama large": (f"{LLAMA} {LARGE} {GATED}", 1),
     "llama base": (f"{LLAMA} {BASE} {GATED}", 1),
 }
+SUMS = ("kernels", "TFLOP", "GB", "ms at the limit")
 MOVED = 1_000_000  # bytes of a copy or transpose from which on it is listed
 CALLS = {
     "cublas": "products",
@@ -150,7 +160,6 @@ class Budget:
         """Reads the rows of the step's compiled clusters."""
         numbered = [(i, line.split("\t")) for i, rows in enumerate(programs) for line in rows.splitlines()]
         self.rows = [Row(times, graph and f"{i} {graph}", *others) for i, (times, graph, *others) in numbered]
-        self.programs = len(programs)
         self.loops = [row for row in self.rows if row.opcode == "while"]
         self.kernels = [row for row in self.rows if row.opcode not in ("while", "conditional")]
         self.graphs = len({row.graph for row in self.rows} - {""})
@@ -177,9 +186,9 @@ class Budget:
         return dict(sorted(found.items(), key=lambda item: -item[1]["ms"]))
 
     @property
-    def copies(self) -> list[Row]:
-        """Copies and transposes of at least MOVED bytes."""
-        return [row for row in self.kernels if row.moved_bytes >= MOVED]
+    def copied_gb(self) -> float:
+        """GB of the copies and transposes of at least MOVED bytes."""
+        return sum(int(row.times) * row.moved_bytes for row in self.kernels if row.moved_bytes >= MOVED) / 1e9
 
     @property
     def fused_calls(self) -> list[Row]:
@@ -187,29 +196,28 @@ class Budget:
         calls = (row for row in self.kernels if row.opcode == "custom-call")
         return [row for row in calls if row.kind.startswith("Tftrain") or "fmha" in row.kind]
 
+    @property
+    def calls_with_arguments(self) -> list[Row]:
+        """Calls of fused ops that read an argument of their program that is no variable, such as the batch."""
+        return [row for row in self.fused_calls if "tensor " in row.operands]
+
     def facts(self) -> dict[str, str]:
-        """Returns what the table does not show, in words."""
-        calls = self.fused_calls
+        """Returns what the classes do not show, in words, by the names of the columns of `summary`."""
         runs = sorted(collections.Counter(row.kind for row in self.loops).items())
-        loops = ", ".join(f"{count} of {trips.replace('?', ' runs that the host counts')}" for trips, count in runs)
+        outside = sum(int(row.times) for row in self.kernels if not row.graph)
         return {
-            "programs": str(self.programs),
-            "loops": loops or "none",
-            "copies and transposes of 1 MB or more": self._listed(self.copies, Row.moved_bytes.fget),
+            "loops": ", ".join(f"{count} of {trips}" for trips, count in runs) or "none",
+            "GB of copies": f"{self.copied_gb:.1f}",
             "host transfers": str(sum(row.category == "host transfers" for row in self.rows)),
-            "CUDA graphs": f"{self.graphs}, with {sum(bool(row.graph) for row in self.kernels)} of "
-            f"{len(self.kernels)} kernels",
-            "calls of fused ops": str(len(calls)),
-            "their operands that are arguments": str(sum("tensor " in row.operands for row in calls)),
-            "their results that the program returns": str(sum(bool(row.result) for row in calls)),
+            "graphs": str(self.graphs),
+            "kernels outside": str(outside),
+            "calls": str(len(self.fused_calls)),
+            "with arguments": str(len(self.calls_with_arguments)),
+            "with results": str(sum(bool(row.result) for row in self.fused_calls)),
         }
 
-    def _listed(self, rows, size):
-        runs, total = sum(int(row.times) for row in rows), sum(int(row.times) * size(row) for row in rows)
-        return f"{runs}, {total / 1e9:.2f} GB" if rows else "none"
 
-
-def budget(name: str, card: str, xla_flags: str = CUBLAS, more: Sequence[str] = ()) -> Budget:
+def budget(name: str, card: str, xla_flags: str = RUN, more: Sequence[str] = ()) -> Budget:
     """Compiles a program of PROGRAMS with more flags of tftrain.run; for `xla_flags`, see `compiled`."""
     flags, ranks = PROGRAMS[name]
     found: list[Cluster] = clusters([*STEP.split(), *flags.split(), *more], ranks)
@@ -218,10 +226,23 @@ def budget(name: str, card: str, xla_flags: str = CUBLAS, more: Sequence[str] = 
 
 def table(found: Budget) -> str:
     """Returns the table of a budget."""
-    lines = ["| class | kernels | TFLOP | GB | ms at the limit |", "| --- | ---: | ---: | ---: | ---: |"]
-    for name, sums in {**found.by_class(), "sum": found.sums(found.kernels)}.items():
-        lines.append(f"| {name} | {sums['kernels']} | {sums['tflop']:.2f} | {sums['gb']:.1f} | {sums['ms']:.1f} |")
-    return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in found.facts().items())])
+    rows = {**found.by_class(), "sum": found.sums(found.kernels)}
+    return _lines(["class", *SUMS], [[name, *_numbers(sums)] for name, sums in rows.items()])
+
+
+def summary(budgets: dict[str, Budget]) -> str:
+    """Returns a table with a row for each program: its sums, and its facts."""
+    rows = [[name, *_numbers(each.sums(each.kernels)), *each.facts().values()] for name, each in budgets.items()]
+    return _lines(["program", *SUMS, *next(iter(budgets.values())).facts()], rows)
+
+
+def _numbers(sums: dict[str, float]) -> list[str]:
+    return [f"{sums['kernels']}", f"{sums['tflop']:.2f}", f"{sums['gb']:.1f}", f"{sums['ms']:.1f}"]
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -239,23 +260,25 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--programs: expected some of {'; '.join(PROGRAMS)}, given {'; '.join(sorted(unknown))}")
     if arguments.card not in CARDS:
         parser.error(f"--card: expected one of {', '.join(CARDS)}, given {arguments.card}")
-    xla_flags = f"{CUBLAS} {arguments.xla_flags}"
+    xla_flags = f"{RUN} {arguments.xla_flags}"
     if arguments.autotune_results:
         if not Path(arguments.autotune_results).is_file():
             parser.error(f"--autotune_results={arguments.autotune_results}: no such file")
         xla_flags = (
-            f'{UNTIMED} xla_gpu_load_autotune_results_from: "{arguments.autotune_results}" {arguments.xla_flags}'
+            f'{UNTIMED} {LT} xla_gpu_load_autotune_results_from: "{arguments.autotune_results}" {arguments.xla_flags}'
         )
+    budgets = {}
     for name in names:
         try:
-            found = budget(name, arguments.card, xla_flags, arguments.flags.split())
-        except CompilerError as error:
+            budgets[name] = found = budget(name, arguments.card, xla_flags, arguments.flags.split())
+        except (CompilerError, ConfigError, MissingLibraryError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
-        print(f"\n### {name}, {arguments.card}\n\n{table(found)}", flush=True)
+        print(f"\n{name}, {arguments.card}\n\n{table(found)}", flush=True)
         for row in sorted(found.kernels, key=found.seconds, reverse=True)[: arguments.largest]:
             what = f"{row.times:>4} x {row.name} {row.category} {row.kind[:80]} {row.source}"
             print(f"{1000 * found.seconds(row):8.3f} ms {what}")
+    print(f"\n{summary(budgets)}")
     return 0
 
 

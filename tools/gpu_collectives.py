@@ -8,16 +8,15 @@ over two ranks. docs/results/gpu/README.md says why `tftrain.run` does not use i
 
 import re
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gpu_epilogues import CUBLAS, compiler, unoptimized
+from gpu_compiler import CUBLAS, Cluster, cluster_of, compiled
 
 LAYERS = 6
+WITHOUT_GRAPHS = "xla_gpu_graph_min_graph_size: 1000000"
 SMALLER = "xla_gpu_all_reduce_combine_threshold_bytes: 8388608"
 FLAGS = {
     "": "",
@@ -28,9 +27,9 @@ _INSTRUCTION = re.compile(r"= \(?(\w+\[[\d,]*\]).* (all-reduce-start|all-reduce-
 _KINDS = {"all-reduce-start": "start", "all-reduce-done": "done", "custom-call": "product"}
 
 
-def summed_gradients(dtype: tf.DType) -> str:
-    """Returns the program of the layers' gradients, each added up over two ranks."""
-    inputs = [tf.zeros([4096, 1024], dtype), *[tf.zeros([1024, 1024], dtype)] * LAYERS]
+def summed_gradients(dtype: tf.DType) -> Cluster:
+    """Returns the layers' gradients, each added up over two ranks."""
+    inputs = [tf.TensorSpec([4096, 1024], dtype), *[tf.TensorSpec([1024, 1024], dtype)] * LAYERS]
 
     def step(x: tf.Tensor, *kernels: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -46,14 +45,12 @@ def summed_gradients(dtype: tf.DType) -> str:
             for number, gradient in enumerate(tape.gradient(x, kernels))
         ]
 
-    return unoptimized(step, *inputs)
+    return cluster_of(step, *inputs)
 
 
-def schedule(compiled: Callable[..., str], hlo: str, flags: str) -> list[tuple[str, str]]:
+def schedule(cluster: Cluster, flags: str) -> list[tuple[str, str]]:
     """Returns kind and shape of each product, and of each start and end of a sum, in the order of the program."""
-    with tempfile.TemporaryDirectory() as folder:
-        compiled(hlo, f'{CUBLAS} {flags} xla_dump_to: "{folder}" xla_dump_hlo_as_text: true', to_the_end=True)
-        text = next(Path(folder).glob("*after_optimizations.txt")).read_text()
+    text = compiled(cluster, f"{CUBLAS} {WITHOUT_GRAPHS} {flags}").optimized
     entry = text[text.rindex("\nENTRY ") :].splitlines()
     found = [_INSTRUCTION.search(line) for line in entry if "__cublas" in line or " all-reduce-" in line]
     return [(_KINDS[each[2]], each[1]) for each in found if each]
@@ -62,18 +59,14 @@ def schedule(compiled: Callable[..., str], hlo: str, flags: str) -> list[tuple[s
 def main() -> None:
     """Prints a row for each dtype and each set of flags."""
     print("| dtype | XLA's flags | sums | products after the first sum starts |\n" + "| --- " * 4 + "|")
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = compiler(folder)
-        for dtype in (tf.float32, tf.bfloat16):
-            hlo = summed_gradients(dtype)
-            for what, flags in FLAGS.items():
-                order = schedule(compiled, hlo, flags)
-                kinds = [kind for kind, _ in order]
-                sums = [shape for kind, shape in order if kind == "start"]
-                after = kinds[kinds.index("start") :].count("product")
-                print(
-                    f"| {dtype.name} | {what} | {', '.join(sums)} | {after} of {kinds.count('product')} |", flush=True
-                )
+    for dtype in (tf.float32, tf.bfloat16):
+        cluster = summed_gradients(dtype)
+        for what, flags in FLAGS.items():
+            order = schedule(cluster, flags)
+            kinds = [kind for kind, _ in order]
+            sums = [shape for kind, shape in order if kind == "start"]
+            after = kinds[kinds.index("start") :].count("product")
+            print(f"| {dtype.name} | {what} | {', '.join(sums)} | {after} of {kinds.count('product')} |", flush=True)
 
 
 if __name__ == "__main__":

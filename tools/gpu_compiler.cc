@@ -140,17 +140,23 @@ class Writer {
     }
   }
 
-  // The least number that the condition of a loop compares with: the runs of a loop that counts them on the device.
+  // The runs of a loop whose condition is "i < number and i + number < number", which XLA counts on the device.
   static int64_t Bound(const xla::HloComputation& condition) {
     int64_t bound = std::numeric_limits<int64_t>::max();
     for (const xla::HloInstruction* each : condition.instructions()) {
       if (each->opcode() == xla::HloOpcode::kFusion) {
         bound = std::min(bound, Bound(*each->fused_instructions_computation()));
-      } else if (each->opcode() == xla::HloOpcode::kConstant) {
-        if (const auto value = each->literal().GetFirstInteger()) bound = std::min(bound, *value);
+      } else if (each->opcode() == xla::HloOpcode::kCompare) {
+        bound = std::min(bound, Number(each->operand(1)) - Number(each->operand(0)));
       }
     }
     return bound;
+  }
+
+  // The number in a constant or a sum, else 0.
+  static int64_t Number(const xla::HloInstruction* each) {
+    if (each->opcode() == xla::HloOpcode::kAdd) return Number(each->operand(0)) + Number(each->operand(1));
+    return each->opcode() == xla::HloOpcode::kConstant ? each->literal().GetFirstInteger().value_or(0) : 0;
   }
 
   // What a fusion or a call is: a call's target; a fusion's kind, and its instructions that move or reduce.

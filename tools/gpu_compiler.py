@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -107,7 +107,7 @@ def _library() -> ctypes.CDLL:
             Path(folder, "new.so").replace(built)
     found = ctypes.CDLL(str(built))
     found.compile.restype = ctypes.c_char_p
-    if library.unavailable_reason(gpu=True):
+    if library.is_available(gpu=False) and not library.is_available(gpu=True):
         ops = library.counters()
         ops.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
         for name in itertools.islice(itertools.takewhile(bool, ops.tftrain_ops()), 0, None, 2):
@@ -173,6 +173,13 @@ def clusters(flags: Sequence[str], ranks: int = 1) -> list[Cluster]:
 def _without_memory(_, initial_value, name=None, trainable=True, dtype=None, **_others) -> tf.Variable:
     value = tf.convert_to_tensor(initial_value() if callable(initial_value) else initial_value, dtype)
     return UninitializedVariable(trainable=trainable, shape=value.shape, dtype=value.dtype, name=name)
+
+
+def cluster_of(function: Callable, *specs: tf.TensorSpec) -> Cluster:
+    """Returns the cluster of a function of tensors."""
+    inner = tf.function(function, jit_compile=True, autograph=False)
+    (cluster,) = clusters_of(tf.function(lambda *given: inner(*given)).get_concrete_function(*specs).graph)
+    return cluster
 
 
 def clusters_of(graph: tf.Graph) -> Iterator[Cluster]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tensorflow as tf
-from gpu_compiler import CUBLAS, UNTIMED, Cluster, clusters, clusters_of, compiled
+from gpu_compiler import CUBLAS, UNTIMED, Cluster, cluster_of, clusters, compiled
 
 from tftrain.ops.library import library
 
@@ -59,10 +59,7 @@ def feed_forward(is_written_out: bool) -> Cluster:
             y = written_out(sums) if is_written_out else tf.nn.gelu(sums, approximate=True)
         return y, *tape.gradient(y, [x, kernel, bias], dy)
 
-    compiled_both = tf.function(both, jit_compile=True, autograph=False)
-    specs = [tf.TensorSpec(shape, tf.bfloat16) for shape in shapes]
-    (cluster,) = clusters_of(tf.function(lambda *given: compiled_both(*given)).get_concrete_function(*specs).graph)
-    return cluster
+    return cluster_of(both, *(tf.TensorSpec(shape, tf.bfloat16) for shape in shapes))
 
 
 def counts(hlo: str) -> list[str]:

@@ -20,10 +20,9 @@ FLASH = f"{FUSED} --attn_impl=flash"
 CUDNN = f"{FUSED} --attn_impl=cudnn --attention_probs_dropout_prob=0"
 NO_BIAS = FLASH.replace(FUSED, "--ln_impl=fused --attn_softmax_impl=fused --gelu_impl=fused --optimizer=fused_lamb")
 PLAIN = "--ln_impl=reference --attn_softmax_impl=reference --gelu_impl=reference --dropout_add_impl=reference"
-# Without graphs, XLA launches each kernel. The log says which graphs were recorded again, and why.
-WITHOUT_GRAPHS = "--xla_gpu_enable_command_buffer="
 # A run on a GPU allows cuBLASLt, in which a product may add its bias; see docs/kernels.md.
 NO_CUBLAS_LT = "--xla_gpu_enable_cublaslt=false"
+# The log says which graphs XLA has recorded again, and why.
 GRAPH_LOG = (("TF_CPP_MIN_LOG_LEVEL", "0"), ("TF_CPP_VMODULE", "command_buffer_thunk=3,command_buffer_cmd=1"))
 
 
@@ -44,7 +43,7 @@ PARTS = {
     "step": {
         "flash": StepRow(FLASH),
         "flash, each step logged": StepRow(FLASH, steps=25, log_every=1),
-        "flash, without graphs": StepRow(FLASH, xla=WITHOUT_GRAPHS),
+        "flash, without graphs": StepRow(f"{FLASH} --cuda_graphs=false"),
         "flash, log of graphs": StepRow(FLASH, steps=20, environ=GRAPH_LOG),
         "cudnn": StepRow(CUDNN),
         "flash, 128 samples": StepRow(f"{FLASH} --micro_batch_size=128", seconds=75),

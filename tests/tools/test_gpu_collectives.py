@@ -11,11 +11,10 @@ from tools import gpu_collectives
 
 @pytest.mark.nightly  # No flag of tftrain.run has such sums yet.
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_with_latency_hiding_a_sum_starts_before_the_last_products_and_travels_in_its_dtype(dtype, tmp_path):
-    compiled, hlo = gpu_collectives.compiler(str(tmp_path)), gpu_collectives.summed_gradients(dtype)
-    kinds = {}
+def test_with_latency_hiding_a_sum_starts_before_the_last_products_and_travels_in_its_dtype(dtype):
+    cluster, kinds = gpu_collectives.summed_gradients(dtype), {}
     for what, flags in gpu_collectives.FLAGS.items():
-        order = gpu_collectives.schedule(compiled, hlo, flags)
+        order = gpu_collectives.schedule(cluster, flags)
         kinds[what] = [kind for kind, _ in order]
         shapes = [shape for kind, shape in order if kind == "start"]
         assert all(shape.startswith({"float32": "f32", "bfloat16": "bf16"}[dtype.name]) for shape in shapes)
