@@ -61,6 +61,7 @@ OTHER = {
     "tools/figures.py": {"check", "from"},
     "tools/page_picture.py": {"width"},
     "tools/finetune.py": {"examples", "seeds", "steps"},
+    "tools/gpu_budget.py": {"autotune_results", "programs"},
     "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
 }
 COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
@@ -95,7 +96,8 @@ LINES = {
     **{"reliability": 205, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
     **{"export": 120, "formats": 80, "flags": 430, "api": 40, "kernels": 150, "benchmarks": 130, "developers": 200},
     **{"results/README": 25, "results/benchmarks": 150, "results/planner": 120, "results/parallelism": 110},
-    **{"results/gpu/README": 90, "results/levers": 60, "results/optimizers": 60, "results/reliability": 60},
+    **{"results/gpu/README": 90, "results/gpu/runs": 35, "results/gpu/budget": 30, "results/levers": 60},
+    **{"results/optimizers": 60, "results/reliability": 60},
     **{"results/published": 60, "results/elastic": 15, "results/families": 25, "results/input": 40},
 }
 ALL_LINES = 5000
