@@ -288,9 +288,9 @@ AS_FLAGS = {
 def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
     assert main(["plan", *given, "--search", "--max_nodes=2", "--top=10000", "--format=csv"]) == 0
     found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    chosen = random.Random(1).sample(found, 20)
+    stages = [[line for line in found if line["zero_stage"] == stage] for stage in "0123"]
+    chosen = [line for lines in stages for line in random.Random(1).sample(lines, 5)]
     is_megatron = "--trainer=megatron" in given
-    assert len({line["zero_stage"] for line in chosen}) == 4
     assert len({line["pp"] for line in chosen}) > 2
     for line in chosen:
         division = [f"--{AS_FLAGS.get(name, name)}={line[name]}" for name in (*AS_FLAGS, "nodes", "zero_stage")]
