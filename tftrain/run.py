@@ -107,6 +107,8 @@ def checked(
             config = with_class(config)
         except ConfigError as error:
             raise ConfigError(completed.explain(error.problems)) from error
+    if problems := inputs.batch_problems(config):
+        raise ConfigError(completed.explain(problems))
     if problems := memory_limit.problems(config, launch.size, launch.local_size, launch.is_forked):
         raise ConfigError(problems)
     if groups := config.optimizer.param_groups:
@@ -168,7 +170,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
         problems += [problem for problem in inputs.problems() if problem.flag not in wrong]
-    problems += resume_compatibility.flag_problems(config.model, config.checkpoint.change_on_resume)
+    problems += resume_compatibility.flag_problems(config.checkpoint.change_on_resume)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     if "attn_impl" not in {problem.flag for problem in problems}:

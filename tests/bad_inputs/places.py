@@ -116,6 +116,7 @@ def _labelled(folder: Path) -> None:
         "no_label.jsonl": '{"text": "a", "label": "b"}\n{"text": "c"}\n',
         "words.jsonl": '{"text": "a", "label": "high"}\n',
         "x.txt": "text\tlabel\na\tb\n",
+        "pairs.tsv": "text\ttext_pair\n" + "a key\ta name\n" * 5,
         "train.tsv": "sentence\tclass\na\t0\n",
         "no_tags.conll": "EU B-ORG\nalone\n",
         "empty.conll": "\n\n",

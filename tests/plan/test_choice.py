@@ -182,11 +182,6 @@ def test_a_limit_that_nothing_fits_names_what_would_fit():
         ),
         ([BATCH, "--micro_batch_size=5"], 4, "--global_batch_size=16: expected a multiple of --micro_batch_size=5"),
         ([BATCH, "--split_opt_state"], 1, "--layout=auto: no layout of 1 ranks has the flags that are given"),
-        (
-            [BATCH, "--synthetic_data=false", "--task=embedding", *EXAMPLES],
-            2,
-            "--micro_batch_size: expected a size, as the pairs of a micro-batch are",
-        ),
     ],
 )
 def test_flags_that_no_layout_has_are_refused_with_the_reason(args, ranks, line):
@@ -194,6 +189,11 @@ def test_flags_that_no_layout_has_are_refused_with_the_reason(args, ranks, line)
         choice.choose(request(*MODEL, *args, ranks=ranks))
     assert str(error.value).startswith(line)
     assert len(error.value.problems) == 1
+
+
+def test_the_micro_batch_of_compared_samples_is_chosen_like_any_other():
+    found = choice.choose(request(*MODEL, BATCH, "--synthetic_data=false", "--task=embedding", *EXAMPLES, ranks=2))
+    assert found.fastest[0].work.compares
 
 
 def test_flags_of_a_checkpoint_are_free_and_given_ones_are_not():

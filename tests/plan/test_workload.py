@@ -129,6 +129,8 @@ def test_a_fine_tuning_is_planned_with_the_head_of_its_task(task):
 def test_pairs_of_texts_are_planned_as_so_many_sequences():
     model = dataclasses.replace(TrainConfig().model, task="embedding")
     pairs = workload(dataclasses.replace(TrainConfig(), model=model))
+    assert pairs.compares
+    pairs = pairs._replace(compares=False)
     texts = pairs._replace(micro_batch=2 * pairs.micro_batch, global_batch=2 * pairs.global_batch, sequences=1)
     assert (pairs.sequences, pairs.tokens, pairs.micro_batches) == (2, texts.tokens, texts.micro_batches)
     one, other = (forecast.forecast(work, A100, Constants()) for work in (pairs, texts))

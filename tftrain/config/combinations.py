@@ -238,11 +238,14 @@ def check_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem
         yield refused(settings, "seeds", "expected 1, as --output_dir is an address")
 
 
-def check_batch(batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str]) -> list[Problem]:
+def check_batch(
+    batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str], least: int = 1
+) -> list[Problem]:
     """Returns why the ranks or their pipeline can't run the global batch, or a smaller one of the batch ramp.
 
     Args:
         wrong: flags that are refused already; if the sizes are among them, nothing is checked.
+        least: samples of each global batch, 2 if they are compared with each other.
     """
     names = {field.name for field in dataclasses.fields(batch)}
     names |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
@@ -254,6 +257,10 @@ def check_batch(batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong:
     except ConfigError as error:
         return error.problems
     for stage in batch.ramp.stages():
+        if stage.batch_size < least:
+            name = "global_batch_size" if batch.batch_rampup == "none" else "batch_rampup"
+            expected = f"expected at least {least} samples of an update, which the loss compares with each other"
+            return [Problem(name, getattr(batch, name), expected)]
         count = stage.batch_size // (batch.micro_batch_size * data_parallel_size)
         sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
         if problems := schedule_problems(parallel.pipeline_schedule, *sizes):

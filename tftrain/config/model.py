@@ -142,7 +142,7 @@ class ModelConfig:
 
     @property
     def compares_samples(self) -> bool:
-        """Whether the loss compares the samples of a micro-batch, so that `micro_batch_size` is a part of the loss."""
+        """Whether the loss compares all samples of the global batch."""
         return self.task == "embedding"
 
     @property

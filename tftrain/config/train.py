@@ -59,7 +59,8 @@ class TrainConfig:
             *combinations.check_weights(self.evaluation, self.optimizer, run),
             *combinations.check_output(run, self.fine_tuning),
         ]
-        return problems + combinations.check_batch(batch, parallel, ranks, {problem.flag for problem in problems})
+        least = 2 if model.compares_samples and run.mode == "train" else 1
+        return problems + combinations.check_batch(batch, parallel, ranks, {each.flag for each in problems}, least)
 
     @property
     def phases(self) -> list["TrainConfig"]:

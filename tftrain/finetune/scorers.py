@@ -158,6 +158,11 @@ class PairScorer(Scorer):
     If the pairs have numbers, these say how alike their texts are; at 0 or less they do not belong together.
     """
 
+    def belong_together(self, count: int) -> np.ndarray:
+        """Returns whether the texts of each of the first pairs belong together, bool [count]."""
+        labels = [example.label for example in self._examples[:count]]
+        return np.array([label is None or label > 0 for label in labels])
+
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of embeddings, [n, 2, H].
 
@@ -172,7 +177,7 @@ class PairScorer(Scorer):
             own = cosines[rows, begin + rows]
             ranks[begin + rows] = 1 + (~(cosines <= own[:, None])).sum(-1)  # NaN is near to nothing.
         labels = [example.label for example in self._examples[: len(outputs)]]
-        ranks = ranks[[label is None or label > 0 for label in labels]]
+        ranks = ranks[self.belong_together(len(outputs))]
         scores = {"recall_at_1": _mean(ranks == 1), "mrr": _mean(1 / ranks)}
         if None not in labels:
             scores["spearman"] = _correlation("spearmanr", np.array(labels), (first * second).sum(-1))

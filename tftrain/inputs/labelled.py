@@ -86,6 +86,10 @@ class Labelled(PhaseData):
             logger.log(level, text)
         return rows
 
+    def count(self, split: str) -> int:
+        """Returns the number of the examples of a split; for errors see `examples`."""
+        return len(self._read(split)[0])
+
     def _read(self, split: str) -> tuple[list, FileNotes]:
         """Returns the examples of a split, and what to say of them; for errors see `examples`."""
         return self._train if split == "train" else self._eval

@@ -178,9 +178,7 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     work, cluster, constants = plan.work, plan.cluster, plan.constants
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, work, cluster, constants))
-    rows = work.micro_batch if config.model.compares_samples else None
-    fixed = Constraints(ranks=work.ranks, micro_batch=rows)
-    space = SearchSpace(work, cluster, config.plan.nodes, constraints=fixed)
+    space = SearchSpace(work, cluster, config.plan.nodes, constraints=Constraints(ranks=work.ranks))
     every = [forecast(layout, cluster, constants) for layout in candidates(space)]
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)

@@ -168,9 +168,6 @@ def search_request(
     problems += _software_problems(config)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
-    if config.model.compares_samples and batch.micro_batch_size is None:
-        expected = "expected a size, as the pairs of a micro-batch are what an embedding is compared with"
-        problems.append(Problem("micro_batch_size", None, expected))
     problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
     if problems:
         raise ConfigError(problems)

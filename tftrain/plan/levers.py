@@ -68,7 +68,6 @@ def _fastest_layout(
     config: PlanConfig, work: Workload, cluster: Cluster, constants: Constants, whole: PlanConfig
 ) -> list[Lever]:
     """Returns the fastest layout that fits on the same ranks as a lever; none if a search of the flags is refused."""
-    kept = {*FOR_SOME, *(["micro_batch_size"] if config.model.compares_samples else [])}
     batch = {"global_batch_size": work.global_batch, "zero_stage": None, "max_nodes": None}
 
     def lever_of(layout: Workload) -> Lever | None:
@@ -81,7 +80,7 @@ def _fastest_layout(
         return bool(lever := lever_of(layout)) and not of_changes(lever.changes, whole).run_problems(work.ranks)
 
     try:
-        space = search_layouts(changed(freed(config, kept), batch), cluster, work.ranks, kept, type(work))
+        space = search_layouts(changed(freed(config, {*FOR_SOME}), batch), cluster, work.ranks, {*FOR_SOME}, type(work))
     except ConfigError:
         return []
     return [lever_of(plan.work) for plan in search(space, constants, 1, config.plan.memory_margin, accepts).fastest]
@@ -143,7 +142,7 @@ def _changes(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[C
             yield {"activation_checkpointing": mode}
     # A smaller micro-batch, or fewer data parallel ranks, need more micro-batches for the same global batch.
     steps = round(work.micro_batches)
-    for factor in _factors(work.micro_batch) if not config.model.compares_samples else ():
+    for factor in _factors(work.micro_batch):
         yield {"micro_batch_size": work.micro_batch // factor, "grad_accum_steps": steps * factor}
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= cluster.per_node:

@@ -24,6 +24,7 @@ PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its 
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
 PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
+SCORES = 3 * 4 * 2**22  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
 
 
 class Memory(NamedTuple):
@@ -37,6 +38,7 @@ class Memory(NamedTuple):
     gradients: float
     accumulation: float
     activations: float  # tensors saved for backward, one by one in `tensors`
+    vectors: float  # of the samples of a global batch that are compared, and their gradients
     temporaries: float  # the optimizer's, and fp32 gradients, unless the update reads those of 16 bits as they are
     communication: float  # buffers of sums over ranks
     reserve: float  # memory in use before the model is built
@@ -91,6 +93,8 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     # Every data parallel rank writes a share of whole state.
     written = owned if work.zero_stage else with_state / work.dp
     divided = work.owners if work.zero_stage >= 2 else 1  # ZeRO-2 partitions the accumulation buffer.
+    gradients = 0.0 if shares and widened else weights * work.item / (1 if work.whole_gradients else divided)
+    accumulation = weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0
     largest = work.model.word.size / work.tp if first and not work.zero_stage else 0.0
     plain_update = max(PLAIN_OPTIMIZER_BYTES * owned, PLAIN_TENSOR_BYTES * largest)
     plain_update = 0.0 if "optimizer" in work.fused else plain_update
@@ -100,15 +104,32 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         moments=4 * work.moments * owned,
         checkpoint_copy=(4 + 4 * work.moments) * written * work.checkpoint_copies,
         gathered=gathered(work, weights) if work.zero_stage == 3 or shares else 0.0,
-        gradients=0.0 if shares and widened else weights * work.item / (1 if work.whole_gradients else divided),
-        accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
+        gradients=gradients,
+        accumulation=accumulation,
         activations=activations,
+        vectors=_vectors(work, activations + gradients + accumulation) if last else 0.0,
         temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
         reserve=(constants.reserve_gb + constants.transport_gb * (work.ranks > 1 and not work.zero_stage)) * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )
+
+
+def _vectors(work: Workload, of_micro_batch: float) -> float:
+    """Returns the bytes of compared vectors beside the most that the micro-batches need at a time.
+
+    The second pass holds the gradients of this rank's vectors. Between the passes there is nothing of a micro-batch,
+    but the vectors of all ranks, those of this rank with their gradients, and a chunk of scores.
+    """
+    own = work.vector_bytes
+    if not own:
+        return 0.0
+    scores = min(SCORES, 3 * 4 * work.global_batch**2 / work.dp)
+    between = (work.dp * own if work.dp > 1 else 0.0) + 2 * own + scores
+    if not work.has_two_passes:  # The activations are there.
+        return between
+    return max(own, between - of_micro_batch)
 
 
 @functools.singledispatch

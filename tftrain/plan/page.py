@@ -26,6 +26,7 @@ MEMORY = {
     "gradients": "of one micro-batch",
     "accumulation": "sum of the gradients of all micro-batches",
     "activations": "tensors that forward saves for backward",
+    "vectors": "of the samples of a global batch, which are compared, and their gradients",
     "temporaries": "of the optimizer, and gradients in fp32",
     "communication": "buffers of sums over ranks",
     "reserve": "taken before the model is built: context, libraries",
@@ -41,6 +42,7 @@ TIME = {
     "bubble": "other time in which the slowest stage waits",
     "gradient sums": "over data parallel ranks, with ZeRO's gathering of weights; what backward hides is not in it",
     "update": "the optimizer",
+    "first pass": "vectors of all samples without gradients, and the loss that compares them",
 }
 FLOPS = {
     "exact": "three forward passes of all matrix products; recomputation does not count",

@@ -109,11 +109,11 @@ def division(work: Workload) -> str:
 def memory_lines(plan: Forecast) -> list[str]:
     """Returns the memory by kind, which adds up to the peak, and the activations by tensor.
 
-    Fragmentation has a line where the peak has some: a device that is full without it has none.
+    Fragmentation and compared vectors have a line where the peak has some: a full device has no fragmentation.
     """
     lines = [f"{'memory of the fullest rank':32}{'GB':>18}"]
     for kind, size in zip(plan.memory._fields[:-1], plan.memory[:-1], strict=True):
-        if kind == "fragmentation" and not size:
+        if kind in ("fragmentation", "vectors") and not size:
             continue
         lines.append(f"  {kind.replace('_', ' '):30}{size / GB:>18.3f}")
         if kind == "activations":
@@ -126,7 +126,8 @@ def time_lines(plan: Forecast) -> list[str]:
     """Returns the time by kind."""
     lines = [f"{'time of a step':32}{'s':>18}"]
     for kind, seconds in zip(plan.time._fields, plan.time, strict=True):
-        lines.append(f"  {kind.replace('_', ' '):30}{seconds:>18.4f}")
+        if seconds or kind != "first_pass":
+            lines.append(f"  {kind.replace('_', ' '):30}{seconds:>18.4f}")
     lines.append(f"  {'data (read while it computes)':30}{0:>18.4f}")
     return [*lines, f"  {'step':30}{plan.seconds:>18.4f}"]
 

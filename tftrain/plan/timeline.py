@@ -25,20 +25,21 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     needed, seconds = memory.estimate(work, constants), timing.step(work, cluster, constants)
     parts, durations = inventory.parts(work), timing.part_durations(inventory.one_block(work), cluster, constants)
     (block, embedding, head), (of_block, of_embedding, of_head) = parts, durations
-    lasting = total(needed[:4]) + needed.reserve + needed.accumulation + needed.gathered
+    lasting = total(needed[:4]) + needed.reserve + needed.accumulation + needed.gathered + needed.vectors
     kept, again = _kept(work, block), total(saved.size for saved in block.saved) - _kept(work, block)
     share = needed.gradients / inventory.weights(work)  # bytes of a gradient that stays
     saved_by_ends = [total(saved.size for saved in part.saved) for part in (embedding, head)]
     moments, now = [Moment(0.0, lasting, "forward")], 0.0
     # With ZeRO-3, blocks wait for their weights; other sums follow backward.
     between = seconds.gradient_sums if work.zero_stage == 3 else 0.0
-    wait = 1 + between / (seconds.total - seconds.gradient_sums - seconds.update)
+    wait = 1 + between / (seconds.total - seconds.gradient_sums - seconds.update - seconds.first_pass)
 
     def move(length: float, held: float, phase: str) -> None:
         nonlocal now
         now += length * (1.0 if phase == "update" else wait)
         moments.append(Moment(now, held, phase))
 
+    move(seconds.first_pass / wait, lasting, "forward")
     for _ in range(max(1, round(work.micro_batches))):
         held, gradients = lasting + saved_by_ends[0], 0.0
         move(of_embedding.forward, held, "forward")

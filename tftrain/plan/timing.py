@@ -22,6 +22,7 @@ from tftrain.schedules import cost, simulation
 # moments and master weight.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
+CHUNK = 2**22  # scores at a time, see `tftrain.tasks.in_batch_loss`
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # bytes of these for each moment
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
@@ -64,6 +65,7 @@ class StepTime(NamedTuple):
     # a CPU around them.
     gradient_sums: float
     update: float  # optimizer
+    first_pass: float = 0.0  # that of compared samples, see `first_pass_seconds`
 
     @property
     def total(self) -> float:
@@ -191,7 +193,36 @@ def _step(work: Workload, cluster: Cluster, constants: Constants, passed: cost.P
         data_parallel_seconds(work, part_durations(inventory.one_block(work), cluster, constants), cluster, constants)
         + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + orthogonal_seconds(work, cluster, constants) + constants.step_ms * 1e-3,
+        first_pass_seconds(work, cluster, constants) if work.compares else 0.0,
     )
+
+
+def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:
+    """Returns the seconds of compared samples: a pass without gradients, if there are two, and the loss.
+
+    Of the loss, a rank computes each score of its own anchors and of its own candidates, and a product with each. Every
+    score is written and read about six times.
+    """
+    speed, own, every = rates(cluster, constants), work.global_batch / work.dp, work.global_batch
+    scores, candidates = own * every * (work.sequences - 1), every * (work.sequences - 1)
+    chunk = max(1, min(round(own), CHUNK // candidates))
+    product = sum(
+        products.seconds(_reach(cluster, constants), chunk, *sizes, 1, 4)
+        for sizes in ((candidates, work.model.width), (work.model.width, candidates))
+    )
+    loss = 2 * (own / chunk * product + 6 * 4 * scores / speed.memory)
+    loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed.link, speed.network) / 2
+    if not work.has_two_passes:
+        return loss
+    block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
+    layers = max(map(work.layers_of, range(work.pp)))
+    one = layers * block.forward + max(embedding.forward, head.forward)
+    one = one + min(embedding.forward, head.forward) * (work.pp == 1) + constants.batch_ms * 1e-3
+    if work.gathers_blocks:  # A GPU computes meanwhile.
+        size = inventory.weights(work) * work.item
+        gathers = all_reduce(size, work.owners, work.tp, cluster, speed.link, speed.network) / 2
+        one = max(one, gathers) if cluster.multiprocessors else one + gathers
+    return loss + (work.micro_batches + work.pp - 1) * one
 
 
 def _slowest(work: Workload, block: _Seconds, embedding: _Seconds, head: _Seconds) -> tuple[float, _Seconds]:

@@ -27,6 +27,7 @@ class Workload(NamedTuple):
     micro_batch: int  # samples of a forward pass on one model replica
     global_batch: int  # samples of an update
     sequences: int = 1  # sequences of a sample, each of which the model reads by itself
+    compares: bool = False  # whether the loss compares all samples of the global batch, by a vector of each sequence
     precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
     dp: int = 1  # data parallel ranks
     tp: int = 1  # tensor parallel ranks
@@ -103,6 +104,16 @@ class Workload(NamedTuple):
     def micro_batches(self) -> float:
         """Micro-batches of a model replica in one update."""
         return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def has_two_passes(self) -> bool:
+        """Whether a pass without gradients over all micro-batches precedes that with them, to compare samples."""
+        return self.compares and self.micro_batches > 1
+
+    @property
+    def vector_bytes(self) -> float:
+        """Bytes of the vectors of a rank's share of the global batch, in fp32, if samples are compared."""
+        return 4.0 * self.global_batch / self.dp * self.sequences * self.model.width * self.compares
 
     @property
     def rows(self) -> int:
@@ -229,6 +240,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
         sequences=2 if model.task == "embedding" else 1,  # the texts of a pair; only a custom task knows its own
+        compares=model.compares_samples,
         precision=compute.precision,
         dp=dp,
         tp=parallel.tensor_parallel_size,

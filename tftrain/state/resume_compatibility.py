@@ -17,17 +17,15 @@ from tftrain.files import strict_json
 VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
-def kinds(model: ModelConfig) -> dict[str, str]:
-    """Returns `fixed`, `named` or `logged` for every flag of such a kind, in a run of this model."""
+def kinds() -> dict[str, str]:
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
     every = {name: kind for section in sections(TrainConfig()) for name, kind in on_resume(section).items()}
-    if model.compares_samples:
-        every["micro_batch_size"] = "named"
     return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
 
-def flag_problems(model: ModelConfig, change_on_resume: str) -> list[Problem]:
-    """Returns why `--change_on_resume` can't be followed; any model may be given."""
-    of_kind, names = kinds(model), change_on_resume.split(",")
+def flag_problems(change_on_resume: str) -> list[Problem]:
+    """Returns why `--change_on_resume` can't be followed."""
+    of_kind, names = kinds(), change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         expected = f"it permits no change of {', '.join(unknown)}; expected some of {named}"
@@ -49,7 +47,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
-    saved, of_kind = _flags(run, path), kinds(config.model)
+    saved, of_kind = _flags(run, path), kinds()
     differences = _Differences(set(config.checkpoint.change_on_resume.split(",")))
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
@@ -74,7 +72,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             kind = "fixed" if what in (VOCABULARY, CHAT_TEMPLATE) and before is not None else "logged"
             instead = f"the data with that {what.removeprefix('the ')}"
             differences.add(what, f"{what}: {value}, saved with {before}", kind, instead)
-    if advice := differences.advice(config.batch.fit_micro_batch):
+    if advice := differences.advice():
         reasons = "; ".join([*differences.refused, *differences.named.values(), *advice])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
     return differences.logged
@@ -116,15 +114,13 @@ class _Differences:
         else:
             self.logged.append(f"resuming with {words}")
 
-    def advice(self, fits_micro_batch: bool) -> list[str]:
+    def advice(self) -> list[str]:
         """Returns what to do about differences that are refused or not named."""
         instead = " ".join(self.refused.values())
         advice = [f"give {instead} or choose another checkpoint with --resume"] if self.refused else []
         if self.named:
             names = ",".join(self.named)
-            follows = set(self.named) == {"micro_batch_size"} and fits_micro_batch
-            way = "resume on as many ranks" if follows else f"leave out {names}"
-            advice.append(f"{way} to go on as before, or add --change_on_resume={names} if that is meant")
+            advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
         return advice
 
 
@@ -148,7 +144,7 @@ def check_model(model: ModelConfig, data: Mapping[str, str], run: Mapping[str, A
     Raises:
         CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
-    saved, of_kind, now = _flags(run, path), kinds(model), _plain(model)
+    saved, of_kind, now = _flags(run, path), kinds(), _plain(model)
     differing = [
         f"--{name}={value}, saved with {saved.get(name)}"
         for name, value in now.items()

@@ -1,38 +1,56 @@
 """Sentence embeddings that learn from pairs: the second text of a pair shall be nearer to the first than others are.
 
 An embedding is the mean of the hidden states of a text. The loss is the cross-entropy of finding each first text's
-partner among the second texts of its micro-batch, by cosine / temperature (Henderson et al., arXiv 1705.00652). So
-`--micro_batch_size` decides how many negatives there are: a change of it changes the loss, a change of the ranks not.
+partner among the second texts of the global batch, by cosine / temperature (`in_batch_loss`).
 """
 
 import tensorflow as tf
 
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
 from tftrain.model.bert import embeddings
-from tftrain.tasks.fine_tuning import FineTuning
-from tftrain.tasks.task import Batch, is_best
+from tftrain.model.parameters import InitialValues
+from tftrain.model.part import ModelPart
+from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.tensors import exact_sum
+from tftrain.parallel.mesh import Group, Mesh
+from tftrain.tasks.fine_tuning import FineTuning, example_weights
+from tftrain.tasks.in_batch_loss import InBatchLoss
+from tftrain.tasks.task import Batch
 
 
 class SentenceEmbedding(FineTuning):
     """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S]."""
 
     sequences = 2
+    compares_samples = True
+
+    def __init__(
+        self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
+    ):
+        super().__init__(config, mesh, part, initial)
+        self._loss = InBatchLoss(config.fine_tuning.temperature, config.compiles(devices.has_gpu()))
+
+    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
+        """Runs the model on a whole global batch, see `Task.compute`; the total of the loss has no gradient."""
+        sums = super().compute(batch, dropout)
+        return sums | self.compare(sums["outputs"], batch, Group(), trains=False)[0]
+
+    def compare(
+        self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+        """Returns the sums of the losses, and the gradient of loss_sum over the global batch; see `Task.compare`."""
+        weights = tf.cast(example_weights(batch), vectors.dtype)
+        loss, is_nearest, gradient = self._loss(vectors, weights, group, trains)
+        correct = tf.reduce_sum(tf.cast(is_nearest, weights.dtype) * weights)
+        return {"loss_sum": exact_sum(loss * weights), "correct": correct}, gradient
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""
-        first, second = tf.unstack(self._embeddings(outputs, batch), axis=1)
-        scores = tf.matmul(first, second, transpose_b=True) / self._config.fine_tuning.temperature  # [b, b]
-        weights = batch.get("example_weights")
-        if weights is not None:  # Pairs that only fill the batch are no negatives.
-            scores = tf.where(weights[None, :] > 0, scores, scores.dtype.min / 2)
-        own = tf.range(tf.shape(scores)[0])
-        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
-        return entropy, is_best(scores, own)
-
-    def _embeddings(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the normalized means of hidden states [2 b, S, H]: [b, 2, H]."""
-        mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+        """Returns zeros, [b]: `compare` computes the loss of all samples at once."""
+        zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
+        return zeros, zeros
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the embeddings of both texts, fp32 [b, 2, H]."""
-        return tf.cast(self._embeddings(outputs, batch), tf.float32)
+        """Returns the embeddings of both texts, of length 1, given hidden states [2 b, S, H]: [b, 2, H]."""
+        mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
+        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])

@@ -29,7 +29,7 @@ from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.tensor import TensorRanks
 
 Batch = Mapping[str, tf.Tensor]
@@ -71,6 +71,8 @@ class Task(abc.ABC):
     means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
     model: Transformer  # this rank's part of it
     sequences: int = 1  # in a sample; the model reads each by itself
+    # Whether the loss compares all samples of the global batch, by the vectors that are the outputs; see `compare`.
+    compares_samples: bool = False
     loss_name: str = "the loss"  # in a message
 
     def __init__(
@@ -163,6 +165,23 @@ class Task(abc.ABC):
         self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
     ) -> dict[str, tf.Tensor]:
         """Returns what `compute` does, given the residual stream after the last block, [b, S, H]; see `run_part`."""
+
+    def compare(
+        self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+        """Computes the losses that compare samples; the sums of `compute` have zeros in their place.
+
+        Args:
+            vectors: the outputs of this rank's samples of the global batch, fp32 or fp64 [n, ...].
+            batch: with these samples.
+            group: the ranks that share the global batch.
+            trains: whether the gradient is computed.
+
+        Returns:
+            The sums over this rank's samples, by name; and the gradient of the one loss's total over the global batch,
+            by the vectors, None without training.
+        """
+        raise NotImplementedError
 
     def of_sources(self, entropy: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the sums of each source, given all cross-entropies, [b, n]; zeros for a batch without `source`."""

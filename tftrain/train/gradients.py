@@ -4,6 +4,7 @@ The loss of each micro-batch is its sums divided by the weights of the whole glo
 micro-batches and ranks add up to the gradient of the global batch, however it is split.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,11 +13,17 @@ import tensorflow as tf
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.tensors import wide_dtype
 from tftrain.parallel.gradient_reduction import GradientReduction
+from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows
 from tftrain.state.run_state import Run
-from tftrain.tasks.task import Batch
+from tftrain.tasks.task import Batch, Task
 from tftrain.train.device_batches import decoded
+
+# A feature of a batch: the gradient of the loss by the outputs of each sample, where the task compares samples and a
+# first pass has computed it, see `tftrain.train.cached_gradients`; fp32 [n, ...].
+OUTPUT_GRADIENTS = "output_gradients"
 
 
 class Gradients(NamedTuple):
@@ -35,6 +42,30 @@ class Position(NamedTuple):
     step: tf.Tensor  # int64 scalar, the number of the update
     loss_weights: tf.Tensor  # fp32 [losses], of the global batch
     scale: tf.Tensor  # fp32 scalar, the loss scale
+    trains: bool = True  # whether backward follows; False: a first pass over the batch, with the dropout of the update
+
+
+def compare(
+    task: Task, group: Group, outputs: tf.Tensor, batch: Batch, position: Position
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes the loss of a task that compares samples; every rank of the data parallel group must call it.
+
+    Args:
+        outputs: of all samples of this rank's share of the global batch, fp32 [n, ...].
+
+    Returns:
+        The gradient of the loss, times the loss scale, by the outputs; and the task's sums that are losses, with zeros
+        for the others, [len(task.sums)]; both of the outputs' dtype.
+    """
+    sums, gradient = task.compare(outputs, batch, group)
+    zeros = dict.fromkeys(task.sums, tf.zeros([], outputs.dtype))
+    factor = tf.cast(position.scale / position.loss_weights[0], outputs.dtype)
+    return gradient * factor, task.vector(zeros | sums)
+
+
+def without_gradients(batch: Batch) -> dict[str, tf.Tensor]:
+    """Returns the features of a batch that the model reads."""
+    return {name: each for name, each in batch.items() if name != OUTPUT_GRADIENTS}
 
 
 class Accumulation:
@@ -49,15 +80,48 @@ class Accumulation:
         self.buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
         # If each micro-batch is reduced, the loop contains collectives. Then XLA compiles only the loop's body.
         jit = run.jit and not reduction.each_micro_batch
-        self._compiled = tf.function(self._accumulate, jit_compile=jit, autograph=False)
-        self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=run.jit, autograph=False)
+        compiled = functools.partial(tf.function, autograph=False)
+        self._compiled = compiled(self._accumulate, jit_compile=jit)
+        self._compiled_micro_batch = compiled(self._micro_batch, jit_compile=run.jit)
+        self._compiled_outputs = compiled(self._outputs, jit_compile=run.jit)
+        self._compiled_model = compiled(self._run_model, jit_compile=run.jit)
 
     def __call__(self, batch: Batch, position: Position, but_last: bool = False) -> Gradients:
         """Computes the gradients of this rank's share of a global batch, times the loss scale.
 
         The share is some times micro_batch_size samples, in order; with `but_last` all but the last ones are computed.
         """
-        return self._compiled(batch, position, but_last)
+        compute = self._accumulate if self._gathers(batch) else self._compiled
+        return compute(batch, position, but_last)
+
+    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
+        """Returns the task's outputs for this rank's share of a global batch, with dropout, [n, ...]: a first pass."""
+        return self._compiled_outputs(batch, position)
+
+    def _outputs(self, batch: Batch, position: Position) -> tf.Tensor:
+        size, samples = self._run.config.batch.micro_batch_size, self._run.task.batch_size(batch)
+        start, _ = self._run.mesh.data.share(samples * self._run.mesh.data.size)
+
+        def of_micro_batch(index: tf.Tensor) -> tf.Tensor:
+            micro = _micro_batch_of(batch, size, index)
+            return self._outputs_of(micro, start + tf.cast(index, tf.int64) * size, position)
+
+        dtype = wide_dtype(self._run.task.model.dtype)
+        found = tf.map_fn(of_micro_batch, tf.range(samples // size), fn_output_signature=dtype, parallel_iterations=1)
+        return tf.reshape(found, [samples, *found.shape[2:]])
+
+    def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
+        """Returns the outputs for a micro-batch, see `outputs`."""
+        key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
+        return self._run_model(batch, key)["outputs"]
+
+    def _run_model(self, batch: Batch, key: DropoutKey) -> dict[str, tf.Tensor]:
+        return self._run.task.run_part(self._run.task.model.part, None, decoded(batch), key)
+
+    def _gathers(self, batch: Batch) -> bool:
+        """Whether ranks gather outputs between forward and backward of this batch, so that XLA compiles these alone."""
+        is_compared = self._run.task.compares_samples and self._run.mesh.data.size > 1
+        return is_compared and OUTPUT_GRADIENTS not in batch
 
     def _accumulate(self, batch: Batch, position: Position, but_last: bool) -> Gradients:
         task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
@@ -68,7 +132,7 @@ class Accumulation:
             return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
 
         def body(index: tf.Tensor, dense: list, rows: list, sums: tf.Tensor) -> tuple:
-            micro = {name: tf.reshape(each, [steps, size, *each.shape[1:]])[index] for name, each in batch.items()}
+            micro = _micro_batch_of(batch, size, index)
             first_sample = start + tf.cast(index, tf.int64) * size
             new = self._reduced_micro_batch(micro, first_sample, position)
             dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]
@@ -80,7 +144,7 @@ class Accumulation:
         count = steps - but_last
         row_dtypes = (tf.int32, task.model.token_embedding.table.dtype) if self.sends_rows else ()
         rows = [tf.TensorArray(dtype, count) for dtype in row_dtypes]
-        initial = (tf.constant(0), zeros, rows, tf.zeros([len(task.sums)]))
+        initial = (tf.constant(0), zeros, rows, tf.zeros([len(task.sums)], wide_dtype(task.model.dtype)))
         _, dense, rows, sums = tf.while_loop(
             lambda index, *_: index < count, body, initial, maximum_iterations=count, parallel_iterations=1
         )
@@ -94,29 +158,36 @@ class Accumulation:
         """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""
         if not self._reduction.each_micro_batch:
             return self._micro_batch(batch, first_sample, position)
-        gradients = self._compiled_micro_batch(batch, first_sample, position)
+        compute = self._micro_batch if self._gathers(batch) else self._compiled_micro_batch
+        gradients = compute(batch, first_sample, position)
         return gradients._replace(dense=self._reduction.sum(gradients.dense))
 
     def _micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
-        task, batch = self._run.task, decoded(batch)
+        task = self._run.task
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
-        watched, rows = self._variables, None
+        watched, rows, upstream = self._variables, None, batch.get(OUTPUT_GRADIENTS)
+        model, batch = self._compiled_model if self._gathers(batch) else self._run_model, without_gradients(batch)
         if self.sends_rows:
-            rows = task.model.token_embedding.rows(batch["input_ids"])
+            rows = task.model.token_embedding.rows(decoded(batch)["input_ids"])
             watched, batch = [*watched, rows.values], {**batch, "token_rows": rows.values}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(watched)
-            sums = task.compute(batch, key)
-            loss = task.loss(sums, position.loss_weights) * position.scale
+            found = model(batch, key)
+            is_loss = not task.compares_samples
+            loss = task.loss(found, position.loss_weights) * position.scale if is_loss else found["outputs"]
+        sums = task.vector(found)
+        if upstream is None and not is_loss:
+            upstream, compared = compare(task, self._run.mesh.data, loss, batch, position)
+            sums += compared
         # Without a tied output layer, all gradients of the table are rows.
         unconnected = tf.UnconnectedGradients.ZERO if self.sends_rows else tf.UnconnectedGradients.NONE
-        gradients = tape.gradient(loss, watched, unconnected_gradients=unconnected)
+        gradients = tape.gradient(loss, watched, upstream, unconnected)
         if self._run.jit and devices.has_gpu():
             gradients = [each if each.shape.rank > 1 else _as_intermediate(each, position.step) for each in gradients]
         if self.sends_rows:
             rows = SparseRows(rows.ids, tf.reshape(gradients.pop(), [rows.ids.shape[0], -1]))
-        return Gradients(gradients, rows, task.vector(sums))
+        return Gradients(gradients, rows, sums)
 
 
 def _as_intermediate(gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
@@ -126,3 +197,8 @@ def _as_intermediate(gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     address of an output changes, as that of a step's results may. It does not know that no step is negative.
     """
     return tf.where(step >= 0, gradient, tf.zeros_like(gradient))
+
+
+def _micro_batch_of(batch: Batch, size: int, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns a micro-batch of `size` samples of this rank's share of a global batch."""
+    return {name: tf.reshape(each, [-1, size, *each.shape[1:]])[index] for name, each in batch.items()}

@@ -3,7 +3,7 @@
 The examples are the same for every micro-batch, number of ranks and global batch: `--eval_examples` of them, or all.
 
 A score, such as F1, is computed from the predictions for all examples, which every rank gathers. So it does not depend
-on the number of ranks.
+on the number of ranks. So is the loss of a task that compares samples: every held-out sample is compared with all.
 
 The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
 the model has learned from context.
@@ -22,7 +22,7 @@ from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Group, Mesh
 from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
@@ -103,7 +103,21 @@ class HeldOut:
         if self.scorer is None:
             return result
         gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(parts[""])]
+        if self._task.compares_samples:
+            result = result._replace(means=self._task.mean_values(total + self._compared(gathered)))
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
+
+    def _compared(self, outputs: np.ndarray) -> np.ndarray:
+        """Returns the losses' sums of held-out samples, each compared with all, to add to the sums of the batches.
+
+        Pairs that do not belong together have no loss.
+        """
+        belong = self.scorer.belong_together(len(outputs))
+        with tf.device("CPU:0"):
+            weights = {"example_weights": tf.constant(belong, tf.float32)}
+            sums, _ = self._task.compare(tf.constant(outputs), weights, Group(), trains=False)
+        sums = sums | {"weight": np.sum(belong) - len(belong)}
+        return np.array([float(sums.get(name, 0.0)) for name in self._task.sums])
 
     def _parts(self) -> dict[str, range]:
         """Returns the rows to read, by the names of the sources of a mixture.
@@ -118,7 +132,7 @@ class HeldOut:
         return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
     def _of_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
-        results = self._task.compute(batch)
+        results = self._task.run_part(self._task.model.part, None, batch)
         return self._task.vector(results), results.get("outputs")
 
     def _gathered(self, outputs: list[np.ndarray], batch_size: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from tftrain.schedules import orders
 from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import Gradients, Position
+from tftrain.train.gradients import OUTPUT_GRADIENTS, Gradients, Position, compare, without_gradients
 from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
@@ -67,6 +67,19 @@ class PipelineGradients:
         dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, gradients.dense)
         return gradients._replace(dense=dense)
 
+    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
+        """Returns the task's outputs for this rank's share of a global batch, see `Accumulation`.
+
+        On all stages but the last, it is a tensor that is there when this stage has done its work.
+        """
+        run, config = self._run, self._run.config
+        count = run.task.batch_size(batch) // config.batch.micro_batch_size
+        graph = StageGraph(
+            self._stage, run.mesh, schedule_of(config.parallel, count, orders.forward_only), batch, position
+        )
+        with tf.control_dependencies([done := graph.run().sums]):
+            return tf.concat(graph.outputs, axis=0) if graph.outputs else done
+
 
 def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
     """Returns the table of the schedule that a run's flags ask for."""
@@ -105,10 +118,13 @@ class StageGraph:
 
         Attributes:
             of_inputs: their gradient, once the graph has run.
-            outputs: predictions of each micro-batch, in an evaluation on the last stage.
+            outputs: predictions of each micro-batch, on the last stage if no backward follows.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
-        self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
+        self._batch, self._position, self._dtype, self._clock = without_gradients(batch), position, dtype, clock
+        self._upstream, self._trains = batch.get(OUTPUT_GRADIENTS), position is not None and position.trains
+        # A first pass is in the graph of the update, where names are unique.
+        self._prefix = "" if self._trains or position is None else "first_pass."
         samples = stage.task.batch_size(batch)
         end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
@@ -141,7 +157,7 @@ class StageGraph:
         if self._clock:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
-            indices = range(len(self._stage.variables)) if self._position is not None else ()
+            indices = range(len(self._stage.variables)) if self._trains else ()
             dense = [tf.identity(self._gradient(index)) for index in indices]
             return Gradients(dense, None, tf.identity(self._sums))
 
@@ -153,7 +169,7 @@ class StageGraph:
         with self._measured(action, inputs) as ended:
             forward = stage.forward(action.chunk, inputs, batch, first_sample, self._position, self._halves)
             ended([forward.output])
-        if self._position is not None:
+        if self._trains:
             self._forwards[action.chunk, action.micro_batch] = forward
         if forward.sums is not None:
             self._sums += forward.sums
@@ -166,6 +182,8 @@ class StageGraph:
 
     def _backward(self, action: Action) -> None:
         forward, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
+        if forward.sums is not None and self._stage.task.compares_samples:
+            upstream = self._gradient_of_outputs(forward.output, action.micro_batch)
         with self._measured(action, upstream) as ended:
             done = self._stage.backward(forward, upstream)
             ended([*done.of_variables.values(), *done.upstream])
@@ -185,14 +203,22 @@ class StageGraph:
         self._add(gradients)
         self._order = self._order_of(gradients)
 
+    def _gradient_of_outputs(self, outputs: tf.Tensor, micro_batch: int) -> tf.Tensor:
+        """Returns the gradient of the loss by the outputs of a micro-batch of samples that are compared."""
+        if self._upstream is not None:
+            return self._rows(self._upstream, micro_batch)
+        gradient, sums = compare(self._stage.task, self._mesh.data, outputs, self._batch, self._position)
+        self._sums += sums
+        return gradient
+
     def _send(self, action: Action) -> None:
         link = self._mesh.link(action.peer)
-        self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
+        self._sent.append(collectives.send(link, self._tensors.pop(action.name), f"{self._prefix}{action.name}"))
 
     def _receive(self, action: Action) -> None:
         task = self._stage.task
         shape, dtype = [self._samples, *task.activation_shape(self._batch)], tf.as_dtype(task.model.dtype)
-        received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
+        received = collectives.receive(self._mesh.link(action.peer), shape, dtype, f"{self._prefix}{action.name}")
         self._tensors[action.name] = received
 
     def _measured(self, action: Action, inputs: tf.Tensor | None) -> contextlib.AbstractContextManager:

@@ -54,6 +54,10 @@ class SegmentedGradients:
         )
         return Gradients(dense, rows, earlier.sums + last.sums)
 
+    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
+        """Returns the task's outputs for this rank's share of a global batch, see `Accumulation`."""
+        return self._accumulation.outputs(batch, position)
+
     def begin_sums_early(self) -> None:
         """Lets a segment start only after the sums of the segments before it have begun; call after their collectives.
 

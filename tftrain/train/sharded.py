@@ -20,7 +20,7 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import Accumulation, Gradients, Position
+from tftrain.train.gradients import OUTPUT_GRADIENTS, Accumulation, Gradients, Position, compare, without_gradients
 from tftrain.train.stage import CompiledStage, Forward
 
 
@@ -48,12 +48,12 @@ class ShardedModel:
         self._recomputes = config.compute.activation_checkpointing == "full"
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
 
-    def evaluate(self, batch: Batch) -> Forward:
-        """Returns the forward pass of the heads, without dropout and gradients."""
+    def forward(self, batch: Batch, first_sample: tf.Tensor, position: Position | None) -> Forward:
+        """Returns the forward pass of the heads, without gradients; see `CompiledStage.forward`."""
         heads, forwards, order = len(self._buckets) - 1, None, []
-        for visit in self._with_weights(self._visits(range(heads + 1), forward=True), order):
+        for visit in self._with_weights(self._visits(range(heads + 1), forward=True), order, "forward_weights"):
             inputs = None if forwards is None else forwards.output
-            forwards = self._stage.forward(visit.chunk, inputs, batch, tf.constant(0, tf.int64), None, in_halves=False)
+            forwards = self._stage.forward(visit.chunk, inputs, batch, first_sample, position, in_halves=False)
             order[:] = [forwards.output]
         return forwards
 
@@ -62,7 +62,8 @@ class ShardedModel:
 
         `first_sample`, int64 scalar, is the index of its first sample in the global batch.
         """
-        heads, forwards, upstream, order = len(self._buckets) - 1, [], None, []
+        heads, forwards, upstream, order = len(self._buckets) - 1, [], batch.get(OUTPUT_GRADIENTS), []
+        batch = without_gradients(batch)
         visits = self._visits(range(heads), forward=True)
         visits += [Visit(heads, True, True, self._buckets[heads])]
         visits += self._visits(reversed(range(heads)), backward=True)
@@ -76,7 +77,12 @@ class ShardedModel:
             if visit.forward:
                 forwards.append(forward(forwards[-1].output if forwards else None))
                 order[:] = [forwards[-1].output]
+            if chunk == heads:
                 sums = forwards[-1].sums
+                if self._run.task.compares_samples and upstream is None:
+                    outputs = forwards[-1].output
+                    upstream, compared = compare(self._run.task, self._run.mesh.data, outputs, batch, position)
+                    sums += compared
             if visit.backward:
                 # The gradients of one part travel while the next one computes, and not those of more.
                 with tf.control_dependencies(travelling.popleft() if len(travelling) > 1 else []):
@@ -97,7 +103,7 @@ class ShardedModel:
         """Returns a visit of each part; the backward pass of the embedding, the first one, reads no weights."""
         return [Visit(chunk, forward, backward, self._buckets[chunk] if forward or chunk else ()) for chunk in chunks]
 
-    def _with_weights(self, visits: Sequence[Visit], order: list[tf.Tensor]) -> Iterator[Visit]:
+    def _with_weights(self, visits: Sequence[Visit], order: list[tf.Tensor], name: str = "weights") -> Iterator[Visit]:
         """Yields each visit when its weights are gathered; `order` has the results of the visit before."""
         gathered: set[int] = set()
         for number, visit in enumerate(visits):
@@ -105,7 +111,7 @@ class ShardedModel:
             for bucket in needed:
                 if bucket not in gathered:
                     with tf.control_dependencies(order):
-                        self._weights.gather(bucket, f"weights.{bucket}.{number}")
+                        self._weights.gather(bucket, f"{name}.{bucket}.{number}")
                     gathered.add(bucket)
             yield visit
             soon = {bucket for each in visits[number + 1 : number + 2 + self._ahead] for bucket in each.buckets}
@@ -123,7 +129,7 @@ class ShardedEvaluation:
     @tf.function(autograph=False)
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Evaluates a batch; returns the sums, fp32 [len(task.sums)], and the predictions if the task has a scorer."""
-        forward = self._model.evaluate(batch)
+        forward = self._model.forward(batch, tf.constant(0, tf.int64), None)
         return forward.sums, forward.outputs
 
 
@@ -137,6 +143,13 @@ class ShardedGradients(Accumulation):
     def __call__(self, batch: Batch, position: Position, but_last: bool = False) -> Gradients:
         """See `Accumulation`; the parts alone are compiled functions."""
         return self._accumulate(batch, position, but_last)
+
+    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
+        """See `Accumulation`; the parts alone are compiled functions."""
+        return self._outputs(batch, position)
+
+    def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
+        return self._model.forward(batch, first_sample, position).outputs
 
     def _buffer_shapes(self) -> list[Sequence[int]]:
         return [master.shape for master in self._run.optimizer.state.masters]

@@ -25,10 +25,13 @@ AS_CALL = {"_noinline": True}
 class Forward(NamedTuple):
     """The forward pass of one part over one micro-batch."""
 
-    output: tf.Tensor  # activations, [b, S, H]; of the part with the heads, the loss times the loss scale
+    # Activations, [b, S, H]. Of the part with the heads, the loss times the loss scale; or the outputs [b, ...], if the
+    # task compares samples.
+    output: tf.Tensor
     sums: tf.Tensor | None  # the task's sums, of the part with the heads; else None
-    outputs: tf.Tensor | None  # predictions, in an evaluation of the part with the heads, if the task has a scorer
-    tape: tf.GradientTape | None  # that has recorded the pass; None in an evaluation
+    # What the task predicts, of the part with the heads if no backward follows, and if the task has a scorer.
+    outputs: tf.Tensor | None
+    tape: tf.GradientTape | None  # that has recorded the pass; None if no backward follows
     inputs: tf.Tensor | None  # activations of the part before, [b, S, H]; None for the part with the embedding
     taps: list[tf.Tensor]  # see `weight_gradients`; empty unless backward is in two halves
     kernel_inputs: list[tf.Tensor]  # for each tap, what its kernel is multiplied with
@@ -86,12 +89,13 @@ class CompiledStage:
             inputs: activations of the part before, [b, S, H]; for the part with the embedding None, or the rows that it
                 looks up in the token embedding, whose gradient is then that of the inputs.
             first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
-            position: of the global batch in the run; None in an evaluation, which has no dropout and no backward.
+            position: of the global batch in the run, which says whether backward follows; None in an evaluation, which
+                has no dropout and no backward.
             in_halves: whether backward will be in two halves.
         """
         taps = [tap(kernel.dtype) for kernel in self._kernels[chunk]] if in_halves else []
         call = functools.partial(self._functions[chunk], inputs, batch, first_sample, position, taps)
-        if position is None:
+        if position is None or not position.trains:
             output, sums, outputs = self._output(chunk, call())
             return Forward(output, sums, outputs if self.parts[chunk].heads else None, None, inputs, taps, [])
         tape = tf.GradientTape(watch_accessed_variables=False)
@@ -103,7 +107,7 @@ class CompiledStage:
     def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
         """Runs a part backward, or the first half of it if the forward pass was made for halves.
 
-        `upstream` is the gradient of the part's output; None for the part with the heads.
+        `upstream` is the gradient of the part's output; None if that is the loss.
         """
         sources = [*([] if forward.inputs is None else [forward.inputs]), *self.variables, *forward.taps]
         gradients = forward.tape.gradient(forward.output, sources, output_gradients=upstream)
@@ -130,7 +134,7 @@ class CompiledStage:
     ) -> tuple:
         """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps.
 
-        In an evaluation, the part with the heads returns what the task predicts instead of those inputs.
+        If no backward follows, the part with the heads returns what the task predicts instead of those inputs.
         """
         batch = decoded(batch)
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
@@ -142,6 +146,8 @@ class CompiledStage:
         if not part.heads:
             return result, kernel_inputs
         sums = self.task.vector(result)
-        if position is None:
+        if position is None or not position.trains:
             return tf.zeros([]), sums, result.get("outputs")
+        if self.task.compares_samples:
+            return result["outputs"], sums, kernel_inputs
         return self.task.loss(result, position.loss_weights) * position.scale, sums, kernel_inputs

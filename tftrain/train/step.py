@@ -12,6 +12,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import GradientReduction, all_reduce_sum
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.tasks.task import Batch
+from tftrain.train.cached_gradients import CachedGradients
 from tftrain.train.device_batches import DeviceBatch
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
@@ -50,6 +51,9 @@ class TrainStep:
             alone = SegmentedGradients if run.segments > 1 else Accumulation
             self._compute = (ShardedGradients if run.shards_weights else alone)(run, self._reduction)
         self.clock = self._compute.clock if has_stages else None
+        self._segments = self._compute if isinstance(self._compute, SegmentedGradients) else None
+        if run.task.compares_samples:
+            self._compute = CachedGradients(run, self._compute)
         self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
             lambda gradients, sums, limit: run.optimizer.apply(gradients, run.loss_scale, sums, limit),
@@ -89,8 +93,8 @@ class TrainStep:
         gradients = local.dense
         if not self._reduction.each_micro_batch:
             gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
-        if isinstance(self._compute, SegmentedGradients):
-            self._compute.begin_sums_early()
+        if self._segments:
+            self._segments.begin_sums_early()
         if local.rows:  # The rows belong to the token embedding, which is the first variable.
             gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
         gradients = all_reduce_sum(run.mesh.replicas, gradients, "gradients", self._wire)

@@ -1,0 +1,132 @@
+"""What each rank does in `test_cached_gradients`: the same losses of a task that compares samples, in many layouts.
+
+    horovodrun -np 4 --gloo python -m tests.train.compared      # the cases of 4 ranks
+
+The one-rank run with one micro-batch is made in the same process, from the same seed and global batches, dropout on.
+"""
+
+import dataclasses
+import functools
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from tests.train.layouts import ZERO_1, ZERO_2, ZERO_3, connected
+from tests.train.test_step import BASE, SEQ, VOCAB
+from tftrain.config.compute import ComputeConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.parallel import start as starting
+from tftrain.parallel.launcher import launch_from_environment
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.start import start
+from tftrain.state.new_run import new_run
+from tftrain.train.step import TrainStep
+
+SAMPLES, STEPS = 64, 3
+MODEL = dataclasses.replace(BASE.model, task="embedding", num_hidden_layers=2, num_attention_heads=4)
+DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+TP, PP = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
+JIT = {"compute": {"jit_compile": "true"}}
+CASES = {  # by ranks and name: micro-batch, flags of the layout, other flags
+    2: {
+        **{f"dp2-{size}": (size, {}, {}) for size in (2, 8, 32)},
+        "dp2-xla": (32, {}, JIT),
+        "dp2-segments": (8, {"backward_segments": 2}, JIT),
+        "dp2-segments-whole": (32, {"backward_segments": 2}, JIT),
+        "dp2-rows": (8, {}, {"compute": {"sparse_as_dense": False}}),
+        "zero1": (16, ZERO_1, {}),
+        "zero2": (16, ZERO_2, JIT),
+        "zero2-whole": (32, ZERO_2, JIT),
+        "zero3": (8, ZERO_3, {}),
+        "zero3-whole": (32, ZERO_3, {}),
+        "tp2": (16, TP, {}),
+        "pp2": (8, PP, {}),
+        "pp2-whole": (64, PP, {}),
+    },
+    4: {
+        "dp4": (4, {}, {}),
+        "zero3-full": (8, ZERO_3, {"compute": {"activation_checkpointing": "full"}}),
+        "dp2-tp2-sequence-zero2": (8, {**TP, **ZERO_2, "sequence_parallel": True}, {}),
+        "dp2-pp2-zero1": (4, {**PP, **ZERO_1}, {}),
+        "dp2-pp2-zero_bubble": (4, {**PP, "pipeline_schedule": "zero_bubble"}, {}),
+        "tp2-pp2": (16, {**TP, **PP}, {}),
+    },
+}
+
+
+def configured(micro_batch, parallel=None, others=None):
+    """Returns the configuration of a run over pairs of texts."""
+    others = others or {}
+    return dataclasses.replace(
+        BASE,
+        model=dataclasses.replace(MODEL, **others.get("model", DROPPED)),
+        fine_tuning=FineTuningConfig(train_file="unused.tsv", tokenizer_dir="unused"),
+        data=dataclasses.replace(BASE.data, synthetic_data=False),
+        batch=BatchConfig(micro_batch_size=micro_batch, global_batch_size=others.get("samples", SAMPLES)),
+        parallel=ParallelConfig(**(parallel or {})),
+        compute=ComputeConfig(**others.get("compute", {})),
+    )
+
+
+def batches(count, samples=SAMPLES):
+    """Returns random pairs; the second text has most tokens of the first one."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        first = rng.integers(1, VOCAB, (samples, SEQ))
+        second = np.where(rng.random(first.shape) < 0.3, rng.integers(1, VOCAB, first.shape), first)
+        lengths = rng.integers(3, SEQ + 1, (samples, 2, 1))
+        integers = {
+            "input_ids": np.concatenate([first, second], axis=1),
+            "input_mask": (np.arange(SEQ) < lengths).reshape(samples, -1),
+            "segment_ids": np.zeros([samples, 2 * SEQ]),
+        }
+        batch = {name: tf.constant(value, tf.int32) for name, value in integers.items()}
+        yield batch | {"example_weights": tf.ones([samples])}
+
+
+def train(config, mesh=None, steps=STEPS):
+    """Returns the sums and the gradient norm of each update."""
+    mesh = mesh or Mesh()
+    step, samples = TrainStep(new_run(config.resolve(mesh.size), mesh)), config.batch.global_batch_size
+    begin, end = mesh.data.share(samples)
+    infos = [step({name: each[begin:end] for name, each in batch.items()}) for batch in batches(steps, samples)]
+    return np.array([[*np.asarray(info.sums, np.float64), float(info.grad_norm)] for info in infos])
+
+
+alone = functools.cache(functools.partial(train, configured(SAMPLES)))
+
+
+def check(name, found, expected, tolerance=2e-7):
+    """Compares with one micro-batch of one rank; returns how much the losses differ."""
+    np.testing.assert_array_equal(found[:, [1, 3]], expected[:, [1, 3]], err_msg=name)
+    # The first loss is of equal weights. Later ones are of weights whose first updates round in their own ways.
+    np.testing.assert_allclose(found[0, 0], expected[0, 0], rtol=tolerance, err_msg=name)
+    np.testing.assert_allclose(found[0, -1], expected[0, -1], rtol=50 * tolerance, err_msg=name)
+    np.testing.assert_allclose(found[:, 0], expected[:, 0], rtol=50 * tolerance, err_msg=name)
+    errors = np.abs(found[:, 0] / expected[:, 0] - 1)
+    return f"first loss {errors[0]:.1e}, last {errors[-1]:.1e}"
+
+
+def main():
+    """Runs the cases of so many ranks, by mesh."""
+    launch, mesh, before = launch_from_environment(), None, None
+    starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
+    every = {name: configured(*case) for name, case in CASES[launch.size].items()}
+    sizes = {
+        name: (each.parallel.tensor_parallel_size, each.parallel.pipeline_parallel_size) for name, each in every.items()
+    }
+    for name in sorted(every, key=sizes.get):
+        if before != sizes[name]:
+            if mesh is not None:
+                hvd.shutdown()
+            before, mesh = sizes[name], start(launch, 1, connected(every[name].parallel))
+        found = train(every[name], mesh)
+        if mesh.is_chief:
+            print(f"{name} agrees: {check(name, found, alone())}", flush=True)
+        hvd.allreduce(tf.zeros([1]), name="end")  # Horovod ends on all ranks when one is done.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The cross-entropy of finding each sample's partner among the texts of the whole global batch, in chunks.
+
+A sample has k vectors of length H: an anchor a, its partner, and k - 2 further negatives. The partners and negatives of
+all B samples are the candidates c_j; that of sample i itself is c_p(i). With weights w, which are 0 where a sample only
+fills the batch, and a temperature t (Henderson et al., arXiv 1705.00652, section 4.4):
+
+    s_ij = a_i c_j / t        e_i = log sum_j exp(s_ij)        loss = sum_i w_i (e_i - s_ip(i))
+
+The softmax of row i has the entries exp(s_ij - e_i). Their differences from 1 at the partner give the gradients:
+
+    d loss / d a_i = w_i (sum_j exp(s_ij - e_i) c_j - c_p(i)) / t
+    d loss / d c_j = (sum_i w_i exp(s_ij - e_i) a_i - sum_{i: p(i) = j} w_i a_i) / t
+
+Each data parallel rank gathers the vectors of all ranks and computes the rows of its own anchors. Then it gathers the
+e_i of all ranks and computes the columns of its own candidates. So the gradients of its own vectors are complete
+without a sum over ranks. Scores exist for a chunk of rows or columns at a time, whose size depends on the global batch
+alone.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Group
+from tftrain.tasks.task import is_best
+
+CHUNK = 1 << 22  # scores at a time: 16 MB in fp32
+
+
+class Vectors(NamedTuple):
+    """The vectors of some samples; n (k - 1) candidates, those of a sample side by side."""
+
+    anchors: tf.Tensor  # [n, H]
+    candidates: tf.Tensor  # [n (k - 1), H]
+    weights: tf.Tensor  # [n]
+
+
+class Compared(NamedTuple):
+    """The loss of this rank's samples in the global batch."""
+
+    loss: tf.Tensor  # of each sample in nats, without its weight, [n]
+    is_nearest: tf.Tensor  # whether no other candidate is nearer than the partner, bool [n]
+    gradient: tf.Tensor | None  # of the weighted sum over the global batch, by this rank's vectors, [n, k, H]
+
+
+class InBatchLoss:
+    """The loss of a global batch whose vectors the data parallel ranks hold."""
+
+    def __init__(self, temperature: float, jit: bool):
+        """Traces nothing yet; `jit` says whether XLA compiles what is between two collectives."""
+        compiled = functools.partial(tf.function, jit_compile=jit, autograph=False)
+        self._temperature, self._rows, self._columns = temperature, compiled(self._of_rows), compiled(self._of_columns)
+
+    def __call__(self, vectors: tf.Tensor, weights: tf.Tensor, group: Group, trains: bool = True) -> Compared:
+        """Compares this rank's vectors, fp32 or fp64 [n, k, H] with k > 1, with those of all ranks of the group.
+
+        Args:
+            weights: of the samples, [n].
+            trains: whether gradients are computed.
+        """
+        samples, count, width = vectors.shape
+        own = Vectors(vectors[:, 0], tf.reshape(vectors[:, 1:], [-1, width]), tf.cast(weights, vectors.dtype))
+        gathered = (collectives.all_gather_rows(group, each, f"vectors.{name}") for name, each in own._asdict().items())
+        every = Vectors(*gathered)
+        shapes = [group.size * samples, width], [group.size * samples * (count - 1), width], [group.size * samples]
+        every = Vectors(*map(tf.ensure_shape, every, shapes))
+        first = group.rank * samples
+        partners = (count - 1) * tf.range(first, first + samples, dtype=tf.int64)
+        loss, is_nearest, log_sums, of_anchors = self._rows(own, every, partners, trains)
+        if not trains:
+            return Compared(loss, is_nearest, None)
+        log_sums = tf.ensure_shape(collectives.all_gather_rows(group, log_sums, "vectors.log_sums"), shapes[-1])
+        of_candidates = tf.reshape(self._columns(own, every, log_sums), [samples, count - 1, width])
+        return Compared(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
+
+    def _of_rows(self, own: Vectors, every: Vectors, partners: tf.Tensor, trains: bool) -> list[tf.Tensor]:
+        """Returns loss, whether the partner is the nearest, and log-sum-exp of own anchors, [n]; their gradients."""
+        hidden = tf.repeat(every.weights <= 0, every.candidates.shape[0] // every.weights.shape[0])
+
+        def chunk(anchors: tf.Tensor, weights: tf.Tensor, partners: tf.Tensor) -> list[tf.Tensor]:
+            scores = tf.where(hidden, anchors.dtype.min / 2, self._scores(anchors, every.candidates))
+            log_sums = tf.reduce_logsumexp(scores, axis=1)
+            loss = log_sums - tf.gather(scores, partners, axis=1, batch_dims=1)
+            found = [loss, is_best(scores, partners), log_sums]
+            if not trains:
+                return [*found, tf.zeros_like(loss)]
+            pull = tf.matmul(tf.exp(scores - log_sums[:, tf.newaxis]), every.candidates)
+            pull -= tf.gather(every.candidates, partners)
+            return [*found, weights[:, tf.newaxis] * pull / self._temperature]
+
+        dtype = own.anchors.dtype
+        rows = own.anchors, own.weights, partners
+        return _in_chunks(chunk, rows, CHUNK // every.candidates.shape[0], [dtype, tf.bool, dtype, dtype])
+
+    def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor) -> tf.Tensor:
+        """Returns the gradients of own candidates, [n (k - 1), H]."""
+        count = own.candidates.shape[0] // own.weights.shape[0]
+
+        def chunk(candidates: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
+            shares = tf.exp(self._scores(candidates, every.anchors) - log_sums) * every.weights
+            weights = tf.gather(own.weights, indices // count)
+            pull = tf.where(indices % count == 0, weights, 0)[:, tf.newaxis] * tf.gather(own.anchors, indices // count)
+            push = (tf.matmul(shares, every.anchors) - pull) / self._temperature
+            return [tf.where(weights[:, tf.newaxis] > 0, push, 0)]
+
+        rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64)
+        return _in_chunks(chunk, rows, CHUNK // every.anchors.shape[0], [own.anchors.dtype])[0]
+
+    def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(rows, columns, transpose_b=True) / self._temperature
+
+
+def _in_chunks(
+    function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], chunk: int, dtypes: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, `chunk` rows at a time; zeros fill the last chunk."""
+    total, chunk = rows[0].shape[0], max(1, chunk)
+    if total <= chunk:
+        return function(*rows)
+    count = -(-total // chunk)
+    filled = [tf.pad(each, [[0, count * chunk - total], *[[0, 0]] * (each.shape.rank - 1)]) for each in rows]
+    chunks = [tf.reshape(each, [count, chunk, *each.shape[1:]]) for each in filled]
+
+    def of_chunk(index: tf.Tensor) -> list[tf.Tensor]:
+        return function(*(each[index] for each in chunks))
+
+    found = tf.map_fn(of_chunk, tf.range(count), fn_output_signature=list(dtypes), parallel_iterations=1)
+    return [tf.reshape(each, [count * chunk, *each.shape[2:]])[:total] for each in found]
