@@ -173,10 +173,7 @@ class Workload(NamedTuple):
     def stage_flags(self, current: ParallelConfig) -> dict[str, Any]:
         """Returns the flags of the ZeRO stage; a stage implies those below it, whose flags may be given beside it."""
         stage = self.zero_stage
-        return {
-            flag: stage == number or (stage > number and getattr(current, flag))
-            for number, flag in enumerate(SPLITS, start=1)
-        }
+        return {flag: stage == n or (stage > n and getattr(current, flag)) for n, flag in enumerate(SPLITS, start=1)}
 
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ class Vectors(NamedTuple):
     weights: tf.Tensor  # [n]
 
 
-class Compared(NamedTuple):
+class PairLosses(NamedTuple):
     """The loss of this rank's samples in the global batch."""
 
     loss: tf.Tensor  # of each sample in nats, without its weight, [n]
@@ -54,7 +54,7 @@ class InBatchLoss:
         compiled = functools.partial(tf.function, jit_compile=jit, autograph=False)
         self._temperature, self._rows, self._columns = temperature, compiled(self._of_rows), compiled(self._of_columns)
 
-    def __call__(self, vectors: tf.Tensor, weights: tf.Tensor, group: Group, trains: bool = True) -> Compared:
+    def __call__(self, vectors: tf.Tensor, weights: tf.Tensor, group: Group, trains: bool = True) -> PairLosses:
         """Compares this rank's vectors, fp32 or fp64 [n, k, H] with k > 1, with those of all ranks of the group.
 
         Args:
@@ -71,10 +71,10 @@ class InBatchLoss:
         partners = (count - 1) * tf.range(first, first + samples, dtype=tf.int64)
         loss, is_nearest, log_sums, of_anchors = self._rows(own, every, partners, trains)
         if not trains:
-            return Compared(loss, is_nearest, None)
+            return PairLosses(loss, is_nearest, None)
         log_sums = tf.ensure_shape(collectives.all_gather_rows(group, log_sums, "vectors.log_sums"), shapes[-1])
         of_candidates = tf.reshape(self._columns(own, every, log_sums), [samples, count - 1, width])
-        return Compared(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
+        return PairLosses(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
 
     def _of_rows(self, own: Vectors, every: Vectors, partners: tf.Tensor, trains: bool) -> list[tf.Tensor]:
         """Returns loss, whether the partner is the nearest, and log-sum-exp of own anchors, [n]; their gradients."""

@@ -4,16 +4,15 @@ An embedding is the mean of the hidden states of a text. The loss is the cross-e
 partner among the second texts of the global batch, by cosine / temperature (`in_batch_loss`).
 """
 
+import functools
+
 import tensorflow as tf
 
-from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.model.bert import embeddings
-from tftrain.model.parameters import InitialValues
-from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
-from tftrain.parallel.mesh import Group, Mesh
+from tftrain.parallel.mesh import Group
 from tftrain.tasks.fine_tuning import FineTuning, example_weights
 from tftrain.tasks.in_batch_loss import InBatchLoss
 from tftrain.tasks.task import Batch
@@ -25,11 +24,9 @@ class SentenceEmbedding(FineTuning):
     sequences = 2
     compares_samples = True
 
-    def __init__(
-        self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
-    ):
-        super().__init__(config, mesh, part, initial)
-        self._loss = InBatchLoss(config.fine_tuning.temperature, config.compiles(devices.has_gpu()))
+    @functools.cached_property
+    def _loss(self) -> InBatchLoss:
+        return InBatchLoss(self._config.fine_tuning.temperature, self._config.compiles(devices.has_gpu()))
 
     def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Runs the model on a whole global batch, see `Task.compute`; the total of the loss has no gradient."""
