@@ -101,6 +101,10 @@ def test_texts_of_tokens_that_stay_are_divided_as_before(kind, seed):
     assert len(ids) < len(own.vocabulary)
     assert same < len(texts)  # Some texts have tokens that have gone.
     assert smaller.vocabulary.tokens == tuple(own.vocabulary.tokens[number] for number in ids)
+    named = [
+        [n if n is None else each.vocabulary.tokens[n] for n in each.vocabulary.roles[:6]] for each in (own, smaller)
+    ]
+    assert named[0] == named[1]
     unknown = library.token_to_id({"wordpiece": "[UNK]", "byte pairs": "none"}.get(kind, "<unk>"))
     unknowns = [unknown in each.ids for each in before]
     assert [unknown in [ids[number] for number in each.ids] for each in after] == unknowns
