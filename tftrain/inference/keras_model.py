@@ -154,6 +154,7 @@ def load(source: str, rank: int | None, values: Mapping[str, Any]) -> KerasModel
         ConfigError: with all wrong flags.
         FormatError, CheckpointError: the weights can't be read, or lack a head that the task needs.
     """
+    values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
     argv = flags.command_line("tftrain.load", TrainConfig, {**values, "init_checkpoint": _with_format(source)})
     config, problems, named = flags.read(TrainConfig, argv)
     expected = "remove this argument: it is for a run, and your own loop decides"
