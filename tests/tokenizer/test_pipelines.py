@@ -114,7 +114,8 @@ def test_a_damaged_map_of_characters_never_leads_out_of_itself():
     proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
     charsmap = proto.normalizer_spec.precompiled_charsmap
     entries = character_map.entries(charsmap, 5)
-    assert (entries["\uff11"], entries["\ufb01"], entries["e\u0301"]) == ("1", "fi", "\u00e9")
+    expected = {"\uff11": "1", "\ufb01": "fi", "e\u0301": "\u00e9", "\ufffd": " "}
+    assert {key: entries[key] for key in expected} == expected
     for damage in (charsmap[:100], b"", charsmap[:4], b"\xff" * 600, charsmap[:4] + b"\xfe" * (len(charsmap) - 4)):
         with pytest.raises(ValueError, match=r"map of|leads out"):
             character_map.parts(damage)

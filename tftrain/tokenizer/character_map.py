@@ -42,8 +42,9 @@ def entries(content: bytes, longest: int) -> dict[str, str]:
         for index in np.flatnonzero(units[nodes] & _LEAF):
             begin = int(units[bases[index]] & _VALUE)
             found[keys[index]] = strings[begin : strings.find(b"\0", begin)]
-    texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in found.items()}
-    return {key: value for key, value in texts.items() if "\ufffd" not in key}
+    texts = ((key, key.decode("utf-8", "ignore"), value.decode("utf-8", "replace")) for key, value in found.items())
+    # A key that ends inside a character has no text.
+    return {text: value for key, text, value in texts if text.encode() == key}
 
 
 def _offsets(units: np.ndarray) -> np.ndarray:
