@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tokenizers import Regex, normalizers
+from tokenizers import Regex, Tokenizer, normalizers
 
 from tftrain.inference.serving.character_map_graph import CharacterMapGraph
 from tftrain.inference.serving.code_points import CODES, Kinds, characters
@@ -41,7 +41,8 @@ class PipelineGraph(tf.Module):
             ValueError: something has no ops; the message says what.
         """
         super().__init__()
-        content = json.loads(model)
+        # The library reads numbers with an error of their last bit, which decides between paths of one score.
+        content = json.loads(Tokenizer.from_buffer(model).to_str())
         self.modules: list[tf.Module] = []
         steps = self._normalizers(content.get("normalizer"))
         added = content.get("added_tokens") or []
