@@ -107,7 +107,7 @@ def checked(
             config = with_class(config)
         except ConfigError as error:
             raise ConfigError(completed.explain(error.problems)) from error
-    if problems := inputs.batch_problems(config):
+    if problems := inputs.batch_problems(config.batch.global_batch_size):
         raise ConfigError(completed.explain(problems))
     if problems := memory_limit.problems(config, launch.size, launch.local_size, launch.is_forked):
         raise ConfigError(problems)

@@ -84,12 +84,11 @@ class Inputs:
         of_data = [each.problems(self.mode, self.eval_every) for each in self.data]
         return (phases.numbered(self.phases, of_data) or self._differences()) + self._of_vocabulary()
 
-    def batch_problems(self, config: TrainConfig) -> list[Problem]:
-        """Returns why the training examples are too few for a global batch that is compared; `config` is resolved."""
-        data, size = self.data[0], config.batch.global_batch_size
-        if not (config.model.compares_samples and config.run.mode == "train" and isinstance(data, Labelled)):
-            return []
-        if (count := data.count("train")) >= size:
+    def batch_problems(self, size: int) -> list[Problem]:
+        """Returns why the training examples are too few for a global batch of this size, if they are compared."""
+        data = self.data[0]
+        compares = isinstance(data, Labelled) and data.model.compares_samples
+        if not compares or self.mode != "train" or (count := data.count("train")) >= size:
             return []
         expected = f"expected at most the {count} pairs of the training file; a pair that is twice in a batch would be "
         return [Problem("global_batch_size", size, f"{expected}compared with itself")]
