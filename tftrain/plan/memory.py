@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     gradients: float
     accumulation: float
     activations: float  # tensors saved for backward, one by one in `tensors`
-    vectors: float  # of the samples of a global batch that are compared, and their gradients
+    vectors: float  # vectors of the compared samples of a global batch, and their gradients
     temporaries: float  # the optimizer's, and fp32 gradients, unless the update reads those of 16 bits as they are
     communication: float  # buffers of sums over ranks
     reserve: float  # memory in use before the model is built

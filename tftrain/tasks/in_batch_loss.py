@@ -41,9 +41,9 @@ class Vectors(NamedTuple):
 class PairLosses(NamedTuple):
     """The loss of this rank's samples in the global batch."""
 
-    loss: tf.Tensor  # of each sample in nats, without its weight, [n]
+    loss: tf.Tensor  # nats of each sample, without its weight, [n]
     is_nearest: tf.Tensor  # whether no other candidate is nearer than the partner, bool [n]
-    gradient: tf.Tensor | None  # of the weighted sum over the global batch, by this rank's vectors, [n, k, H]
+    gradient: tf.Tensor | None  # gradient of the weighted sum over the global batch, by this rank's vectors, [n, k, H]
 
 
 class InBatchLoss:
