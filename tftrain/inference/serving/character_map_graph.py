@@ -79,6 +79,6 @@ def _marks() -> list[int]:
     for place, unit in _PROBE.items():
         units[place] = unit
     normalizer = normalizers.Precompiled(len(units.tobytes()).to_bytes(4, "little") + units.tobytes() + b"\0")
-    codes = [code for code in CODES if chr(code) not in "\0\r\n"]
+    codes = [code for code in CODES if chr(code) not in "\0\r\na"]
     rest = normalizer.normalize_str("\n".join(f"a{chr(code)}" for code in codes))
     return [code for code, line in zip(codes, rest.split("\n"), strict=True) if not line]
