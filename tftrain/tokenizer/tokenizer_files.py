@@ -1,5 +1,6 @@
 """The tokenizer that travels with a model: its vocabulary, its kind, and how it normalizes text."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,9 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
         fault = f"no token ends a document, as a decoder needs it, and none is for {lacking}, as an encoder needs it"
         raise FormatError(f"{file}: {fault}; name them in {SETTINGS} beside it")
     own = tokenizer._replace(special=_special(tokenizer, settings), begins_with_bos=begins is True)
+    roles = {"beginning": "bos_token", "separator": "eos_token", "unknown": "unk_token"}
+    ids_of = {role: own.vocabulary.id(own.named_tokens[name]) for role, name in roles.items()}
+    own = own._replace(vocabulary=dataclasses.replace(own.vocabulary, roles=own.vocabulary.roles._replace(**ids_of)))
     if ids == own.begin_ids.tolist():
         return own
     return own._replace(model=with_beginning(own.model, own.named_tokens["bos_token"] if own.begins_with_bos else None))
