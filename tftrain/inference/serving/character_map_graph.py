@@ -20,6 +20,7 @@ _MARK, _CONTROL = 1, 2  # kinds: what joins the character before it, and what no
 _CATEGORIES = ("Cc", "Cf", "Zl", "Zp")  # those of the latter
 # The units of a trie with the key "a" alone, whose string is empty, and that string.
 _PROBE = {97: 97 | 1 << 8 | (97 ^ 256) << 10, 256: 1 << 31}
+_RESERVED = ((0x2065, 0x2066), (0xFFF0, 0xFFF9), (0xE0000, 0xE1000))  # and what UAX #29 adds: ignorable code points
 
 
 class CharacterMapGraph(tf.Module):
@@ -41,6 +42,8 @@ class CharacterMapGraph(tf.Module):
         self._graphemes = tf.lookup.StaticHashTable(values, "\0")
         kinds, marks = np.zeros([0x110000], np.int32), _marks()
         kinds[[code for code in CODES if unicodedata.category(chr(code)) in _CATEGORIES]] = _CONTROL
+        for begin, end in _RESERVED:
+            kinds[begin:end] = _CONTROL
         kinds[marks] = _MARK
         self._kinds = Kinds(kinds)
 
