@@ -9,6 +9,7 @@ small ones that share the memory of a gathered bucket (`fill`). `tf.custom_gradi
 arguments and the values of the variables that are read in it. So plain operations get other gradients.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from tftrain.model.weight_gradients import tap
@@ -20,7 +21,11 @@ KEPT_ELEMENTS = 2**16
 
 def fill(variable: tf.Variable, value: tf.Tensor) -> None:
     """Gives a released variable its value, of its shape and dtype; in a traced function or eagerly."""
-    if value.shape.num_elements() < KEPT_ELEMENTS:
+    if 1 in value.shape:
+        # Grappler drops a reshape that adds an axis of one element before an assignment, and the variable would have
+        # the shape without it. This gives a copy whose shape is that of the indices.
+        value = tf.gather(tf.reshape(value, [-1]), np.arange(value.shape.num_elements()).reshape(value.shape))
+    elif value.shape.num_elements() < KEPT_ELEMENTS:
         value = _copy(value)
     # `assign` would compare the shapes.
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
