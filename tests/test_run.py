@@ -228,6 +228,9 @@ def test_a_tensor_that_can_not_be_allocated_has_an_exit_code_and_one_line(messag
     assert found is None or (str(found).startswith(message.splitlines()[-1]) and "--micro_batch_size" in str(found))
 
 
+OWN_GEMM = "--xla_gpu_enable_triton_gemm=true"
+
+
 @pytest.mark.parametrize(
     ("flags", "has_gpu", "given", "expected"),
     [
@@ -236,6 +239,9 @@ def test_a_tensor_that_can_not_be_allocated_has_an_exit_code_and_one_line(messag
         ((), True, "--xla_dump_to=x", f"{run.CUBLAS_LT} --xla_dump_to=x"),
         ((), True, "--xla_gpu_enable_cublaslt=false", "--xla_gpu_enable_cublaslt=false"),
         (("--activation_checkpointing=full",), False, "", run.LOW_MEMORY_XLA),
+        (("--gradient_transport=xla",), False, "", ""),
+        (("--gradient_transport=xla",), True, "", " ".join([*run.SUMS_OF_XLA[::-1], run.CUBLAS_LT])),
+        (("--gradient_transport=xla",), True, OWN_GEMM, " ".join([run.SUMS_OF_XLA[0], run.CUBLAS_LT, OWN_GEMM])),
         (("--activation_checkpointing=full",), True, "", f"{run.CUBLAS_LT} {run.LOW_MEMORY_XLA}"),
     ],
 )

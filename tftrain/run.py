@@ -39,6 +39,10 @@ LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
 CUBLAS_LT = "--xla_gpu_enable_cublaslt=true"  # Biases become epilogues of products; later versions of XLA have it on.
 
+# Sums of 8 MB begin early in backward. Ranks time products by themselves: if one took Triton's kernel and another
+# cuBLAS's, the sums of their programs could have two orders, and would wait for each other for ever.
+SUMS_OF_XLA = ("--xla_gpu_all_reduce_combine_threshold_bytes=8388608", "--xla_gpu_enable_triton_gemm=false")
+
 
 def main(argv: list[str]) -> int:
     """Runs what the command line says and returns the exit code."""
@@ -146,6 +150,7 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
     defaults = {LOW_MEMORY_XLA: compute.activation_checkpointing != "none", CUBLAS_LT: has_gpu}
+    defaults |= dict.fromkeys(SUMS_OF_XLA, has_gpu and compute.gradient_transport == "xla")
     for flag, is_due in defaults.items():
         given = os.environ.get("XLA_FLAGS", "")
         if is_due and flag.partition("=")[0] not in given:
@@ -175,6 +180,9 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
         problems.append(Problem("deterministic", True, conflict))
     if "attn_impl" not in {problem.flag for problem in problems}:
         problems += cudnn.check_host(config.model, hardware.has_driver())
+    if config.run.mode == "train" and config.compute.gradient_transport == "xla" and not hardware.has_driver():
+        expected = "expected horovod: this host has no GPU, and on CPUs XLA sums nothing over ranks"
+        problems += [] if "gradient_transport" in wrong else [Problem("gradient_transport", "xla", expected)]
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from tftrain import run
 from tftrain.host import determinism, huge_pages
 from tftrain.parallel.horovod_settings import speed_settings, stall_limits
 from tftrain.parallel.launcher import Launch
@@ -131,7 +132,8 @@ VARIABLES = (
         "you; the rank adds to it",
         f"Flags of XLA; yours win. `--deterministic` adds `{determinism.XLA_FLAG}`; `--cuda_graphs=false` adds "
         "`--xla_gpu_enable_command_buffer=`; `--activation_checkpointing` adds "
-        "`--xla_cpu_enable_concurrency_optimized_scheduler=false`; a run on a GPU `--xla_gpu_enable_cublaslt=true`.",
+        "`--xla_cpu_enable_concurrency_optimized_scheduler=false`; a run on a GPU `--xla_gpu_enable_cublaslt=true`; "
+        "`--gradient_transport=xla` " + ", ".join(f"`{each}`" for each in run.SUMS_OF_XLA) + ".",
     ),
     Variable(
         "TF_CPP_MIN_LOG_LEVEL",
@@ -176,7 +178,7 @@ VARIABLES = (
     Variable(
         "no_grpc_proxy",
         "",
-        "the rank, with `--group_transport=tensorflow`",
+        "the rank, with `--group_transport=tensorflow` or `--gradient_transport=xla`",
         "The addresses of all ranks, so that gRPC uses no proxy between them.",
     ),
     Variable("TFTRAIN_FORKED", "", "`--fork_ranks`", "Marks a rank that was forked. Do not set it."),

@@ -3,7 +3,7 @@
     .venv/bin/python tools/gpu_collectives.py
 
 The program is backward of six dense layers; `CollectiveReduceV2`, which XLA makes an all-reduce, adds up each gradient
-over two ranks. docs/results/gpu/README.md says why `tftrain.run` does not use it.
+over two ranks, as `--gradient_transport=xla` does. docs/results/gpu/README.md has the step of `tftrain.run`.
 """
 
 import re

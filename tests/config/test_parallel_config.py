@@ -11,6 +11,7 @@ from tftrain.parallel.launcher import Launch
 
 GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_size=2", "--num_attention_heads=12"]
 T, P = "--tensor_parallel_size", "--pipeline_parallel_size"
+XLA = "--gradient_transport=xla"
 STAGES = f"{P}=4 --pipeline_schedule=interleaved --virtual_pipeline_size=2"
 
 
@@ -30,6 +31,9 @@ STAGES = f"{P}=4 --pipeline_schedule=interleaved --virtual_pipeline_size=2"
         (4, "--split_grad_accum --prefetch_blocks=2", "--prefetch_blocks=2: remove this flag, or add --split_weights"),
         (4, "--split_weights --backward_segments=2", "--backward_segments=2: remove this flag: with --split_weights"),
         (8, f"{T}=2 --split_opt_state --state_split_strategy=greedy:5", "expected at most the 4 data parallel ranks"),
+        (4, f"{XLA} {T}=2", f"{XLA}: expected horovod with {T} > 1: each layer has sums of its own"),
+        (4, f"{XLA} {P}=2", f"{XLA}: expected horovod with {P} > 1: a stage is several programs"),
+        (4, f"{XLA} --split_weights", f"{XLA}: expected horovod with partitioned state"),
         (4, "--virtual_pipeline_size=2", "--virtual_pipeline_size=2: expected 1 with --pipeline_schedule=1f1b"),
         (1, "--pipeline_schedule=dualpipe", "--pipeline_schedule=dualpipe: expected one of 1f1b, gpipe"),
         (4, f"{STAGES} --grad_accum_steps=8", ""),
@@ -46,6 +50,21 @@ def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp
     assert len(found) == bool(expected), found
     assert expected in "".join(found)
     assert "\n" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (f"{T}=2", f"{XLA}: expected horovod with {T} > 1"),
+        (f"{T}=2 --mode=evaluate", ""),  # The flag may come from the checkpoint.
+        ("--task=embedding", "a loss that compares samples"),
+    ],
+)
+def test_only_a_run_that_trains_is_refused_for_its_sums(flags, expected):
+    config = read(TrainConfig, [*GIVEN, XLA, "--output_dir=x", *flags.split()])[0]
+    found = "".join(str(each) for each in config.problems(4) if each.flag == "gradient_transport")
+    assert expected in found
+    assert bool(found) == bool(expected)
 
 
 def test_batches_are_shared_by_the_ranks_that_split_no_layer():

@@ -1,5 +1,6 @@
 """Collectives by TensorFlow do what they do by Horovod: results, gradients, and the end of a run that loses a rank."""
 
+import dataclasses
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from tests.observe.test_watchdog import ENDLESS
 from tftrain.config.parallel import ParallelConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel import collectives, graph_collectives, start, tensorflow_cluster, tensorflow_transport
-from tftrain.parallel.mesh import AgreedMeshError, Group, Mesh, MeshError
+from tftrain.parallel.mesh import SUMS_OF_XLA, AgreedMeshError, Group, Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
 
 STORE = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
@@ -36,6 +37,21 @@ def test_who_has_which_transport():
     assert mesh.tensor.by_tensorflow
     assert mesh.link(1).by_tensorflow
     assert not any(mesh.group(kind).by_tensorflow for kind in mesh.groups if kind != "tensor")
+
+
+def test_sums_inside_the_compiled_program_need_connections_and_no_group():
+    def found(mesh, environ=STORE, gpu=True):
+        return start.tensorflow_kinds(mesh, "auto", environ, gpu, "xla")
+
+    pair = Mesh(size=2, local_size=2)
+    assert found(pair) == SUMS_OF_XLA
+    assert found(Mesh()) == found(Mesh(), {}, False) == ()  # One rank sums nothing.
+    mesh = dataclasses.replace(pair, tensorflow_kinds=SUMS_OF_XLA)
+    assert not any(mesh.group(kind).by_tensorflow for kind in mesh.groups)
+    with pytest.raises(MeshError, match=r"--gradient_transport=xla: expected horovod, because TensorFlow finds no GPU"):
+        found(pair, gpu=False)
+    with pytest.raises(AgreedMeshError, match=r"--gradient_transport=xla: expected horovod.*MPI"):
+        found(pair, {})
 
 
 def test_what_has_no_transport_is_refused_with_the_flag():
@@ -134,6 +150,11 @@ def test_two_collectives_with_one_number_are_refused(group, monkeypatch):
 def test_both_transports_agree(ranks):
     output = run_ranks(ranks, ["-m", "tests.parallel.transport_ranks"])
     assert output.count("TensorFlow's transport agrees with Horovod's") == ranks
+
+
+@pytest.mark.multirank
+def test_the_ranks_of_a_program_that_xla_compiles_are_connected():
+    assert run_ranks(2, ["-m", "tests.parallel.sums_of_xla_ranks"]).count("the ranks are connected") == 2
 
 
 LAYOUTS = {

@@ -139,6 +139,24 @@ def test_a_compiled_step_of_several_ranks_has_segments():
     assert [from_config(config, dp, gpu=gpu).backward_segments for dp, gpu in jobs] == [8, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ("--precision=bf16", 4),
+        ("--precision=bf16 --gradient_transport=xla", 2),
+        ("--precision=fp16 --gradient_transport=xla", 4),
+        ("--precision=bf16 --gradient_transport=xla --grad_accum_steps=2", 4),
+        ("--precision=fp32 --gradient_transport=xla --grad_accum_steps=2 --grad_accum_dtype=bf16", 2),
+    ],
+)
+def test_sums_of_xla_send_gradients_as_they_are_and_hide_as_segments_do(more, size):
+    given = ["tftrain.run", "--synthetic_data", "--vocab_size=30522", "--output_dir=x", *more.split()]
+    work = from_config(flags.parse(TrainConfig, given).resolve(8), 8, gpu=True)
+    assert (inventory.wire_bytes(work), work.backward_segments) == (size, 8)
+    fp32 = timing.step(work._replace(wire="fp32"), SLOW, INSTANT).gradient_sums
+    assert (timing.step(work, SLOW, INSTANT).gradient_sums < fp32) == (size < 4)
+
+
 # Ranks of one node, whose weights are sent in 16 bits and gradients in fp32.
 SHARDED = GPT._replace(dp=4, zero_stage=3, global_batch=32, wire="fp32")
 

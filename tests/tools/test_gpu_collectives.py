@@ -9,7 +9,7 @@ import tensorflow as tf
 from tools import gpu_collectives
 
 
-@pytest.mark.nightly  # No flag of tftrain.run has such sums yet.
+@pytest.mark.nightly  # tests/train/test_sums_of_xla.py shows what a run sends.
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_with_latency_hiding_a_sum_starts_before_the_last_products_and_travels_in_its_dtype(dtype):
     cluster, kinds = gpu_collectives.summed_gradients(dtype), {}

@@ -154,6 +154,26 @@ def check_ranks(
         )
 
 
+def check_sums(compute: ComputeConfig, parallel: ParallelConfig, model: ModelConfig) -> Iterator[Problem]:
+    """Yields why the program that XLA compiles can't contain the sums of gradients."""
+    if compute.gradient_transport != "xla":
+        return
+    reasons = {
+        "--jit_compile=false: XLA compiles nothing": compute.jit_compile == "false",
+        "--tensor_parallel_size > 1: each layer has sums of its own": parallel.tensor_parallel_size > 1,
+        "--pipeline_parallel_size > 1: a stage is several programs": parallel.pipeline_parallel_size > 1,
+        "--backward_segments > 1: they are several programs": (parallel.backward_segments or 1) > 1,
+        "partitioned state (--split_opt_state, --split_grad_accum, --split_weights), whose sums go to their owners": (
+            parallel.splits_state
+        ),
+        "--hvd_fp16_compression: only Horovod sends fp16": compute.hvd_fp16_compression,
+        "--sparse_as_dense=false: only Horovod gathers rows": not compute.sparse_as_dense,
+        "a loss that compares samples: ranks gather outputs between forward and backward": model.compares_samples,
+    }
+    if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+        yield refused(compute, "gradient_transport", f"expected horovod with {reason}")
+
+
 def check_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, parallel: ParallelConfig) -> list[Problem]:
     """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
     lengths = data.seq_length_buckets

@@ -32,6 +32,10 @@ class ComputeConfig:
     """Use resource variables. It must be true: tf.function of TensorFlow 2 supports no others."""
     hvd_fp16_compression: bool = flag(False, on_resume="logged")
     """Send gradients in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in fp32."""
+    gradient_transport: str = flag("horovod", choices=("horovod", "xla"), on_resume="logged")
+    """What sums gradients over data parallel ranks. horovod: in fp32. xla: the compiled program itself, with NCCL and
+    beside the rest of backward; bf16 gradients stay bf16. It is for GPUs, has not run on several, and opens the ports
+    of --group_transport=tensorflow."""
     sums_without_nccl: bool = flag(False, on_resume="local")
     """Let several GPUs train with a Horovod without NCCL: it adds gradients in host memory, many times as slow."""
     sparse_as_dense: bool = flag(True, on_resume="free")
@@ -42,6 +46,11 @@ class ComputeConfig:
     """On a CPU, allocate tensors in pages of 2 MiB if kernel and C library support them."""
     device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
     """Peak rate of the device in TFLOP/s, for the metric mfu; known GPUs need none."""
+
+    @property
+    def wire(self) -> str:
+        """Format of gradients between ranks; own: bf16 if they are, else fp32."""
+        return "own" if self.gradient_transport == "xla" else "fp16" if self.hvd_fp16_compression else "fp32"
 
     def compiles(self, gpu: bool, has_deferred_collectives: bool) -> bool:
         """Returns whether XLA compiles what a step computes. auto: on a GPU, and no `ParallelConfig` defers sums."""

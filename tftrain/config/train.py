@@ -52,6 +52,7 @@ class TrainConfig:
             *combinations.check_data(data, model),
             *combinations.check_schedule(self.optimizer, run.max_steps),
             *combinations.check_ranks(parallel, model, data, compute, ranks),
+            *(combinations.check_sums(compute, parallel, model) if run.mode == "train" else ()),
             *combinations.check_buckets(data, model, batch, parallel),
             *combinations.check_spikes(self.limits, checkpoint, data, run.max_steps),
             *combinations.check_compute(compute),

@@ -22,6 +22,7 @@ from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows, add_up
+from tftrain.parallel.tensorflow_transport import TensorFlowTransport
 
 
 class Partition(Protocol):
@@ -40,6 +41,7 @@ class GradientReduction:
         split: None if every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
             its own shard (ZeRO-2); only with `split`.
+        in_program: whether the gradients are summed by the program that computes them, see `sum_in_program`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class GradientReduction:
         tensor: Group,
         replicated: Sequence[bool],
         summed: Sequence[bool],
+        in_program: bool = False,
     ):
         """Prepares the reduction.
 
@@ -60,6 +63,7 @@ class GradientReduction:
             summed: for each store, whether its gradient is a sum over the tensor parallel ranks; then they all hold it.
         """
         self.split, self.each_micro_batch = split, each_micro_batch and split is not None
+        self.in_program = in_program and group.size > 1
         self._group, self._wire, self._tensor = group, wire_dtype, tensor
         self._replicated, self._summed = replicated, summed
 
@@ -82,6 +86,17 @@ class GradientReduction:
             order = [0, *order[:-1]]
         summed = all_reduce_sum(self._group, [gradients[index] for index in order], "gradients", self._wire)
         return [each for _, each in sorted(zip(order, summed, strict=True), key=lambda pair: pair[0])]
+
+    def sum_in_program(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums over ranks, inside a function that XLA compiles for GPUs: bf16 as it is, others in fp32.
+
+        The order of sums and computations is XLA's, so that a sum travels while backward continues.
+        """
+        sums = []
+        for number, each in list(enumerate(gradients))[::-1]:
+            wire = each if each.dtype == tf.bfloat16 else tf.cast(each, self._wire)
+            sums.append(TensorFlowTransport(self._group, f"{self._group.name}.gradients.{number}").sum_in_program(wire))
+        return sums[::-1]
 
     def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
         """Adds the looked-up rows of all ranks to the gradient of their table: fp32, already summed over ranks."""

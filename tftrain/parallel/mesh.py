@@ -11,6 +11,9 @@ from typing import Any
 
 from tftrain.host.exit_codes import RunError
 
+# Among the kinds of groups in `Mesh.tensorflow_kinds`: the program that XLA compiles sums gradients.
+SUMS_OF_XLA = ("sums of XLA",)
+
 
 class MeshError(RunError):
     """The launched ranks can't work together; the message gives the reason and what to do."""
@@ -65,7 +68,7 @@ class Mesh:
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     # `PendingCollectives` of this process, for all groups; None if it runs alone.
     pending: Any = field(default=None, compare=False, repr=False)
-    tensorflow_kinds: tuple[str, ...] = ()  # the kinds of groups whose transport is TensorFlow
+    tensorflow_kinds: tuple[str, ...] = ()  # the kinds of groups whose transport is TensorFlow; or SUMS_OF_XLA
 
     @property
     def groups(self) -> dict[str, list[tuple[int, ...]]]:

@@ -16,61 +16,73 @@ from tftrain.host import devices, hardware
 from tftrain.parallel import tensorflow_cluster
 from tftrain.parallel.horovod_settings import speed_settings, stall_limits
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.mesh import AgreedMeshError, Mesh, MeshError
+from tftrain.parallel.mesh import SUMS_OF_XLA, AgreedMeshError, Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
 from tftrain.parallel.rendezvous import address_of_store, await_all, value_of_rank_0
 
 
-def start(launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None = None) -> Mesh:
+def start(
+    launch: Launch, cpu_threads: int = 0, parallel: ParallelConfig | None = None, gradient_transport: str = "horovod"
+) -> Mesh:
     """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
     Args:
         cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
         parallel: the sizes, whose product divides the number of ranks, the transport and what is divided.
+        gradient_transport: the flag.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
-            another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have the transport or
+            another tensor_parallel_size; or Horovod's stall check is disabled; or the ranks can't have a transport or
             the split group.
     """
     parallel = parallel or ParallelConfig()
     sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     mesh = Mesh(*launch[:4], *sizes, split_size_of(launch, sizes[0]) if parallel.split_group == "host" else None)
-    kinds = tensorflow_kinds(mesh, parallel.group_transport, os.environ, gpu=bool(devices.gpus()))
+    gpu = bool(devices.gpus())
+    kinds = tensorflow_kinds(mesh, parallel.group_transport, os.environ, gpu, gradient_transport)
     reserved = tensorflow_cluster.reserve_port() if kinds else None
     if mesh.size > 1:
         os.environ.update(stall_limits(os.environ))
-        cores, gpu = hardware.cores(), bool(devices.gpus())
-        os.environ.update(speed_settings(os.environ, launch, cores, gpu, parallel.splits_state))
+        os.environ.update(speed_settings(os.environ, launch, hardware.cores(), gpu, parallel.splits_state))
         mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
     _choose_device(mesh, cpu_threads)
     if reserved:
         if addresses is None:
             raise MeshError(
                 "rank 0 did not send the addresses of all ranks through the launcher's store; start again, or use "
-                "--group_transport=horovod"
+                f"--{'gradient' if kinds == SUMS_OF_XLA else 'group'}_transport=horovod"
             )
         tensorflow_cluster.join(mesh.rank, addresses, reserved)
     return dataclasses.replace(mesh, tensorflow_kinds=kinds)
 
 
-def tensorflow_kinds(mesh: Mesh, group_transport: str, environ: Mapping[str, str], gpu: bool) -> tuple[str, ...]:
-    """Returns the kinds of groups whose transport is TensorFlow. auto: none, because its ports run ops for everybody.
+def tensorflow_kinds(
+    mesh: Mesh, group_transport: str, environ: Mapping[str, str], gpu: bool, gradient_transport: str = "horovod"
+) -> tuple[str, ...]:
+    """Returns the kinds of groups whose transport is TensorFlow, or SUMS_OF_XLA, which needs the same connections.
+
+    auto: none, because TensorFlow's ports run ops for everybody.
 
     On GPUs, TensorFlow's collectives begin in the order of each rank's program, in which the transfers of two stages
     have different orders: there these stay with Horovod.
 
     Raises:
         AgreedMeshError: it was asked for, and there is no store through which the ranks could exchange addresses.
+        MeshError: XLA would sum over ranks, and TensorFlow finds no GPU.
     """
     sizes = {"tensor": mesh.tensor_parallel_size, "link": 1 if gpu else mesh.pipeline_parallel_size}
-    if group_transport != "tensorflow":
-        return ()
-    kinds = tuple(kind for kind, size in sizes.items() if size > 1)
+    kinds, asked = (), "--group_transport=tensorflow: expected auto or horovod"
+    if group_transport == "tensorflow":
+        kinds = tuple(kind for kind, size in sizes.items() if size > 1)
+    elif gradient_transport == "xla" and mesh.size > 1:
+        kinds, asked = SUMS_OF_XLA, "--gradient_transport=xla: expected horovod"
+        if not gpu:
+            raise MeshError(f"{asked}, because TensorFlow finds no GPU, and on CPUs XLA sums nothing over ranks")
     if kinds and address_of_store(environ) is None:
         raise AgreedMeshError(
-            "--group_transport=tensorflow: expected auto or horovod, because under MPI the ranks can't exchange the "
-            "addresses for TensorFlow's collectives; or start them with `tftrain.launch`"
+            f"{asked}, because under MPI the ranks can't exchange the addresses for TensorFlow's collectives; or start "
+            "them with `tftrain.launch`"
         )
     return kinds
 

@@ -20,7 +20,9 @@ LAYOUT = (
     "activation_checkpointing", "attn_impl",
 )  # fmt: skip
 # Flags that are for some layouts only, which a search does without; their defaults are for all.
-FOR_SOME = ("pipeline_split", "group_transport", "prefetch_blocks", "split_group", "state_split_strategy")
+FOR_SOME = (
+    "pipeline_split", "group_transport", "gradient_transport", "prefetch_blocks", "split_group", "state_split_strategy",
+)  # fmt: skip
 
 
 def freed(config: Config, named: Set[str]) -> Config:

@@ -50,6 +50,12 @@ def one_block(work: Workload) -> Workload:
     )
 
 
+def wire_bytes(work: Workload) -> int:
+    """Returns the bytes of a number of a gradient between data parallel ranks."""
+    own = "bf16" if (work.accumulation or work.precision) == "bf16" else "fp32"
+    return ITEM_BYTES[own if work.wire == "own" else work.wire]
+
+
 @functools.lru_cache(maxsize=1 << 12, typed=True)
 def _parts(work: Workload) -> Parts:
     return make_parts(work)

@@ -8,7 +8,6 @@ backward, and its gradients are reduced to their owners while the next one compu
 import math
 from typing import NamedTuple
 
-from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import inventory
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
@@ -88,7 +87,7 @@ def data_parallel_seconds(
     if work.gathers_blocks:
         return _block_by_block(work, parts, cluster, constants)
     weights, speed = inventory.weights(work), rates(cluster, constants)
-    size = weights * ITEM_BYTES[work.wire]
+    size = weights * inventory.wire_bytes(work)
     one = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
     gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
     each = one / (2 if work.sums_to_owners else 1) + constants.sum_ms * 1e-3
@@ -117,14 +116,14 @@ def _block_by_block(
         half_of_sum = all_reduce(weights * item, work.owners, work.tp, cluster, speed.link, speed.network) / 2
         return half_of_sum + constants.wait_us * 1e-6
 
-    gather, reduce = half(of_block, work.item), half(of_block, ITEM_BYTES[work.wire])
+    gather, reduce = half(of_block, work.item), half(of_block, inventory.wire_bytes(work))
     hidden, exposed = layers - 1, gather if work.prefetch == 0 else 0.0
     forward = half(of_ends, work.item) + gather + hidden * max(exposed, gather - block.forward)
     again = gather if work.zero_stage == 3 else 0.0
     in_backward = max(0.0, again - exposed + reduce - block.backward) + exposed
-    backward = half(of_ends, ITEM_BYTES[work.wire]) + reduce + hidden * in_backward
+    backward = half(of_ends, inventory.wire_bytes(work)) + reduce + hidden * in_backward
     rounds = work.micro_batches if work.zero_stage == 3 else 1.0
     # Ranks that hold the same shards sum them once an update.
-    size = inventory.weights(work) * ITEM_BYTES[work.wire] / work.owners
+    size = inventory.weights(work) * inventory.wire_bytes(work) / work.owners
     between = all_reduce(size, work.dp // work.owners, work.tp * work.owners, cluster, speed.link, speed.network)
     return rounds * forward + work.micro_batches * (backward + constants.sum_ms * 1e-3) + between

@@ -48,7 +48,7 @@ class Workload(NamedTuple):
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
-    wire: str = "fp32"  # number format of gradients between ranks
+    wire: str = "fp32"  # number format of gradients between ranks; own: bf16 if they are, else fp32
     compiled: bool = False  # whether XLA compiles the step
     segments: int = 1  # parts of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: float = 2  # fp32 moments that the update rule has for each weight, on average
@@ -255,7 +255,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
-        wire="fp16" if compute.hvd_fp16_compression else "fp32",
+        wire=compute.wire,
         segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=_moments(rule, architecture) + (config.optimizer.ema_decay > 0),  # The average is one more.

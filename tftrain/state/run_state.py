@@ -135,6 +135,7 @@ class Run:
             compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
         shards_weights: whether ranks hold shards of the weights, which are gathered for each pass.
+        sums_by_xla: whether the program that XLA compiles sums the gradients of several ranks.
         segments: of the backward pass of a global batch's last micro-batch, see `tftrain.train.segments`.
         task, optimizer: what is optimised, with this rank's part of the model; and over its variables.
         loss_scale, progress: which the loss is multiplied by, and the counters.
@@ -153,7 +154,8 @@ class Run:
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts
         self.shards_weights = config.shards_weights(mesh.split.size)
-        self.segments = segments_of(config.model, config.parallel, self.jit, mesh.data.size)
+        self.sums_by_xla = config.compute.gradient_transport == "xla"
+        self.segments = segments_of(config.model, config.parallel, self.jit and not self.sums_by_xla, mesh.data.size)
         self.task, model, parallel = task, task.model, config.parallel
         rounded = {name for name, each in model.parameters.items() if each.variable.dtype != tf.float32}
         if not self.shards_weights:

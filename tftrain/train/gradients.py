@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
@@ -34,6 +35,15 @@ class Gradients(NamedTuple):
     dense: list[tf.Tensor]
     rows: SparseRows | None  # gradients of the token embedding's looked-up rows; None where they are part of `dense`
     sums: tf.Tensor  # the task's, fp32 [len(task.sums)]
+
+
+def added(earlier: Gradients, last: Gradients, dtype: tf.DType) -> Gradients:
+    """Returns the gradients of some micro-batches and of the last one, added up in a dtype."""
+    dense = [
+        tf.cast(total, dtype) + tf.cast(each, dtype) for total, each in zip(earlier.dense, last.dense, strict=True)
+    ]
+    rows = earlier.rows and SparseRows(*(tf.concat(pair, axis=0) for pair in zip(earlier.rows, last.rows, strict=True)))
+    return Gradients(dense, rows, earlier.sums + last.sums)
 
 
 class Position(NamedTuple):
@@ -82,6 +92,7 @@ class Accumulation:
         jit = run.jit and not reduction.each_micro_batch
         compiled = functools.partial(tf.function, autograph=False)
         self._compiled = compiled(self._accumulate, jit_compile=jit)
+        self._compiled_sums = compiled(self._sum_in_program, jit_compile=True)
         self._compiled_micro_batch = compiled(self._micro_batch, jit_compile=run.jit)
         self._compiled_outputs = compiled(self._outputs, jit_compile=run.jit)
         self._compiled_model = compiled(self._run_model, jit_compile=run.jit)
@@ -91,6 +102,8 @@ class Accumulation:
 
         The share is some times micro_batch_size samples, in order; with `but_last` all but the last ones are computed.
         """
+        if self._reduction.in_program:
+            return self._compiled_sums(batch, position)
         compute = self._accumulate if self._gathers(batch) else self._compiled
         return compute(batch, position, but_last)
 
@@ -149,6 +162,22 @@ class Accumulation:
             lambda index, *_: index < count, body, initial, maximum_iterations=count, parallel_iterations=1
         )
         return Gradients(dense, SparseRows(*(array.concat() for array in rows)) if rows else None, sums)
+
+    def _sum_in_program(self, batch: Batch, position: Position) -> Gradients:
+        """Returns gradients summed over ranks, while the last micro-batch's backward continues."""
+        size, samples = self._run.config.batch.micro_batch_size, self._run.task.batch_size(batch)
+        last, earlier = {name: each[-size:] for name, each in batch.items()}, None
+        if samples > size:
+            found = self._accumulate(batch, position, but_last=True)
+            # Else XLA may compute the last micro-batch first, and nothing while the sums travel.
+            given = [*found.dense, found.sums], last
+            both = xla.optimization_barrier(*tf.nest.flatten(given))
+            (*dense, sums), last = tf.nest.pack_sequence_as(given, both)
+            earlier = Gradients(dense, None, sums)
+        end = self._run.mesh.data.share(samples * self._run.mesh.data.size)[1]
+        gradients = self._micro_batch(last, tf.constant(end - size, tf.int64), position)
+        gradients = added(earlier, gradients, self.buffer_dtype) if earlier else gradients
+        return gradients._replace(dense=self._reduction.sum_in_program(gradients.dense))
 
     def _buffer_shapes(self) -> list[Sequence[int]]:
         """Returns the shapes in which gradients are added."""

@@ -99,7 +99,7 @@ def describe(run: Run, source: ExampleSource) -> str:
         "ranks": _division_words(run),
         "ramp": _ramp_words(batch.ramp, begin),
         "phases": ("\n".join(describe_phase(run, each) for each in range(len(phases))),) if len(phases) > 1 else (),
-        "sums": (collectives.transport(),) if run.mesh.size > 1 and gpu else (),
+        "sums": (collectives.transport(), *["gradients by XLA"] * run.sums_by_xla) if run.mesh.size > 1 and gpu else (),
         "compute": (
             precision + (" (products in TF32)" if precision == "fp32" and gpu and config.has_tf32 else ""),
             devices.device_name(),

@@ -39,7 +39,8 @@ def run(config: TrainConfig, inputs: Inputs, launch: Launch) -> int:
     end = ProcessEnd(Watchdog(launch.rank, config.limits, config.run.folder, host=launch.host()), launch)
     try:
         with end.watchdog.limit("connecting the ranks", "start_timeout_seconds"):
-            ranks = start.start(launch, compute.cpu_threads, config.parallel)
+            transport = compute.gradient_transport if config.run.mode == "train" else "horovod"
+            ranks = start.start(launch, compute.cpu_threads, config.parallel, transport)
             end.watch_peers(ranks)
             rank_checks.before_start(config, inputs, ranks)
         length, longest = config.longest_phase.data.max_seq_length, config.model.max_position_embeddings

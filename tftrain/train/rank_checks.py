@@ -37,7 +37,8 @@ def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
     if devices.has_gpu():
         facts["sums between GPUs"] = collectives.transport()
     rank_consistency.require_same(mesh, {"world": facts}, "start", host_name())
-    if devices.has_gpu() and not collectives.has_nccl() and not config.compute.sums_without_nccl:
+    by_horovod = config.compute.gradient_transport == "horovod" and not config.compute.sums_without_nccl
+    if devices.has_gpu() and not collectives.has_nccl() and by_horovod:
         raise MeshError(
             f"{mesh.size} ranks on GPUs, but Horovod has no NCCL, and sums through host memory are many times as slow; "
             "install a CUDA toolkit and run `make setup GPU=1 NCCL=1`, or use --sums_without_nccl"

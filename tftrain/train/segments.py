@@ -18,7 +18,7 @@ from tftrain.schedules import orders
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
 from tftrain.train.device_batches import decoded
-from tftrain.train.gradients import Accumulation, Gradients, Position
+from tftrain.train.gradients import Accumulation, Gradients, Position, added
 from tftrain.train.pipeline import PartOfShare, StageGraph
 from tftrain.train.stage import CompiledStage
 
@@ -45,14 +45,7 @@ class SegmentedGradients:
         # Else the last one would hold its activations while the others are computed.
         with tf.control_dependencies([earlier.sums, *earlier.dense]):
             last = self._last_micro_batch({name: each[-size:] for name, each in batch.items()}, samples, position)
-        dtype = self._accumulation.buffer_dtype
-        dense = [
-            tf.cast(total, dtype) + tf.cast(loss, dtype) for total, loss in zip(earlier.dense, last.dense, strict=True)
-        ]
-        rows = earlier.rows and SparseRows(
-            *(tf.concat(pair, axis=0) for pair in zip(earlier.rows, last.rows, strict=True))
-        )
-        return Gradients(dense, rows, earlier.sums + last.sums)
+        return added(earlier, last, self._accumulation.buffer_dtype)
 
     def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
         """Returns the task's outputs for this rank's share of a global batch, see `Accumulation`."""

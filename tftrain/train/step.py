@@ -41,8 +41,9 @@ class TrainStep:
         self._skips_spikes = run.config.limits.on_spike == "skip"
         self._wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
         each_micro_batch = run.config.parallel.zero_stage >= 2
+        stores = mesh.tensor, state.replicated, state.summed
         self._reduction = GradientReduction(
-            mesh.data, self._wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
+            mesh.data, self._wire, state.split, each_micro_batch, *stores, run.sums_by_xla
         )
         has_stages = mesh.pipeline_parallel_size > 1
         if has_stages:
@@ -91,7 +92,7 @@ class TrainStep:
         scale, step = run.loss_scale.value, run.progress.step.read_value()
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
         gradients = local.dense
-        if not self._reduction.each_micro_batch:
+        if not (self._reduction.each_micro_batch or self._reduction.in_program):
             gradients = self._reduction.sum(gradients, first_is_early=local.rows is not None)
         if self._segments:
             self._segments.begin_sums_early()
