@@ -18,12 +18,13 @@ from tftrain.tokenizer.vocabulary import (
     END_OF_TEXT,
     LONGEST_TOKEN,
     Vocabulary,
+    byte_characters,
     read_file,
     read_text,
 )
 
 # One printable character for each byte.
-ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+ALPHABET = tuple(sorted(byte_characters()))
 # A byte is a character of at most two bytes in the vocabulary.
 _LONGEST_LEARNED = LONGEST_TOKEN // 2
 # A pair that occurs once is not worth a token.

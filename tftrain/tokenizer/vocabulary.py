@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders
 
 from tftrain.files.errors import DataError, MissingFileError
 from tftrain.files.reading import read_small
@@ -65,7 +65,7 @@ class Vocabulary:
         tokens, starts = set(self.tokens), {token[:2] for token in self.tokens}
         if any(token.startswith(SENTENCEPIECE_SPACE) for token in starts):
             return SENTENCEPIECE_SPACE
-        return _BYTES if _alphabet() <= tokens else _INSIDE
+        return _BYTES if tokens.issuperset(byte_characters()) else _INSIDE
 
     @property
     def end_id(self) -> int:
@@ -215,6 +215,8 @@ def decode_spaces(tokens: Sequence[str]) -> str:
 
 
 @cache
-def _alphabet() -> frozenset[str]:
-    """Returns one printable character for each byte."""
-    return frozenset(pre_tokenizers.ByteLevel.alphabet())
+def byte_characters() -> tuple[str, ...]:
+    """Returns the printable character of each byte in a byte-level vocabulary, as GPT-2's encoder.py has them."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))

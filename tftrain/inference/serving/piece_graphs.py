@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tftrain.tokenizer.vocabulary import byte_characters
+
 _NONE = -1
 _PENALTY = 10.0  # an unknown character costs this below the smallest score of a token
 _LOWEST = np.finfo(np.float64).min
@@ -132,7 +134,7 @@ class MergeGraph(tf.Module):
         self._merged = tf.constant([tokens[a + b] for a, b in pairs] or [0], tf.int32)
         self._whole = table(tokens) if model.get("ignore_merges") else None
         if of_bytes:
-            self._first = np.array([tokens[character] for character in _alphabet()], np.int32)
+            self._first = np.array([tokens[character] for character in byte_characters()], np.int32)
             return
         unknown = tokens.get(model.get("unk_token") or "")
         if unknown is None or not model.get("fuse_unk"):
@@ -152,7 +154,7 @@ class MergeGraph(tf.Module):
         ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=_NONE)
         if self._whole is not None:  # A word that is a token is not made by merges.
             if self._of_bytes:
-                words = tf.strings.reduce_join(of_each_byte(words, tf.constant(_alphabet())), axis=1)
+                words = tf.strings.reduce_join(of_each_byte(words, tf.constant(byte_characters())), axis=1)
             whole = self._whole.lookup(words)[:, tf.newaxis]
             ids = tf.where(whole == _NONE, ids, tf.where(tf.range(tf.shape(ids)[1]) == 0, whole, _NONE))
         rank = self._rank(ids[:, :-1], ids[:, 1:])
@@ -183,10 +185,3 @@ class MergeGraph(tf.Module):
     def _rank(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
         key = tf.cast(first, tf.int64) * self._size + tf.cast(second, tf.int64)
         return self._ranks.lookup(tf.where((first == _NONE) | (second == _NONE), tf.cast(-2, tf.int64), key))
-
-
-def _alphabet() -> list[str]:
-    """Returns the character of each byte in a byte-level vocabulary, as GPT-2's encoder.py has them."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
