@@ -3,7 +3,7 @@
 from collections.abc import Set
 from typing import NamedTuple
 
-from tftrain.config.fields import ConfigError, Problem, changed
+from tftrain.config.fields import ConfigError, Problem, changed, flag_values
 from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
@@ -82,5 +82,6 @@ def arguments(work: Workload, request: Request) -> list[str]:
     """Returns the flags of a layout that the command line does not give, defaults too: a checkpoint has others."""
     config = request.config
     values = {**layout_of(work, config.parallel), "global_batch_size": work.global_batch}
-    values |= {name: getattr(config.parallel, name) for name in FOR_SOME}
+    current = flag_values(config)
+    values |= {name: current[name] for name in FOR_SOME}
     return [text(name, value) for name, value in values.items() if name not in {*request.given, "grad_accum_steps"}]
