@@ -7,7 +7,7 @@ import pytest
 
 from tftrain.finetune import scorers
 from tftrain.finetune.conll import Sentence
-from tftrain.finetune.examples import TextExample
+from tftrain.finetune.tables import TextExample
 
 
 def texts(labels):
@@ -92,6 +92,19 @@ def test_pairs_are_found_among_all_pairs(monkeypatch):
     assert scores == pytest.approx({"recall_at_1": 3 / 5, "mrr": (3 + 2 * 1 / 2) / 5})
     scores = scorers.PairScorer(texts([1.0, 0.9, 0.8, 0.1, 0.2])).scores(outputs)
     assert 0 < scores["spearman"] < 1
+
+
+def test_hard_negatives_are_candidates_too():
+    outputs = np.stack([np.eye(3), np.eye(3), np.eye(3)[[1, 1, 0]]], axis=1).astype(np.float32)
+    outputs[0, 1] = [0.9, 0, 0]
+    given = [TextExample("x", ("a", "b", "c"), (1.0, 0.0)), TextExample("x", ("a", "b", "c"), (1.0, 0.0))]
+    given.append(TextExample("x", ("a", "b", ""), (1.0,)))
+    scores = scorers.PairScorer(given).scores(outputs)  # The text that is missing would be the nearest of the first.
+    assert scores == pytest.approx({"recall_at_1": 1.0, "mrr": 1.0})
+    given[2] = given[2]._replace(texts=("a", "b", "c"))
+    scores = scorers.PairScorer(given).scores(outputs)
+    assert scores == pytest.approx({"recall_at_1": 2 / 3, "mrr": (1 / 2 + 1 + 1) / 3})
+    assert list(scorers.PairScorer(given).predictions(outputs))[1]["prediction"] == [1.0, 1.0]
 
 
 def test_embeddings_that_are_no_numbers_are_not_the_nearest():

@@ -11,6 +11,7 @@ from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import changed
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
@@ -129,6 +130,9 @@ def test_a_fine_tuning_is_planned_with_the_head_of_its_task(task):
 def test_pairs_of_texts_are_planned_as_so_many_sequences():
     model = dataclasses.replace(TrainConfig().model, task="embedding")
     pairs = workload(dataclasses.replace(TrainConfig(), model=model))
+    with_negatives = FineTuningConfig(negatives=3, embedding_loss="triplet")
+    triplets = workload(dataclasses.replace(TrainConfig(), model=model, fine_tuning=with_negatives))
+    assert (triplets.sequences, triplets.compares) == (5, False)
     assert pairs.compares
     pairs = pairs._replace(compares=False)
     texts = pairs._replace(micro_batch=2 * pairs.micro_batch, global_batch=2 * pairs.global_batch, sequences=1)

@@ -86,7 +86,9 @@ def expected_loss(name, outputs, batch):
     mean = (outputs * mask).sum(1) / mask.sum(1)
     unit = (mean / np.linalg.norm(mean, axis=-1, keepdims=True)).reshape(-1, 2, mean.shape[-1])
     real = weights > 0
-    scores = unit[real, 0] @ unit[real, 1].T / 0.05
+    ids = batch["text_ids"][real]
+    same = (ids[:, :1] == ids[:, 0]) | (ids[:, :1] == ids[:, 1]) | (ids[:, 1:] == ids[:, 1])
+    scores = np.where(same & ~np.eye(len(ids), dtype=bool), -np.inf, unit[real, 0] @ unit[real, 1].T / 0.05)
     return -np.diag(log_softmax(scores)).sum(), real.sum()
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.tasks import in_batch_loss
-from tftrain.tasks.in_batch_loss import InBatchLoss
+from tftrain.tasks.in_batch_loss import InBatchLoss, Samples
 
 TEMPERATURE = 0.05
 SHAPES = [(1, 2, 3), (2, 2, 1), (8, 2, 5), (12, 4, 7), (36, 3, 16)]  # samples, vectors of each, length
@@ -43,7 +43,8 @@ def expected(vectors, weights):
 def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, dtype, tolerance, chunk):
     monkeypatch.setattr(in_batch_loss, "CHUNK", chunk)
     vectors, weights = drawn(*shape)
-    found = InBatchLoss(TEMPERATURE, jit=False)(tf.constant(vectors, dtype), tf.constant(weights), Group())
+    samples = Samples(tf.constant(vectors, dtype), tf.constant(weights))
+    found = InBatchLoss(TEMPERATURE, jit=False)(samples, Group())
     loss, is_nearest, gradient = expected(tf.cast(vectors, dtype).numpy(), weights)
     real = weights > 0
     # Rounded scores of 20 and their differences.
@@ -51,9 +52,7 @@ def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, d
     np.testing.assert_allclose(found.gradient, gradient, rtol=tolerance, atol=20 * tolerance)
     np.testing.assert_array_equal(found.is_nearest.numpy()[real], is_nearest[real])
     assert not found.gradient.numpy()[~real].any()
-    alone = InBatchLoss(TEMPERATURE, jit=False)(
-        tf.constant(vectors, dtype), tf.constant(weights), Group(), trains=False
-    )
+    alone = InBatchLoss(TEMPERATURE, jit=False)(samples, Group(), trains=False)
     np.testing.assert_array_equal(alone.loss, found.loss)
     assert alone.gradient is None
 
@@ -63,11 +62,13 @@ def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, d
 def test_each_rank_computes_the_rows_and_columns_of_its_own_samples(monkeypatch, ranks, jit):
     vectors, weights = drawn(12, 3, 5)
     whole, share, sums = (
-        InBatchLoss(TEMPERATURE, jit)(tf.constant(vectors), tf.constant(weights), Group()),
+        InBatchLoss(TEMPERATURE, jit)(Samples(tf.constant(vectors), tf.constant(weights)), Group()),
         12 // ranks,
         {},
     )
     everything = {"anchors": vectors[:, 0], "candidates": vectors[:, 1:].reshape(-1, 5), "weights": weights}
+    ids = np.arange(1, 12 * 3 + 1).reshape(12, 3)
+    everything |= {"anchor_ids": ids[:, 0], "candidate_ids": ids[:, 1:].reshape(-1)}
     gathered = {f"vectors.{name}": tf.constant(each) for name, each in everything.items()}
 
     def gather(group, tensor, name):
@@ -81,7 +82,7 @@ def test_each_rank_computes_the_rows_and_columns_of_its_own_samples(monkeypatch,
         for rank in range(ranks):
             own = slice(rank * share, (rank + 1) * share)
             group = Group("data", tuple(range(ranks)), rank)
-            found = InBatchLoss(TEMPERATURE, jit)(tf.constant(vectors[own]), tf.constant(weights[own]), group)
+            found = InBatchLoss(TEMPERATURE, jit)(Samples(*map(tf.constant, (vectors[own], weights[own]))), group)
             np.testing.assert_allclose(found.loss, whole.loss[own], rtol=1e-12)
     assert len(sums) == ranks
     np.testing.assert_allclose(found.gradient, whole.gradient[own], rtol=1e-10, atol=1e-12)
@@ -90,11 +91,11 @@ def test_each_rank_computes_the_rows_and_columns_of_its_own_samples(monkeypatch,
 def test_a_pull_and_a_push_are_finite_differences():
     vectors, weights = drawn(6, 3, 4)
     loss = InBatchLoss(TEMPERATURE, jit=False)
-    found, step = loss(tf.constant(vectors), tf.constant(weights), Group()).gradient.numpy(), 1e-6
+    found, step = loss(Samples(tf.constant(vectors), tf.constant(weights)), Group()).gradient.numpy(), 1e-6
     for place in [(0, 0, 1), (3, 1, 0), (5, 2, 3)]:
         ends = []
         for sign in (-1, 1):
             moved = vectors.copy()
             moved[place] += sign * step
-            ends.append(np.sum(weights * loss(tf.constant(moved), tf.constant(weights), Group()).loss))
+            ends.append(np.sum(weights * loss(Samples(tf.constant(moved), tf.constant(weights)), Group()).loss))
         assert found[place] == pytest.approx((ends[1] - ends[0]) / (2 * step), rel=1e-6, abs=1e-6)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.train.layouts import ZERO_1, ZERO_2, ZERO_3, connected
 from tests.train.test_step import BASE, SEQ, VOCAB
 from tftrain.config.compute import ComputeConfig
-from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.fine_tuning import TAUGHT, FineTuningConfig
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
@@ -44,6 +44,11 @@ CASES = {  # by ranks and name: micro-batch, flags of the layout, other flags
         "tp2": (16, TP, {}),
         "pp2": (8, PP, {}),
         "pp2-whole": (64, PP, {}),
+        "dp2-cosent": (8, {}, {"loss": {"embedding_loss": "cosent"}}),
+        "dp2-symmetric": (8, {}, {"loss": {"embedding_loss": "symmetric", "matryoshka_dims": "8", "negatives": 1}}),
+        "zero3-negatives": (8, ZERO_3, {"loss": {"negatives": 2}}),
+        "pp2-kl": (8, PP, {"loss": {"embedding_loss": "kl", "negatives": 2}}),
+        "zero2-triplet": (8, ZERO_2, {"loss": {"embedding_loss": "triplet", "negatives": 1}, **JIT}),
     },
     4: {
         "dp4": (4, {}, {}),
@@ -62,7 +67,7 @@ def configured(micro_batch, parallel=None, others=None):
     return dataclasses.replace(
         BASE,
         model=dataclasses.replace(MODEL, **others.get("model", DROPPED)),
-        fine_tuning=FineTuningConfig(train_file="unused.tsv", tokenizer_dir="unused"),
+        fine_tuning=FineTuningConfig(train_file="unused.tsv", tokenizer_dir="unused", **others.get("loss", {})),
         data=dataclasses.replace(BASE.data, synthetic_data=False),
         batch=BatchConfig(micro_batch_size=micro_batch, global_batch_size=others.get("samples", SAMPLES)),
         parallel=ParallelConfig(**(parallel or {})),
@@ -70,8 +75,8 @@ def configured(micro_batch, parallel=None, others=None):
     )
 
 
-def batches(count, samples=SAMPLES):
-    """Returns random pairs; the second text has most tokens of the first one."""
+def batches(count, samples=SAMPLES, settings=None):
+    """Yields random pairs; the second text has most tokens of the first one. `settings` add what their loss takes."""
     rng = np.random.default_rng(0)
     for _ in range(count):
         first = rng.integers(1, VOCAB, (samples, SEQ))
@@ -83,7 +88,22 @@ def batches(count, samples=SAMPLES):
             "segment_ids": np.zeros([samples, 2 * SEQ]),
         }
         batch = {name: tf.constant(value, tf.int32) for name, value in integers.items()}
-        yield batch | {"example_weights": tf.ones([samples])}
+        batch |= {"example_weights": tf.ones([samples])}
+        yield _with_features(batch, samples, settings) if settings else batch
+
+
+def _with_features(batch, samples, settings):
+    """Adds hard negatives, labels, and ids of texts, of which some are equal and some negatives are missing."""
+    rng, negatives, integers = np.random.default_rng(1), settings.negatives or 0, {}
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        more = {"input_ids": rng.integers(1, VOCAB, (samples, negatives * SEQ))}.get(name)
+        more = np.full([samples, negatives * SEQ], int(name == "input_mask")) if more is None else more
+        integers[name] = tf.concat([batch[name], tf.constant(more, tf.int32)], axis=1)
+    ids = rng.integers(1, 3 * samples, (samples, 2 + negatives))
+    ids[1::5, 2:] = 0
+    shape = [samples, 1 + negatives] if settings.embedding_loss in TAUGHT else [samples]
+    labels = tf.constant(rng.normal(size=shape), tf.float32)
+    return batch | integers | {"text_ids": tf.constant(ids), "labels": labels}
 
 
 def train(config, mesh=None, steps=STEPS):
@@ -91,11 +111,16 @@ def train(config, mesh=None, steps=STEPS):
     mesh = mesh or Mesh()
     step, samples = TrainStep(new_run(config.resolve(mesh.size), mesh)), config.batch.global_batch_size
     begin, end = mesh.data.share(samples)
-    infos = [step({name: each[begin:end] for name, each in batch.items()}) for batch in batches(steps, samples)]
+    settings = config.fine_tuning if config.fine_tuning != configured(1).fine_tuning else None
+    every = batches(steps, samples, settings)
+    infos = [step({name: each[begin:end] for name, each in batch.items()}) for batch in every]
     return np.array([[*np.asarray(info.sums, np.float64), float(info.grad_norm)] for info in infos])
 
 
-alone = functools.cache(functools.partial(train, configured(SAMPLES)))
+@functools.cache
+def alone(**loss):
+    """Returns what one rank with one micro-batch has, of a loss."""
+    return train(configured(SAMPLES, others={"loss": loss}))
 
 
 def check(name, found, expected, tolerance=2e-7):
@@ -124,7 +149,8 @@ def main():
             before, mesh = sizes[name], start(launch, 1, connected(every[name].parallel))
         found = train(every[name], mesh)
         if mesh.is_chief:
-            print(f"{name} agrees: {check(name, found, alone())}", flush=True)
+            expected = alone(**CASES[launch.size][name][2].get("loss", {}))
+            print(f"{name} agrees: {check(name, found, expected)}", flush=True)
         hvd.allreduce(tf.zeros([1]), name="end")  # Horovod ends on all ranks when one is done.
 
 

@@ -53,6 +53,20 @@ def test_losses_do_not_depend_on_the_micro_batch(micro_batch, compute):
     check("", train(configured(micro_batch, others={"compute": compute})), alone())
 
 
+@pytest.mark.parametrize(
+    ("micro_batch", "loss"),
+    [
+        (8, {"embedding_loss": "cosent", "matryoshka_dims": "4,8"}),
+        (16, {"embedding_loss": "symmetric", "negatives": 1}),
+        (8, {"embedding_loss": "margin_mse", "negatives": 2}),
+        (8, {"embedding_loss": "cosine", "matryoshka_dims": "8"}),
+    ],
+    ids=str,
+)
+def test_no_loss_depends_on_the_micro_batch(micro_batch, loss):
+    check("", train(configured(micro_batch, others={"loss": loss})), alone(**loss))
+
+
 @pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
 def test_half_precisions_follow_fp32(precision, epsilon):
     run = new_run(configured(16, others={"compute": {"precision": precision}}).resolve(1), Mesh())

@@ -74,6 +74,11 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
         yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
         yield Problem("labels", twice, "expected each class once")
+    try:
+        settings.widths(model.hidden_size)
+    except ValueError:
+        expected = f"expected ascending numbers from 1 to --hidden_size={model.hidden_size}, such as 32,64"
+        yield refused(settings, "matryoshka_dims", expected)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         yield from (refused(data, name, expected) for name in [*data.sources, *(["phases"] if data.phases else [])])
@@ -154,7 +159,7 @@ def check_ranks(
         )
 
 
-def check_sums(compute: ComputeConfig, parallel: ParallelConfig, model: ModelConfig) -> Iterator[Problem]:
+def check_sums(compute: ComputeConfig, parallel: ParallelConfig, compares_samples: bool) -> Iterator[Problem]:
     """Yields why the program that XLA compiles can't contain the sums of gradients."""
     if compute.gradient_transport != "xla":
         return
@@ -168,7 +173,7 @@ def check_sums(compute: ComputeConfig, parallel: ParallelConfig, model: ModelCon
         ),
         "--hvd_fp16_compression: only Horovod sends fp16": compute.hvd_fp16_compression,
         "--sparse_as_dense=false: only Horovod gathers rows": not compute.sparse_as_dense,
-        "a loss that compares samples: ranks gather outputs between forward and backward": model.compares_samples,
+        "a loss that compares samples: ranks gather outputs between forward and backward": compares_samples,
     }
     if reason := next((reason for reason, holds in reasons.items() if holds), ""):
         yield refused(compute, "gradient_transport", f"expected horovod with {reason}")

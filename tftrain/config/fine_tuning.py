@@ -1,5 +1,6 @@
 """The flags of fine-tuning: where the labelled examples are, and how a run is judged."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,12 @@ METRICS = {
     "embedding": ("recall_at_1", "mrr", "spearman"),
     "completion": ("negative_perplexity", "exact_match"),
 }
+# Losses of --task=embedding, which compare all samples of the global batch or not; those that need a number for each
+# pair, a teacher's scores of the candidates, or hard negatives.
+COMPARING, OWN = ("in_batch", "symmetric", "cosent"), ("triplet", "cosine", "margin_mse", "kl")
+SCORED, TAUGHT, WITH_NEGATIVES = ("cosent", "cosine"), ("margin_mse", "kl"), ("triplet", "margin_mse", "kl")
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
+_EMBEDDING = {"task": ("embedding",)}
 _TEXTS, _COMPLETION, _ANSWERS = (
     {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))
 )
@@ -61,14 +67,45 @@ class FineTuningConfig:
     """Answers that predictions.jsonl lists for each question."""
     null_score_threshold: float = flag(0.0, on_resume="free", restrict=_ANSWERS)
     """Give no answer if the score of no answer exceeds the best answer's by more than this; for SQuAD 2.0."""
-    temperature: float = flag(0.05, above=0, restrict={"task": ("embedding",)})
-    """Number that divides the cosines in the loss of --task=embedding."""
+    embedding_loss: str = flag("in_batch", choices=(*COMPARING, *OWN), restrict=_EMBEDDING)
+    """in_batch: find each text's partner among all texts of the global batch. symmetric: in both directions. cosent,
+    cosine: numbers say how alike pairs are; cosent takes only their order. triplet: a negative is farther than the
+    partner. margin_mse, kl: a teacher's scores of the candidates."""
+    temperature: float | None = flag(None, above=0, restrict=_EMBEDDING | {"embedding_loss": (*COMPARING, "kl")})
+    """Number that divides the scores in the loss of --task=embedding; by default 0.05, and 1 for kl."""
+    margin: float = flag(0.2, above=0, restrict=_EMBEDDING | {"embedding_loss": ("triplet",)})
+    """Least difference between the distances, 1 - cosine, of a negative and of the partner: the loss is 0 beyond."""
+    matryoshka_dims: str | None = flag(None, restrict=_EMBEDDING)
+    """Lengths such as 64,128,256: the loss is the mean over the first so many numbers of the vectors, normalized, and
+    whole vectors (arXiv 2205.13147)."""
+    negative_columns: tuple[str, ...] = flag((), restrict=_EMBEDDING)
+    """Columns of hard negatives; a cell of JSON may have a list. By default negative, negative_1, negatives, neg."""
+    negatives: int | None = flag(None, minimum=0, maximum=1000, restrict=_EMBEDDING)
+    """Most hard negatives of a training sample; by default as many as a row of --train_file has."""
     best_metric: str | None = flag(None, on_resume="free")
     """Score that chooses the best checkpoint; higher is better. By default the first score of the task."""
     early_stopping: int = flag(0, minimum=0, on_resume="free")
     """End the run after this number of evaluations in a row without a better --best_metric; 0: never."""
     seeds: int = flag(1, minimum=1, maximum=1000, on_resume="local")
     """Runs with the seeds --seed, --seed + 1 and so on, in OUTPUT_DIR/seed_N; prints mean and spread of scores."""
+
+    def compares_samples(self, task: str) -> bool:
+        """Whether the loss of a task compares all samples of the global batch."""
+        return task == "embedding" and self.embedding_loss in COMPARING
+
+    @property
+    def score_temperature(self) -> float:
+        """Number that divides scores of embeddings."""
+        return self.temperature or (1.0 if self.embedding_loss == "kl" else 0.05)
+
+    def widths(self, width: int) -> tuple[int, ...]:
+        """Returns the lengths of embeddings in the loss, up to the whole `width`; raises ValueError for wrong flags."""
+        if self.matryoshka_dims is None:
+            return (width,)
+        dims = tuple(map(int, self.matryoshka_dims.split(",")))
+        if not all(low < high for low, high in itertools.pairwise((0, *dims))) or dims[-1] > width:
+            raise ValueError(self.matryoshka_dims)
+        return tuple(dict.fromkeys((*dims, width)))
 
 
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:

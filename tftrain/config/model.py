@@ -141,11 +141,6 @@ class ModelConfig:
         return self.task in ("classification", "multi_label", "regression")
 
     @property
-    def compares_samples(self) -> bool:
-        """Whether the loss compares all samples of the global batch."""
-        return self.task == "embedding"
-
-    @property
     def outputs(self) -> int:
         """Numbers that the head of a fine-tuned model gives: for an example or, of some tasks, for each token."""
         fixed = {"regression": 1, "question_answering": 2, "embedding": 0}

@@ -44,7 +44,7 @@ class TrainConfig:
             return self.problems_of_phases(lambda phase: phase.problems(ranks))
         of_fields = [problem for section in sections(self) for problem in field_problems(section)]
         data, model, batch, parallel, compute = self.data, self.model, self.batch, self.parallel, self.compute
-        run, checkpoint = self.run, self.checkpoint
+        run, checkpoint, compares = self.run, self.checkpoint, self.fine_tuning.compares_samples(model.task)
         problems = [
             *of_fields,
             *combinations.check_model(model, data, compute, parallel),
@@ -52,7 +52,7 @@ class TrainConfig:
             *combinations.check_data(data, model),
             *combinations.check_schedule(self.optimizer, run.max_steps),
             *combinations.check_ranks(parallel, model, data, compute, ranks),
-            *(combinations.check_sums(compute, parallel, model) if run.mode == "train" else ()),
+            *(combinations.check_sums(compute, parallel, compares) if run.mode == "train" else ()),
             *combinations.check_buckets(data, model, batch, parallel),
             *combinations.check_spikes(self.limits, checkpoint, data, run.max_steps),
             *combinations.check_compute(compute),
@@ -60,7 +60,7 @@ class TrainConfig:
             *combinations.check_weights(self.evaluation, self.optimizer, run),
             *combinations.check_output(run, self.fine_tuning),
         ]
-        least = 2 if model.compares_samples and run.mode == "train" else 1
+        least = 2 if compares and run.mode == "train" else 1
         return problems + combinations.check_batch(batch, parallel, ranks, {each.flag for each in problems}, least)
 
     @property

@@ -1,33 +1,21 @@
 """Examples of text with labels, as tables have them: one text or a pair, and a class, classes or a number."""
 
-import math
+import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import WITH_CLASSES
 from tftrain.data.table_rows import Row
 from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
-from tftrain.finetune import classes, glue
-from tftrain.finetune.tables import FileNotes, column_of, columns_of, read_table, text_of, usable
+from tftrain.finetune import classes, glue, tables, text_groups
+from tftrain.finetune.tables import FileNotes, TextExample, column_of, columns_of, number, read_table, text_of, usable
 from tftrain.host.text import listed
 
-TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
-PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
-LABEL_COLUMNS = ("label", "labels")
-NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
 MAX_LABELS = 10_000
 _LIST = re.compile(r"[\[({].*[\])}]", re.DOTALL)  # as pandas writes a list into a cell
-
-
-class TextExample(NamedTuple):
-    """One text or two; its file and line, for messages."""
-
-    place: str
-    texts: tuple[str, ...]
-    label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
 
 
 def read_examples(
@@ -48,6 +36,8 @@ def read_examples(
             if column not in rows[0].values:
                 expected = f"expected the layout of --glue_task={settings.glue_task}"
                 raise DataError(f"{rows[0].place}: no column {column!r}; {expected}")
+    elif task == "embedding":
+        texts, label = text_groups.columns(rows, settings)
     else:
         texts, label = _columns(rows, settings, task)
     read = [*texts, *([label] if label else [])]
@@ -61,42 +51,26 @@ def read_examples(
         own = tuple(text_of(row, name) for name in texts)
         return TextExample(row.place, own, label and _label(row, label, task, settings))
 
-    examples = usable(path, example, rows, skips, notes)
     if task == "embedding":
-        return _partners(examples, path, bool(settings.label_column) and split == "eval", notes)
+        groups = usable(path, lambda row: text_groups.samples(row, texts, label, settings, split), rows, skips, notes)
+        return text_groups.together(list(itertools.chain(*groups)), path, settings, split, notes)
+    examples = usable(path, example, rows, skips, notes)
     if task == "regression":
         _note_thousands(rows, label, path, notes)
     return examples
 
 
-def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
+def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str]:
     """Returns the columns of the texts and that of the label."""
-    columns = [column_of(rows, settings.text_column, TEXT_COLUMNS, "text_column")]
-    if settings.text_pair_column or task == "embedding":
-        columns.append(column_of(rows, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
-    elif not settings.text_column and (pairs := [column for column in PAIR_COLUMNS if column in columns_of(rows)]):
+    columns = [column_of(rows, settings.text_column, tables.TEXT_COLUMNS, "text_column")]
+    if settings.text_pair_column:
+        columns.append(column_of(rows, settings.text_pair_column, tables.PAIR_COLUMNS, "text_pair_column"))
+    elif not settings.text_column and (pairs := [name for name in tables.PAIR_COLUMNS if name in columns_of(rows)]):
         place = columns_of(rows)[pairs[0]].place
         remedy = f"give it, or --text_column={columns[0]} to leave the other text out"
         raise DataError(f"{place}: there is a column {pairs[0]}, but no --text_pair_column; {remedy}")
-    defaults = NUMBER_COLUMNS if task in ("regression", "embedding") else LABEL_COLUMNS
-    if task == "embedding" and not settings.label_column and not set(defaults) & set(columns_of(rows)):
-        return columns, None
+    defaults = tables.NUMBER_COLUMNS if task == "regression" else tables.LABEL_COLUMNS
     return columns, column_of(rows, settings.label_column, defaults, "label_column")
-
-
-def _partners(examples: list[TextExample], path: str, keeps_others: bool, notes: FileNotes) -> list[TextExample]:
-    """Returns the pairs whose texts belong together: those without a label, or with one above 0.
-
-    With `keeps_others` they have their labels, and pairs with other labels remain, for the correlation of a scorer.
-    """
-    together = [example for example in examples if example.label is None or example.label > 0]
-    if not together:
-        raise DataError(f"{path}: each label is 0; expected pairs of texts that belong together")
-    if len({example.label for example in examples}) > 1:
-        fate = "count in spearman alone" if keeps_others else "are left out"
-        count = len(examples) - len(together)
-        notes.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
-    return examples if keeps_others else [example._replace(label=None) for example in together]
 
 
 def _are_flags(values: Sequence[Any]) -> bool:
@@ -132,24 +106,9 @@ def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
             value = [label.strip() for label in (value.split(separator) if separator else [value])]
         labels = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(dict.fromkeys(classes.class_name(each, what) for each in labels if each != ""))
-    if task in ("regression", "embedding"):
-        return number(int(value) if task == "embedding" and isinstance(value, bool) else value, what)
+    if task == "regression":
+        return number(value, what)
     return classes.class_name(value, what)
-
-
-def number(value: Any, what: str) -> float:
-    """Returns a finite number, which may have a decimal comma; raises a DataError whose message begins with `what`."""
-    try:
-        text = str(value).strip()
-        # 1,234 may be a thousand.
-        text = text.replace(",", ".") if re.fullmatch(r"-?\d+,(\d{1,2}|\d{4,})", text) else text
-        # Python reads 1_0 as 10.
-        number = math.nan if isinstance(value, bool) or "_" in text else float(text)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{what} is {shown(value)}; expected a number")
-    return number
 
 
 def classes_of(example: Any, task: str) -> Sequence[str]:

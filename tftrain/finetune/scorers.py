@@ -153,30 +153,33 @@ class EntityScorer(Scorer):
 
 
 class PairScorer(Scorer):
-    """How near the second text of each pair is to the first, among the second texts of all pairs.
+    """How near the second text of each sample is to the first, among the second and further texts of all samples.
 
-    If the pairs have numbers, these say how alike their texts are; at 0 or less they do not belong together.
+    If pairs have numbers, these say how alike their texts are; at 0 or less they do not belong together.
     """
 
     def belong_together(self, count: int) -> np.ndarray:
-        """Returns whether the texts of each of the first pairs belong together, bool [count]."""
-        labels = [example.label for example in self._examples[:count]]
+        """Returns whether the first two texts of each of the first samples belong together, bool [count]."""
+        labels = self._numbers(count)
         return np.array([label is None or label > 0 for label in labels])
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns the scores of embeddings, [n, 2, H].
+        """Returns the scores of embeddings, [n, k, H].
 
         recall_at_1: how often the partner is the nearest; mrr: the mean of 1 / its rank; spearman: the correlation of
         cosines with the numbers, if there are any.
         """
-        first, second = outputs[:, 0], outputs[:, 1]
+        first, second, candidates = outputs[:, 0], outputs[:, 1], outputs[:, 1:].reshape(-1, outputs.shape[-1])
+        texts = [text for example in self._examples[: len(outputs)] for text in example.texts[1:]]
+        missing = [number for number, text in enumerate(texts) if text == ""]
         ranks = np.empty(len(outputs))
         for begin in range(0, len(outputs), _ROWS_AT_ONCE):
-            cosines = first[begin : begin + _ROWS_AT_ONCE] @ second.T
+            cosines = first[begin : begin + _ROWS_AT_ONCE] @ candidates.T
             rows = np.arange(len(cosines))
-            own = cosines[rows, begin + rows]
+            own = cosines[rows, (begin + rows) * (outputs.shape[1] - 1)]
+            cosines[:, missing] = -np.inf
             ranks[begin + rows] = 1 + (~(cosines <= own[:, None])).sum(-1)  # NaN is near to nothing.
-        labels = [example.label for example in self._examples[: len(outputs)]]
+        labels = self._numbers(len(outputs))
         ranks = ranks[self.belong_together(len(outputs))]
         scores = {"recall_at_1": _mean(ranks == 1), "mrr": _mean(1 / ranks)}
         if None not in labels:
@@ -184,7 +187,12 @@ class PairScorer(Scorer):
         return scores
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
-        return {"prediction": _rounded(output[0] @ output[1])}
+        cosines = [_rounded(output[0] @ other) for other in output[1:]]
+        return {"prediction": cosines[0] if len(cosines) == 1 else cosines}
+
+    def _numbers(self, count: int) -> list[float | None]:
+        """Returns the numbers of pairs, and None for scores of a teacher."""
+        return [None if isinstance(each.label, tuple) else each.label for each in self._examples[:count]]
 
 
 class CompletionScorer(Scorer):

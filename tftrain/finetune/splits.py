@@ -11,7 +11,7 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.data.example_source import Batch, ExampleSource, Order
 from tftrain.files.errors import DataError
-from tftrain.finetune import completions, conll, squad
+from tftrain.finetune import completions, conll, squad, text_groups
 from tftrain.finetune.classes import doubts
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.entities import Scheme
@@ -80,15 +80,19 @@ def open_source(
         windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
         pairs = [(examples[window.question], window) for window in windows]
-        source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, answers.__getitem__, 2)
+        source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, labels=(answers.__getitem__, 2))
     elif task == "embedding":
-        texts = ([(example.texts[side],) for example in examples] for side in (0, 1))
-        sides = [Sequences(encoder(each), encoder.padding_id) for each in texts]
-        source = _of_sequences(examples, sides, length)
+        sides = zip(*(example.texts for example in examples), strict=True)
+        sequences = [Sequences(encoder([(text,) for text in side]), encoder.padding_id) for side in sides]
+        others = text_groups.features(examples)
+        widths = {name: values.shape[1] if values.ndim > 1 else None for name, values in others.items()}
+        others = {name: (values.__getitem__, widths[name]) for name, values in others.items()}
+        source = _of_sequences(examples, sequences, length, **others)
     else:
         source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
-        words = f"{2 * len(examples)} texts" if task == "embedding" else f"{len(examples)} examples"
+        texts = sum(text != "" for example in examples for text in example.texts) if task == "embedding" else 0
+        words = f"{texts} texts" if task == "embedding" else f"{len(examples)} examples"
         logger.info(f"{split}: {encoder.cut} of {words} are longer than --max_seq_length={length} and were cut")
     return source
 
@@ -167,23 +171,19 @@ def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, l
 
 
 def _of_sequences(
-    examples: list,
-    sides: Sequence[Sequences],
-    length: int,
-    labels: Labels | None = None,
-    label_width: int | None = None,
+    examples: list, sides: Sequence[Sequences], length: int, **others: tuple[Labels, int | None]
 ) -> MemorySource:
-    """Returns labelled examples: sequences, side by side if an example has two, and labels, if there are any.
+    """Returns labelled examples: sequences, side by side if an example has several, and other features.
 
-    `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n].
+    These are functions, which map int64 [n] example numbers to values, [n, width] or [n], and the widths.
     """
 
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
-        return features | ({"labels": labels(numbers)} if labels else {})
+        return features | {name: values(numbers) for name, (values, _) in others.items()}
 
-    widths = dict.fromkeys(_NAMES, length * len(sides)) | ({"labels": label_width} if labels else {})
+    widths = dict.fromkeys(_NAMES, length * len(sides)) | {name: width for name, (_, width) in others.items()}
     return MemorySource(examples, length, widths, rows)
 
 
@@ -198,7 +198,7 @@ def _of_texts(examples: list, encoder: ExampleEncoder, task: str, labels: Sequen
         ids = {label: number for number, label in enumerate(labels)}
         values = np.array([ids[example.label] for example in examples], np.int32)
     sequences = Sequences(encoder([example.texts for example in examples]), encoder.padding_id)
-    return _of_sequences(examples, [sequences], encoder.max_seq_length, values.__getitem__, width)
+    return _of_sequences(examples, [sequences], encoder.max_seq_length, labels=(values.__getitem__, width))
 
 
 def _of_sentences(
@@ -213,4 +213,4 @@ def _of_sentences(
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
         return rows
 
-    return _of_sequences(parts, [Sequences(encoded, encoder.padding_id)], length, values, length)
+    return _of_sequences(parts, [Sequences(encoded, encoder.padding_id)], length, labels=(values, length))

@@ -5,11 +5,13 @@ import csv
 import io
 import itertools
 import logging
+import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tftrain.data.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
 from tftrain.files import encodings, strict_json
@@ -17,8 +19,21 @@ from tftrain.files.errors import DataError
 from tftrain.files.reading import pointer
 from tftrain.host.text import reason
 
+TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
+PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
+LABEL_COLUMNS = ("label", "labels")
+NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
 FORMATS = (".tsv", ".csv", ".jsonl", ".json")
 T = TypeVar("T")
+
+
+class TextExample(NamedTuple):
+    """One text or several; its file and line, for messages."""
+
+    place: str
+    texts: tuple[str, ...]
+    # A class, classes (multi_label), a number (regression, embedding) or scores of candidates (embedding), if any.
+    label: str | tuple[str, ...] | float | tuple[float, ...] | None
 
 
 class RowError(DataError):
@@ -189,6 +204,21 @@ def text_of(row: Row, column: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{row.place}: {column} is {strict_json.shown(value)}; expected a text")
     return value
+
+
+def number(value: Any, what: str) -> float:
+    """Returns a finite number, which may have a decimal comma; raises a DataError whose message begins with `what`."""
+    try:
+        text = str(value).strip()
+        # 1,234 may be a thousand.
+        text = text.replace(",", ".") if re.fullmatch(r"-?\d+,(\d{1,2}|\d{4,})", text) else text
+        # Python reads 1_0 as 10.
+        number = math.nan if isinstance(value, bool) or "_" in text else float(text)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{what} is {strict_json.shown(value)}; expected a number")
+    return number
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Row]:

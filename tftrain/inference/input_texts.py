@@ -8,12 +8,12 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.predict import STANDARD_INPUT
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll, squad
-from tftrain.finetune.examples import PAIR_COLUMNS, TEXT_COLUMNS
-from tftrain.finetune.tables import columns_of, read_table, read_text, text_of
+from tftrain.finetune.tables import PAIR_COLUMNS, columns_of, read_table, read_text, text_of
+from tftrain.finetune.text_groups import ANCHOR_COLUMNS
 from tftrain.host.text import reason
 
 _TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
-_FIRST = (*TEXT_COLUMNS, "prompt", "instruction", "question")
+_FIRST = (*ANCHOR_COLUMNS, "prompt", "instruction")
 
 
 def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]]:

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune import conll, glue, squad
 from tftrain.finetune.encoding import Encoded, ExampleEncoder, Sequences
-from tftrain.finetune.examples import TextExample
 from tftrain.finetune.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.finetune.squad_answers import AnswerScorer
+from tftrain.finetune.tables import TextExample
 from tftrain.inference.trained_model import Sample, TrainedModel, answer_settings, count_unknown, encoder_batch
 from tftrain.model.bert import embeddings
 

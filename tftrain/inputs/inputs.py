@@ -87,7 +87,7 @@ class Inputs:
     def batch_problems(self, size: int) -> list[Problem]:
         """Returns why the training examples are too few for a global batch of this size, if they are compared."""
         data = self.data[0]
-        compares = isinstance(data, Labelled) and data.model.compares_samples
+        compares = isinstance(data, Labelled) and data.settings.compares_samples(data.model.task)
         if not compares or self.mode != "train" or (count := data.count("train")) >= size:
             return []
         expected = f"expected at most the {count} pairs of the training file; a pair that is twice in a batch would be "
@@ -166,7 +166,7 @@ class Inputs:
 
 def _sizes(model: ModelConfig, data: PhaseData, is_packed: bool) -> dict[str, Any]:
     """Returns the sizes and the classes that data gives a run, by flag, and the attention core of packed rows."""
-    labels = {"labels": data.labels} if isinstance(data, Labelled) else {}
+    labels = {"labels": data.labels, "negatives": data.negatives} if isinstance(data, Labelled) else {}
     packed = {"attn_impl": attention_core.of_packed_rows(model)} if is_packed else {}
     first = {}
     if model.first_row and model.first_position is None and data.tokenizer:

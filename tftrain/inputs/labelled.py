@@ -66,6 +66,13 @@ class Labelled(PhaseData):
         return examples.labels_of(self._read("train")[0], self.model.task)
 
     @property
+    def negatives(self) -> int | None:
+        """Hard negatives of a training sample of embeddings, those of its file; for errors see `examples`."""
+        if self.model.task != "embedding" or not self.settings.train_file:
+            return self.settings.negatives
+        return len(self._read("train")[0][0].texts) - 2
+
+    @property
     def has_held_out(self) -> bool:
         """Whether there are held-out examples."""
         return self.settings.glue_task is not None or self.settings.eval_file is not None

@@ -236,8 +236,8 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         predictions=predictions,
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
-        sequences=2 if model.task == "embedding" else 1,  # the texts of a pair; only a custom task knows its own
-        compares=model.compares_samples,
+        sequences=2 + (config.fine_tuning.negatives or 0) if model.task == "embedding" else 1,  # a custom task: unknown
+        compares=config.fine_tuning.compares_samples(model.task),
         precision=compute.precision,
         dp=dp,
         tp=parallel.tensor_parallel_size,

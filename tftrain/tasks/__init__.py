@@ -1,5 +1,6 @@
 """The tasks that a run can train, chosen by its configuration."""
 
+from tftrain.config.fine_tuning import SCORED
 from tftrain.config.train import TrainConfig
 from tftrain.model.parameters import InitialValues
 from tftrain.model.part import ModelPart
@@ -10,7 +11,7 @@ from tftrain.tasks.causal_pretraining import CausalPretraining
 from tftrain.tasks.completion import Completion
 from tftrain.tasks.custom import CustomTask, with_class
 from tftrain.tasks.fine_tuning import Classification, MultiLabel, QuestionAnswering, Regression, TokenClassification
-from tftrain.tasks.sentence_embedding import SentenceEmbedding
+from tftrain.tasks.sentence_embedding import ScoredPairs, SentenceEmbedding
 from tftrain.tasks.task import Batch, Mean, Task
 
 __all__ = ["Batch", "CustomTask", "Mean", "Task", "make_task", "with_class"]
@@ -40,4 +41,6 @@ def make_task(
         task = custom.load(model.task)
     else:
         task = FINE_TUNING[model.task] if model.reads_examples else PRETRAINING[model.objective, model.next_sentence]
+        if model.task == "embedding" and config.fine_tuning.embedding_loss in SCORED:
+            task = ScoredPairs
     return task(config, mesh, part, initial)

@@ -6,7 +6,9 @@ fills the batch, and a temperature t (Henderson et al., arXiv 1705.00652, sectio
 
     s_ij = a_i c_j / t        e_i = log sum_j exp(s_ij)        loss = sum_i w_i (e_i - s_ip(i))
 
-The softmax of row i has the entries exp(s_ij - e_i). Their differences from 1 at the partner give the gradients:
+The sum omits candidates that are no negatives: those whose text is that of a_i or of its partner, and partners of an
+anchor with the text of a_i. The softmax of row i has the entries exp(s_ij - e_i). Their differences from 1 at the
+partner give the gradients:
 
     d loss / d a_i = w_i (sum_j exp(s_ij - e_i) c_j - c_p(i)) / t
     d loss / d c_j = (sum_i w_i exp(s_ij - e_i) a_i - sum_{i: p(i) = j} w_i a_i) / t
@@ -30,15 +32,27 @@ from tftrain.tasks.task import is_best
 CHUNK = 1 << 22  # scores at a time: 16 MB in fp32
 
 
+class Samples(NamedTuple):
+    """This rank's samples of a global batch."""
+
+    vectors: tf.Tensor  # fp32 or fp64 [n, k, H] with k > 1
+    weights: tf.Tensor  # [n]
+    labels: tf.Tensor | None = None  # how alike both texts are, [n]; or a teacher's scores, [n, k - 1]
+    # Equal for equal texts, int64 [n, k]; 0: there is no such text. None: all texts differ.
+    text_ids: tf.Tensor | None = None
+
+
 class Vectors(NamedTuple):
     """The vectors of some samples; n (k - 1) candidates, those of a sample side by side."""
 
     anchors: tf.Tensor  # [n, H]
     candidates: tf.Tensor  # [n (k - 1), H]
     weights: tf.Tensor  # [n]
+    anchor_ids: tf.Tensor  # of the texts, int64 [n]
+    candidate_ids: tf.Tensor  # int64 [n (k - 1)]
 
 
-class PairLosses(NamedTuple):
+class SampleLosses(NamedTuple):
     """The loss of this rank's samples in the global batch."""
 
     loss: tf.Tensor  # nats of each sample, without its weight, [n]
@@ -49,38 +63,41 @@ class PairLosses(NamedTuple):
 class InBatchLoss:
     """The loss of a global batch whose vectors the data parallel ranks hold."""
 
-    def __init__(self, temperature: float, jit: bool):
-        """Traces nothing yet; `jit` says whether XLA compiles what is between two collectives."""
+    def __init__(self, temperature: float, jit: bool, name: str = "vectors"):
+        """Traces nothing yet; `jit` says whether XLA compiles what is between two collectives, which have the name."""
         compiled = functools.partial(tf.function, jit_compile=jit, autograph=False)
-        self._temperature, self._rows, self._columns = temperature, compiled(self._of_rows), compiled(self._of_columns)
+        self._rows, self._columns = compiled(self._of_rows), compiled(self._of_columns)
+        self._temperature, self._name = temperature, name
 
-    def __call__(self, vectors: tf.Tensor, weights: tf.Tensor, group: Group, trains: bool = True) -> PairLosses:
-        """Compares this rank's vectors, fp32 or fp64 [n, k, H] with k > 1, with those of all ranks of the group.
-
-        Args:
-            weights: of the samples, [n].
-            trains: whether gradients are computed.
-        """
-        samples, count, width = vectors.shape
-        own = Vectors(vectors[:, 0], tf.reshape(vectors[:, 1:], [-1, width]), tf.cast(weights, vectors.dtype))
-        gathered = (collectives.all_gather_rows(group, each, f"vectors.{name}") for name, each in own._asdict().items())
-        every = Vectors(*gathered)
-        shapes = [group.size * samples, width], [group.size * samples * (count - 1), width], [group.size * samples]
-        every = Vectors(*map(tf.ensure_shape, every, shapes))
-        first = group.rank * samples
-        partners = (count - 1) * tf.range(first, first + samples, dtype=tf.int64)
+    def __call__(self, samples: Samples, group: Group, trains: bool = True) -> SampleLosses:
+        """Compares this rank's samples with those of all ranks of the group; `trains`: whether there are gradients."""
+        vectors, weights, _, ids = samples
+        count, texts, width = vectors.shape
+        first = group.rank * count
+        if ids is None:
+            ids = tf.reshape(1 + texts * first + tf.range(count * texts, dtype=tf.int64), [count, texts])
+        flat = tf.reshape(vectors[:, 1:], [-1, width]), tf.cast(weights, vectors.dtype)
+        own = Vectors(vectors[:, 0], *flat, ids[:, 0], tf.reshape(ids[:, 1:], [-1]))
+        every = Vectors(*(gathered(group, each, f"{self._name}.{name}") for name, each in own._asdict().items()))
+        partners = (texts - 1) * tf.range(first, first + count, dtype=tf.int64)
         loss, is_nearest, log_sums, of_anchors = self._rows(own, every, partners, trains)
         if not trains:
-            return PairLosses(loss, is_nearest, None)
-        log_sums = tf.ensure_shape(collectives.all_gather_rows(group, log_sums, "vectors.log_sums"), shapes[-1])
-        of_candidates = tf.reshape(self._columns(own, every, log_sums), [samples, count - 1, width])
-        return PairLosses(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
+            return SampleLosses(loss, is_nearest, None)
+        log_sums = gathered(group, log_sums, f"{self._name}.log_sums")
+        of_candidates = tf.reshape(self._columns(own, every, log_sums, partners), [count, texts - 1, width])
+        return SampleLosses(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
 
     def _of_rows(self, own: Vectors, every: Vectors, partners: tf.Tensor, trains: bool) -> list[tf.Tensor]:
         """Returns loss, whether the partner is the nearest, and log-sum-exp of own anchors, [n]; their gradients."""
-        hidden = tf.repeat(every.weights <= 0, every.candidates.shape[0] // every.weights.shape[0])
+        total, count = every.candidates.shape[0], every.candidates.shape[0] // every.weights.shape[0]
+        indices = tf.range(total, dtype=tf.int64)
+        owners = tf.where(indices % count == 0, tf.repeat(every.anchor_ids, count), 0)  # anchors of partners
+        is_missing = tf.repeat(every.weights <= 0, count) | (every.candidate_ids == 0)
 
-        def chunk(anchors: tf.Tensor, weights: tf.Tensor, partners: tf.Tensor) -> list[tf.Tensor]:
+        def chunk(anchors: tf.Tensor, weights: tf.Tensor, partners: tf.Tensor, ids: tf.Tensor) -> list[tf.Tensor]:
+            ids, of_partners = ids[:, tf.newaxis], tf.gather(every.candidate_ids, partners)[:, tf.newaxis]
+            hidden = (every.candidate_ids == ids) | (every.candidate_ids == of_partners) | (owners == ids)
+            hidden = is_missing | (hidden & (indices != partners[:, tf.newaxis]))
             scores = tf.where(hidden, anchors.dtype.min / 2, self._scores(anchors, every.candidates))
             log_sums = tf.reduce_logsumexp(scores, axis=1)
             loss = log_sums - tf.gather(scores, partners, axis=1, batch_dims=1)
@@ -92,25 +109,37 @@ class InBatchLoss:
             return [*found, weights[:, tf.newaxis] * pull / self._temperature]
 
         dtype = own.anchors.dtype
-        rows = own.anchors, own.weights, partners
-        return _in_chunks(chunk, rows, CHUNK // every.candidates.shape[0], [dtype, tf.bool, dtype, dtype])
+        rows = own.anchors, own.weights, partners, own.anchor_ids
+        return _in_chunks(chunk, rows, CHUNK // total, [dtype, tf.bool, dtype, dtype])
 
-    def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor) -> tf.Tensor:
-        """Returns the gradients of own candidates, [n (k - 1), H]."""
+    def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor, partners: tf.Tensor) -> tf.Tensor:
+        """Returns the gradients of own candidates, [n (k - 1), H]; `partners` has the index of the first one."""
         count = own.candidates.shape[0] // own.weights.shape[0]
+        anchors, of_partners = every.anchor_ids, every.candidate_ids[::count]
+        all_partners = count * tf.range(every.weights.shape[0], dtype=tf.int64)
 
-        def chunk(candidates: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
+        def chunk(candidates: tf.Tensor, indices: tf.Tensor, ids: tf.Tensor) -> list[tf.Tensor]:
+            is_partner, samples = indices % count == 0, indices // count
+            owners, each = tf.where(is_partner, tf.gather(own.anchor_ids, samples), 0), ids[:, tf.newaxis]
+            hidden = (anchors == each) | (of_partners == each) | (anchors == owners[:, tf.newaxis])
+            counts = ~hidden | (all_partners == (partners[0] + indices)[:, tf.newaxis])
             shares = tf.exp(self._scores(candidates, every.anchors) - log_sums) * every.weights
-            weights = tf.gather(own.weights, indices // count)
-            pull = tf.where(indices % count == 0, weights, 0)[:, tf.newaxis] * tf.gather(own.anchors, indices // count)
-            push = (tf.matmul(shares, every.anchors) - pull) / self._temperature
-            return [tf.where(weights[:, tf.newaxis] > 0, push, 0)]
+            weights = tf.gather(own.weights, samples)
+            pull = tf.where(is_partner, weights, 0)[:, tf.newaxis] * tf.gather(own.anchors, samples)
+            push = (tf.matmul(tf.where(counts, shares, 0), every.anchors) - pull) / self._temperature
+            return [tf.where(((weights > 0) & (ids != 0))[:, tf.newaxis], push, 0)]
 
-        rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64)
+        rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64), own.candidate_ids
         return _in_chunks(chunk, rows, CHUNK // every.anchors.shape[0], [own.anchors.dtype])[0]
 
     def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         return tf.matmul(rows, columns, transpose_b=True) / self._temperature
+
+
+def gathered(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the rows of all ranks, which have equally many each."""
+    shape = [group.size * tensor.shape[0], *tensor.shape[1:]]
+    return tf.ensure_shape(collectives.all_gather_rows(group, tensor, name), shape)
 
 
 def _in_chunks(

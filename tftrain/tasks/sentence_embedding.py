@@ -1,10 +1,10 @@
-"""Sentence embeddings that learn from pairs: the second text of a pair shall be nearer to the first than others are.
+"""Sentence embeddings that learn which texts belong together, by one of the losses of `embedding_losses`.
 
-An embedding is the mean of the hidden states of a text. The loss is the cross-entropy of finding each first text's
-partner among the second texts of the global batch, by cosine / temperature (`in_batch_loss`).
+An embedding is the mean of the hidden states of a text.
 """
 
 import functools
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -13,41 +13,77 @@ from tftrain.model.bert import embeddings
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
 from tftrain.parallel.mesh import Group
-from tftrain.tasks.fine_tuning import FineTuning, example_weights
-from tftrain.tasks.in_batch_loss import InBatchLoss
+from tftrain.tasks import embedding_losses
+from tftrain.tasks.fine_tuning import LOSS, FineTuning, example_weights
+from tftrain.tasks.in_batch_loss import Samples
 from tftrain.tasks.task import Batch
 
 
 class SentenceEmbedding(FineTuning):
-    """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S]."""
+    """A batch has the k texts of each sample side by side: input_ids, input_mask and segment_ids, int32 [b, k S].
 
-    sequences = 2
-    compares_samples = True
+    They are an anchor, its partner, and k - 2 hard negatives. See `Samples` for labels and text_ids.
+    """
+
+    takes_numbers = False  # whether pairs that do not belong together have a loss
+
+    @property
+    def sequences(self) -> int:
+        """The texts of a training sample; held-out samples may have others."""
+        return 2 + (self._config.fine_tuning.negatives or 0)
+
+    @property
+    def compares_samples(self) -> bool:
+        """Whether the loss compares all samples of the global batch."""
+        return self._config.fine_tuning.compares_samples("embedding")
 
     @functools.cached_property
-    def _loss(self) -> InBatchLoss:
-        return InBatchLoss(self._config.fine_tuning.temperature, self._config.compiles(devices.has_gpu()))
+    def _loss(self) -> embedding_losses.Compared:
+        config = self._config
+        jit = config.compiles(devices.has_gpu())
+        return embedding_losses.comparing(config.fine_tuning, config.model.hidden_size, jit)
 
     def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
-        """Runs the model on a whole global batch, see `Task.compute`; the total of the loss has no gradient."""
+        """Runs the model on a whole global batch, see `Task.compute`; a loss that compares samples has no gradient."""
         sums = super().compute(batch, dropout)
-        return sums | self.compare(sums["outputs"], batch, Group(), trains=False)[0]
+        return sums | self.compare(sums["outputs"], batch, Group(), trains=False)[0] if self.compares_samples else sums
 
     def compare(
         self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
         """Returns the sums of the losses, and the gradient of loss_sum over the global batch; see `Task.compare`."""
-        weights = tf.cast(example_weights(batch), vectors.dtype)
-        loss, is_nearest, gradient = self._loss(vectors, weights, group, trains)
-        correct = tf.reduce_sum(tf.cast(is_nearest, weights.dtype) * weights)
-        return {"loss_sum": exact_sum(loss * weights), "correct": correct}, gradient
+        samples = _samples(vectors, batch)
+        loss, is_nearest, gradient = self._loss(samples, group, trains)
+        correct = tf.reduce_sum(tf.cast(is_nearest, loss.dtype) * samples.weights)
+        return {"loss_sum": exact_sum(loss * samples.weights), "correct": correct}, gradient
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns zeros, [b]: `compare` computes the loss of all samples at once."""
+        """Returns loss and whether the partner is the nearest, [b]; zeros if `compare` computes them."""
+        if not self.compares_samples:
+            samples = _samples(self.to_score(outputs, batch), batch)
+            return embedding_losses.own_terms(self._config.fine_tuning, samples)
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
         return zeros, zeros
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the embeddings of both texts, of length 1, given hidden states [2 b, S, H]: [b, 2, H]."""
+        """Returns the embeddings of all texts, of length 1, given hidden states [k b, S, H]: [b, k, H]."""
         mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+        shape = [-1, self._sequences(batch), self._config.model.hidden_size]
+        return tf.reshape(embeddings(outputs, mask), shape)
+
+
+class ScoredPairs(SentenceEmbedding):
+    """Pairs with a number each, which says how alike their texts are: none of them is right or wrong."""
+
+    means: ClassVar = (LOSS,)
+    takes_numbers = True
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """Names of the scores; the correlation with the numbers chooses the best checkpoint."""
+        return tuple(sorted(super().scored, key=lambda name: name != "spearman"))
+
+
+def _samples(vectors: tf.Tensor, batch: Batch) -> Samples:
+    weights = tf.cast(example_weights(batch), vectors.dtype)
+    return Samples(vectors, weights, batch.get("labels"), batch.get("text_ids"))

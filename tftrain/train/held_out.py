@@ -20,6 +20,7 @@ import tensorflow as tf
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
+from tftrain.finetune import text_groups
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
@@ -110,13 +111,16 @@ class HeldOut:
     def _compared(self, outputs: np.ndarray) -> np.ndarray:
         """Returns the losses' sums of held-out samples, each compared with all, to add to the sums of the batches.
 
-        Pairs that do not belong together have no loss.
+        Pairs that do not belong together have no loss, unless the loss takes numbers of pairs.
         """
-        belong = self.scorer.belong_together(len(outputs))
+        count = len(outputs)
+        belong = np.ones([count], bool) if self._task.takes_numbers else self.scorer.belong_together(count)
+        features = text_groups.features(self._source.examples[:count])
+        features |= {"example_weights": belong.astype(np.float32)}
         with tf.device("CPU:0"):
-            weights = {"example_weights": tf.constant(belong, tf.float32)}
-            sums, _ = self._task.compare(tf.constant(outputs), weights, Group(), trains=False)
-        sums = sums | {"weight": np.sum(belong) - len(belong)}
+            batch = {name: tf.constant(values) for name, values in features.items()}
+            sums, _ = self._task.compare(tf.constant(outputs), batch, Group(), trains=False)
+        sums = sums | {"weight": np.sum(belong) - count}
         return np.array([float(sums.get(name, 0.0)) for name in self._task.sums])
 
     def _parts(self) -> dict[str, range]:

@@ -1,0 +1,93 @@
+"""Embeddings from a file to scores: runs of each kind of loss, their evaluation, and their resume."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.finetune import files
+from tests.kit import runs
+from tftrain.finetune.splits import open_source
+from tftrain.inputs.inputs import Inputs
+from tftrain.plan.workload import from_config
+
+SMALL = (
+    *("--task=embedding", "--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--optimizer=adamw"),
+    *("--learning_rate=0.003", "--max_seq_length=16", "--log_every=1", "--global_batch_size=8", "--eval_every=4"),
+)
+
+
+def row(number, loss):
+    """Returns a row with one to three hard negatives, and what else the loss takes."""
+    words = np.random.default_rng(number).choice(files.WORDS, 12).tolist()
+    count = 1 + number % 3
+    made = {
+        "query": f"{words[0]} {number}",
+        "pos": words[1:3],
+        "neg": [f"{each} {number}" for each in words[4:][:count]],
+    }
+    if loss in ("kl", "margin_mse"):
+        made |= {"pos": words[1], "score": [1.0, *(0.1 * place for place in range(count))]}
+    elif loss in ("cosent", "cosine"):
+        made |= {"score": number % 5 / 4}
+    return made
+
+
+@pytest.fixture
+def given(tmp_path):
+    def flags(loss, *more):
+        files.write_vocabulary(tmp_path)
+        for split, count in (("train", 20), ("eval", 11)):
+            lines = (json.dumps(row(number, loss)) + "\n" for number in range(count))
+            (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+        paths = (f"--{split}_file={tmp_path}/{split}.jsonl" for split in ("train", "eval"))
+        named = (f"--embedding_loss={loss}", f"--tokenizer_dir={tmp_path}", f"--output_dir={tmp_path}/run")
+        return (*SMALL, *paths, *named, *more)
+
+    return flags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "more", "texts"),
+    [
+        ("in_batch", ("--negatives=1", "--matryoshka_dims=8,16"), 3),
+        ("symmetric", (), 5),
+        ("cosent", (), 2),
+        ("margin_mse", (), 5),
+        ("triplet", ("--matryoshka_dims=16,32",), 5),
+    ],
+)
+def test_a_run_is_evaluated_and_resumed_with_another_micro_batch(given, tmp_path, loss, more, texts):
+    base = given(loss, *more)
+    config = runs.checked("--micro_batch_size=2", "--max_steps=4", base=base)
+    assert from_config(config, 1).sequences == texts
+    assert runs.train(config) == 0
+    trained = runs.read_rows(tmp_path / "run")
+    evaluated = next(each for each in trained if "eval_task_loss" in each)
+    again = runs.evaluate(runs.checked("--micro_batch_size=8", "--mode=evaluate", base=base))
+    assert again.means["eval_task_loss"] == pytest.approx(evaluated["eval_task_loss"], rel=1e-5)
+    assert 0 < evaluated["eval_task_loss"] < 20
+    steps = [each for each in trained if "task_loss" in each and "step_time_s" in each]
+    assert len(steps) == 4
+    assert ("task_accuracy" in steps[0]) == (loss != "cosent")
+    scores = json.loads((tmp_path / "run" / "best.json").read_text())
+    assert scores["metric"] == ("spearman" if loss == "cosent" else "recall_at_1")
+    assert runs.train(runs.checked("--micro_batch_size=4", "--max_steps=5", base=base)) == 0
+    predictions = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    for each in predictions:  # Held-out samples have all their negatives.
+        assert np.size(each["prediction"]) == (1 if texts == 2 else 4)
+        assert len(each["texts"]) == 1 + np.size(each["prediction"])
+
+
+def test_the_ids_of_texts_and_the_labels_are_features(given):
+    config = runs.checked("--micro_batch_size=2", base=given("kl"))
+    data = Inputs.open(config).data[0]
+    source = open_source(data.examples("train"), "train", data.tokenizer, config.model, config.fine_tuning, 16)
+    batch = {name: tensor.numpy() for name, tensor in source.batch(0, 3, lambda rows: rows).items()}
+    assert {name: (each.shape[1:], each.dtype.name) for name, each in batch.items()} == {
+        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ((80,), "int32")),
+        "text_ids": ((5,), "int64"),
+        "labels": ((4,), "float32"),
+    }
+    np.testing.assert_array_equal(batch["text_ids"][0] == 0, [False] * 3 + [True] * 2)
