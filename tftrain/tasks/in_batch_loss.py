@@ -48,7 +48,7 @@ class Vectors(NamedTuple):
     anchors: tf.Tensor  # [n, H]
     candidates: tf.Tensor  # [n (k - 1), H]
     weights: tf.Tensor  # [n]
-    anchor_ids: tf.Tensor  # of the texts, int64 [n]
+    anchor_ids: tf.Tensor  # int64 [n], equal for equal texts
     candidate_ids: tf.Tensor  # int64 [n (k - 1)]
 
 
