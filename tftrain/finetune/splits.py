@@ -82,9 +82,9 @@ def open_source(
         pairs = [(examples[window.question], window) for window in windows]
         source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        texts = ([(example.texts[side],) for example in examples] for side in (0, 1))
-        sides = [Sequences(encoder(each), encoder.padding_id) for each in texts]
-        source = _of_sequences(examples, sides, length)
+        texts = ([example.texts[side] for example in examples] for side in (0, 1))
+        encoded = [encoder.vectors_of(each, model, side) for side, each in enumerate(texts)]
+        source = _of_sequences(examples, [Sequences(each, encoder.padding_id) for each in encoded], length)
     else:
         source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
@@ -181,9 +181,13 @@ def _of_sequences(
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
+        if "unpooled" in widths:
+            features["unpooled"] = np.stack([side.unpooled[numbers] for side in sides], axis=1)
         return features | ({"labels": labels(numbers)} if labels else {})
 
-    widths = dict.fromkeys(_NAMES, length * len(sides)) | ({"labels": label_width} if labels else {})
+    widths = dict.fromkeys(_NAMES, length * len(sides))
+    widths |= {"unpooled": len(sides)} if any(side.unpooled.any() for side in sides) else {}
+    widths |= {"labels": label_width} if labels else {}
     return MemorySource(examples, length, widths, rows)
 
 

@@ -1,7 +1,8 @@
 """Sentence embeddings that learn from pairs: the second text of a pair shall be nearer to the first than others are.
 
-An embedding is the mean of the hidden states of a text. The loss is the cross-entropy of finding each first text's
-partner among the second texts of the global batch, by cosine / temperature (`in_batch_loss`).
+An embedding is what `TextEmbedder` gives, by default the mean of a text's hidden states, of length 1. The loss is the
+cross-entropy of finding each first text's partner among the second texts of the global batch, by cosine / temperature
+(`in_batch_loss`).
 """
 
 import functools
@@ -9,7 +10,7 @@ import functools
 import tensorflow as tf
 
 from tftrain.host import devices
-from tftrain.model.bert import embeddings
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
 from tftrain.parallel.mesh import Group
@@ -19,7 +20,10 @@ from tftrain.tasks.task import Batch
 
 
 class SentenceEmbedding(FineTuning):
-    """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S]."""
+    """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S].
+
+    If prompts are not pooled, it has `unpooled`, int32 [b, 2]: the number of tokens that each text begins with so.
+    """
 
     sequences = 2
     compares_samples = True
@@ -47,7 +51,15 @@ class SentenceEmbedding(FineTuning):
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
         return zeros, zeros
 
+    def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
+        """Returns the embeddings of the texts of each sample, [b, K, D], given hidden states [K b, S, H]."""
+        count = self._sequences(batch)
+        texts = {"input_mask": tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])}
+        if "unpooled" in batch:
+            texts["unpooled"] = tf.reshape(batch["unpooled"], [-1])
+        vectors = self.model.head_outputs(x, texts, dropout, deferred)
+        return tf.reshape(vectors, [-1, count, vectors.shape[-1]])
+
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the embeddings of both texts, of length 1, given hidden states [2 b, S, H]: [b, 2, H]."""
-        mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+        """Returns the embeddings as they are."""
+        return outputs
