@@ -200,9 +200,32 @@ def test_an_encoder_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     texts = tmp_path / "texts.txt"
     texts.write_text(TEXTS[task] + "\n")
     done("predict", f"--output_dir={folder} --input_file={texts}")
-    vectors = "--embedding=mean " if task == "embedding" else ""
-    done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} {vectors}--input_file={texts}")
+    done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} --input_file={texts}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
+
+
+@pytest.mark.nightly  # tests/inference/test_task_predictions.py and tests/train/compared.py have the parts.
+@pytest.mark.parametrize("name", ["llama", "llama_pipeline"])
+def test_a_decoder_learns_vectors_and_gives_the_same_ones_everywhere(made, tmp_path, name):
+    family, file, folder = made(name), labelled(tmp_path, "embedding"), tmp_path / "run"
+    flags = (
+        f"--task=embedding --train_file={file} --eval_file={file} --embedding_dense=12 --text_prompt=query: --seed=3"
+    )
+    sizes = "--micro_batch_size=2 --global_batch_size=4 --max_seq_length=32 --eval_every=-1"
+    done("started", f"{flags} --init_checkpoint=tftrain:{family.run} --output_dir={folder} --max_steps=2 {sizes}")
+    done("started", f"--output_dir={folder} --max_steps=3 --micro_batch_size=4")
+    done("started", f"--mode=evaluate --output_dir={folder}")
+    done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
+    done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
+    texts = ("--format=jsonl", "the file is good", "a list")
+    places = (f"--output_dir={folder}", f"--init_checkpoint=hf:{tmp_path / 'hf'}")
+    first, second = ([json.loads(line) for line in printed(predict, each, *texts).splitlines()] for each in places)
+    assert first == second
+    served = tf.saved_model.load(str(tmp_path / "out/1")).signatures["embed_text"](text=tf.constant(texts[1:]))
+    np.testing.assert_allclose(served["embedding"], [each["embedding"] for each in first], rtol=1e-4, atol=1e-5)
+    assert served["embedding"].shape == (2, 12)
+    text = printed(planner, f"--init_checkpoint=tftrain:{folder}", *flags.split()[:3], "--global_batch_size=4")
+    assert "vectors" in text
 
 
 def labelled(folder, task):

@@ -265,9 +265,9 @@ def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sen
     assert sum(each.probability for each in found.candidates) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("name", ["hf_bert_model", "hf_bert", "hf_bert_classes"])
-def test_every_encoder_gives_embeddings(capsys, name, pooling):
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
+@pytest.mark.parametrize("name", ["hf_bert_model", "hf_bert", "hf_bert_classes", "hf_gpt2", "hf_qwen3"])
+def test_every_model_gives_embeddings(capsys, name, pooling):
     texts = ["a bed sing", "q"]
     found = objects(capsys, f"--init_checkpoint=hf:{DATA / name}", f"--embedding={pooling}", *texts, "a bed sing\tq")
     model = load(f"hf:{DATA / name}")
@@ -275,8 +275,8 @@ def test_every_encoder_gives_embeddings(capsys, name, pooling):
         (sample,) = trained_model.TextEncoder(model)([text])
         mask = np.ones_like(sample.ids)
         batch = trained_model.encoder_batch(*(tf.constant(array)[None] for array in (sample.ids, mask)))
-        hidden = model.network.hidden_states(batch).numpy()[0]
-        vector = hidden.mean(0) if pooling == "mean" else hidden[0]
+        hidden = model.network.encode(batch)[0].numpy()[0]
+        vector = {"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1], "max": hidden.max(0)}[pooling]
         np.testing.assert_allclose(each["embedding"], vector / np.linalg.norm(vector), rtol=1e-5, atol=1e-6)
     cosine = np.dot(*(each["embedding"] for each in found[:2]))
     assert found[2]["prediction"] == pytest.approx(cosine, abs=1e-5)
@@ -287,9 +287,9 @@ def test_a_model_without_masked_words_says_how_to_use_it(capsys):
     assert code == 1
     assert "it has no masked_lm" in err
     assert "--embedding=mean for the vectors of texts" in err
-    code, _, err = run(capsys, f"--init_checkpoint={GPT}", "--embedding=mean", "a text")
+    code, _, err = run(capsys, f"--init_checkpoint={GPT}", "--text_prompt=x: ", "a text")
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "is a decoder; remove this flag" in err
+    assert "remove this flag, or add --embedding" in err
 
 
 @pytest.mark.parametrize("core", ["flash", "cudnn"])

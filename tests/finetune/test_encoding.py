@@ -1,10 +1,15 @@
 """Token ids of texts, pairs and sentences."""
 
+import dataclasses
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.finetune.files import tokenizer
+from tftrain.config.fields import ConfigError
+from tftrain.config.model import ModelConfig
 from tftrain.finetune import conll
 from tftrain.finetune.encoding import ExampleEncoder, Sequences, cut_longest
 from tftrain.finetune.squad import Question, divide
@@ -34,6 +39,20 @@ def test_a_pair_has_two_segments():
     assert words == "[CLS] key [SEP] list map type [SEP] | [CLS] good file [SEP] bad [SEP]"
     assert mask.tolist() == [[1] * 7 + [0] * 3, [1] * 6 + [0] * 4]
     assert segments.tolist() == [[0] * 3 + [1] * 4 + [0] * 3, [0] * 4 + [1] * 2 + [0] * 4]
+
+
+def test_a_prompt_is_before_each_text_of_its_column():
+    model = ModelConfig(task="embedding", text_prompt="good ", pool_prompt=False)
+    encoder, names = ExampleEncoder(tokenizer(), 6), tokenizer().vocabulary.tokens
+    found = [encoder.vectors_of(["file", "key list map type"], model, column) for column in (0, 1)]
+    words = [[" ".join(names[number] for number in each.ids) for each in column] for column in found]
+    assert words[0] == ["[CLS] good file [SEP]", "[CLS] good key list map [SEP]"]
+    assert words[1] == ["[CLS] file [SEP]", "[CLS] key list map type [SEP]"]
+    assert [[each.unpooled for each in column] for column in found] == [[2, 2], [0, 0]]
+    (pooled, _) = encoder.vectors_of(["file", ""], dataclasses.replace(model, pool_prompt=True), 0)
+    assert pooled.unpooled == 0
+    with pytest.raises(ConfigError, match="--text_pair_prompt=a b c d: expected fewer tokens"):
+        encoder.unpooled(dataclasses.replace(model, text_pair_prompt="a b c d"), 1)
 
 
 def test_long_examples_are_counted():

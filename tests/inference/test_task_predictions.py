@@ -63,9 +63,21 @@ def texts_of(expected, contexts):
     return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
-@pytest.mark.parametrize("name", OUTPUT_SHAPES)
-def test_predictions_are_those_of_training(data, name, tmp_path):
-    config = configured(data[name], f"--output_dir={tmp_path}")
+VECTORS = (
+    "--pooling=max",
+    "--embedding_dense=6",
+    "--text_prompt=key list: ",
+    "--text_pair_prompt=b",
+    "--pool_prompt=false",
+)
+DECODER = ("--model_family=gpt", "--embedding_dense=5", "--normalize_embeddings=false", "--text_prompt=a ")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [*((name, ()) for name in OUTPUT_SHAPES), ("embedding", VECTORS), ("embedding", DECODER)], ids=str
+)
+def test_predictions_are_those_of_training(data, name, more, tmp_path):
+    config = configured(data[name], *more, f"--output_dir={tmp_path}")
     task = make_task(config, Mesh())
     source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     count = len(source.examples)

@@ -103,13 +103,13 @@ def expected(settings, vectors, weights, labels, ids):
 def computed(settings, samples, group=Group()):  # noqa: B008
     """Returns the losses and the gradient of this rank."""
     if settings.compares_samples("embedding"):
-        loss = embedding_losses.comparing(settings, WIDTH, jit=False)
+        loss = embedding_losses.comparing(settings, WIDTH, True, jit=False)
         found = loss(samples, group)
         np.testing.assert_array_equal(loss(samples, group, trains=False).loss, found.loss)
         return found.loss.numpy(), found.gradient.numpy()
     with tf.GradientTape() as tape:
         tape.watch(samples.vectors)
-        losses, _ = embedding_losses.own_terms(settings, samples)
+        losses, _ = embedding_losses.own_terms(settings, samples, True)
         total = tf.reduce_sum(losses * samples.weights)
     return losses.numpy(), tape.gradient(total, samples.vectors).numpy()
 
@@ -166,7 +166,7 @@ def test_ranks_have_the_losses_and_gradients_of_one(monkeypatch, loss, texts, di
 def test_duplicates_change_a_loss_and_other_texts_do_not():
     vectors, weights, _, ids = made("in_batch", 3)
     other = 1 + np.arange(ids.size).reshape(ids.shape)
-    loss = embedding_losses.comparing(FineTuningConfig(), WIDTH, jit=False)
+    loss = embedding_losses.comparing(FineTuningConfig(), WIDTH, True, jit=False)
     without, numbered, masked = (
         loss(Samples(tf.constant(vectors), tf.constant(weights), None, each and tf.constant(each[0])), Group()).loss
         for each in (None, (other,), (ids,))
@@ -180,7 +180,7 @@ def test_pairs_in_order_have_no_loss_of_cosent(labels):
     scores, weights = np.array([-1.0, -0.9, 0.9, 1.0]), np.ones(4)
     vectors = np.stack([np.ones_like(scores), scores], axis=1)[..., None]
     settings = FineTuningConfig(embedding_loss="cosent")
-    losses, gradient = embedding_losses.comparing(settings, 1, jit=False)(
+    losses, gradient = embedding_losses.comparing(settings, 1, True, jit=False)(
         Samples(*map(tf.constant, (vectors, weights, labels))), Group()
     )[::2]
     np.testing.assert_allclose(losses, 0, atol=1e-12)

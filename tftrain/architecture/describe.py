@@ -56,7 +56,9 @@ def _cycle(model: ModelConfig, norm: NormSpec) -> tuple[TransformerBlockSpec, ..
 
 
 def pretrained(model: ModelConfig) -> Architecture:
-    """Returns the architecture of a configuration with the heads of pre-training, whatever its task."""
+    """Returns the architecture of a configuration with the heads of pre-training; vectors of a decoder have none."""
+    if model.is_causal and model.is_fine_tuned:
+        return describe(model)
     return describe(dataclasses.replace(model, task="pretraining", labels=()))
 
 
@@ -100,8 +102,10 @@ def _feed_forward(model: ModelConfig) -> FeedForwardSpec:
 
 
 def _heads(model: ModelConfig, norm: NormSpec) -> list[HeadSpec]:
-    """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
+    """Returns the heads: masked words and the next sentence, or the layer of a task."""
     width, heads = model.hidden_size, []
+    if model.gives_vectors and model.embedding_dense:
+        return [HeadSpec("projection", (("", DenseSpec(width, model.embedding_dense)),), "sample")]
     if model.is_causal:
         return heads
     # A model without a pooler has the layer and the norm of the masked words before its classifier, or a layer within.

@@ -75,9 +75,10 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
         yield Problem("labels", twice, "expected each class once")
     try:
-        settings.widths(model.hidden_size)
+        settings.widths(model.vector_size)
     except ValueError:
-        expected = f"expected ascending numbers from 1 to --hidden_size={model.hidden_size}, such as 32,64"
+        size = "embedding_dense" if model.embedding_dense else "hidden_size"
+        expected = f"expected ascending numbers from 1 to --{size}={model.vector_size}, such as 32,64"
         yield refused(settings, "matryoshka_dims", expected)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"

@@ -114,8 +114,9 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
     problems = restricted(settings, {"task": task})
     objective = FAMILIES[family].objective if family in FAMILIES else None
-    if objective not in (None, "causal" if task == "completion" else "masked") and not is_class_name(task):
-        others = "pretraining or completion" if objective == "causal" else "another task"
+    takes_any = task == "embedding" or is_class_name(task)
+    if objective not in (None, "causal" if task == "completion" else "masked") and not takes_any:
+        others = "pretraining, completion or embedding" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
         problems.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():

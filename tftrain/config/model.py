@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from tftrain.config.fields import flag, implementations
 from tftrain.families import ALIKE, COUNTING, DEFAULT, FAMILIES, Family, described
@@ -24,10 +24,11 @@ IMPLEMENTATIONS = ("auto", "fused", "reference")
 # from compute capability 8.0 on takes.
 HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
 _SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "num_key_value_heads")
-_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size", "first_position")
+_SIZES += ("intermediate_size", "max_position_embeddings", "type_vocab_size", "first_position", "embedding_dense")
 # Beyond all use, and no part of the help: strangers describe models too, and a layer takes time before it is read.
 _LARGEST = {"num_hidden_layers": 10_000, **dict.fromkeys(_SIZES, 1 << 40)}
 _ROTARY = {"position_embedding": ("rotary",)}
+_VECTORS = {"task": ("embedding",)}
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class ModelConfig:
 
     model_family: str = flag(DEFAULT.name, f"Family of the model. {described()}.", choices=tuple(FAMILIES), common=True)
     task: str = flag("pretraining", choices=(*TASKS, CLASS), common=True)
-    """Task that the model learns. pretraining: what the family learns. completion: a decoder continues prompts. The
-    others fine-tune an encoder: python -m tftrain docs finetuning. MODULE:CLASS: your own task."""
+    """Task that the model learns. pretraining: what the family learns. completion: a decoder continues prompts.
+    embedding: vectors of texts. The others fine-tune an encoder: python -m tftrain docs finetuning. MODULE:CLASS: your
+    own task."""
     labels: tuple[str, ...] = flag(())
     """Name of a class; repeat the flag in the order of the outputs. By default the sorted labels of --train_file."""
     vocab_size: int | None = flag(None, "Rows of the token embedding; by default the vocabulary's size.", minimum=6)
@@ -92,6 +94,17 @@ class ModelConfig:
     query_key_norm: bool = flag(False, "Norm of each head's queries and keys, as in Qwen3 (arXiv 2302.05442).")
     classifier_pooling: str = flag("cls", choices=("cls", "mean"))
     """Input of the classifier. cls: the first token. mean: the mean of all tokens, as in the published ModernBERT."""
+    pooling: str = flag("auto", choices=("auto", "mean", "cls", "last", "max"), restrict=_VECTORS)
+    """How --task=embedding makes one vector of a text's hidden states. mean, max: over all tokens. cls, last: the first
+    or the last token. auto: last for a decoder, else mean."""
+    embedding_dense: int = flag(0, "Numbers of a dense layer after --pooling; 0: none.", minimum=0, restrict=_VECTORS)
+    embedding_activation: str = flag("tanh", choices=("tanh", "identity"), restrict=_VECTORS)
+    """Activation of --embedding_dense."""
+    normalize_embeddings: bool = flag(True, restrict=_VECTORS)
+    """Give vectors the length 1, so that their products are cosines; else texts are compared by plain products."""
+    text_prompt: str = flag("", "Text before each text of the first column.", restrict=_VECTORS)
+    text_pair_prompt: str = flag("", "Text before each text of the other columns.", restrict=_VECTORS)
+    pool_prompt: bool = flag(True, "Pool the tokens of a prompt too.", restrict=_VECTORS)
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Dense layers with a bias: all; queries, keys and values (query_key_value), as in Qwen2; or none."""
     use_bias_in_keys: bool = flag(True)
@@ -133,12 +146,31 @@ class ModelConfig:
     @property
     def is_fine_tuned(self) -> bool:
         """Whether the model has the head of a task in the place of those of its pre-training."""
-        return self.reads_examples and not self.is_causal
+        return self.reads_examples and (not self.is_causal or self.gives_vectors)
 
     @property
     def predicts_samples(self) -> bool:
         """Whether the head of a fine-tuned task reads an example as one vector; else each token, or there is none."""
         return self.task in ("classification", "multi_label", "regression")
+
+    @property
+    def gives_vectors(self) -> bool:
+        """Whether the model gives a vector of each text."""
+        return self.task == "embedding"
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of a vector of a text."""
+        return self.embedding_dense or self.hidden_size
+
+    @property
+    def text_pooling(self) -> str:
+        """How a text's hidden states become one vector: `pooling`, or what auto stands for."""
+        return ("last" if self.is_causal else "mean") if self.pooling == "auto" else self.pooling
+
+    def prompt(self, column: int) -> str:
+        """Returns the text before each text of a column, counted from 0."""
+        return self.text_pair_prompt if column else self.text_prompt
 
     @property
     def outputs(self) -> int:
@@ -182,6 +214,8 @@ class ModelConfig:
         return {} if self.bias == "all" else {"dropout_add_impl": "a residual add without bias"}
 
 
+# The flags of vectors, for --task=embedding alone.
+VECTOR_FLAGS = tuple(each.name for each in fields(ModelConfig) if each.metadata["restrict"] == _VECTORS)
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in
 # what they keep.
 FUSED_OPS = {

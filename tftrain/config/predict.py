@@ -20,9 +20,12 @@ class PredictFlags:
     top_k: int | None = flag(None, minimum=1, maximum=1000)
     """Candidates for each masked token or for the next token, classes or answers of a fine-tuned model; by default 5.
     With --temperature, also the number of most probable tokens of which one is drawn; by default all."""
-    embedding: str | None = flag(None, choices=("mean", "cls"))
-    """Print the vector of each text, of length 1, instead of predictions; for a pair, the cosine of both vectors. mean:
-    the mean of the hidden states of its tokens. cls: the hidden state of [CLS]. For every encoder."""
+    embedding: str | None = flag(None, choices=("mean", "cls", "last", "max"))
+    """Print the vector of each text instead of predictions; for a pair, the cosine of both vectors. mean, max: of the
+    hidden states of its tokens. cls, last: that of its first or last token. By default, a model of --task=embedding
+    prints its own vectors, and others none."""
+    text_prompt: str | None = flag(None)
+    """Text before each text that becomes a vector, or before the first one of a pair; by default the model's."""
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(0, minimum=0, maximum=65536)
     """Tokens that a decoder appends to each text; fewer if its end token comes. Each is the most probable token or,

@@ -1,10 +1,15 @@
-"""Texts as encoders read them, such as [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of BERT, cut to a length."""
+"""Texts as models read them, such as [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of BERT, cut to a length.
+
+A decoder reads a whole text, for its vector, as transformers has it: with the tokens that its tokenizer puts around.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.model import ModelConfig
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 
@@ -13,6 +18,7 @@ class Encoded(NamedTuple):
 
     ids: np.ndarray  # int32 [tokens], the special tokens included
     first: int  # number of tokens of token type 0: up to the second text
+    unpooled: int = 0  # number of tokens at the beginning that are no part of the text's vector: those of a prompt
 
 
 class ExampleEncoder:
@@ -28,6 +34,7 @@ class ExampleEncoder:
         self.with_added = tokenizer.model if tokenizer.has_added_tokens else None
         self.max_seq_length, self.cut = max_seq_length, 0
         self.roles, self.padding_id = tokenizer.vocabulary.roles, tokenizer.vocabulary.padding_id
+        self._before, self._after = tokenizer.around_ids
 
     def __call__(self, examples: Sequence[Sequence[str]]) -> list[Encoded]:
         """Encodes examples of one text or two. The longer of two texts is cut first."""
@@ -40,18 +47,41 @@ class ExampleEncoder:
             words = [" " * space + word for word, space in zip(words, after_space, strict=True)]
         return self.tokenize(words)
 
+    def around(self, texts: int) -> int:
+        """Returns the number of tokens around one text or two."""
+        return len(self._before) + len(self._after) + (texts - 1) * self.roles.separators
+
+    def unpooled(self, model: ModelConfig, column: int) -> int:
+        """Returns how many tokens of a column's texts are not pooled: those of its prompt, if it is not.
+
+        Raises:
+            ConfigError: a prompt leaves no token to a text.
+        """
+        prompt = model.prompt(column)
+        count = len(self._before) + len(self.tokenize([prompt])[0]) if prompt else 0
+        if count and count + len(self._after) >= self.max_seq_length:
+            flag = "text_pair_prompt" if column else "text_prompt"
+            expected = f"expected fewer tokens: with those around a text it fills {self.max_seq_length} tokens"
+            raise ConfigError([Problem(flag, prompt, f"{expected}, --max_seq_length")])
+        return 0 if model.pool_prompt else count
+
+    def vectors_of(self, texts: Sequence[str], model: ModelConfig, column: int) -> list[Encoded]:
+        """Encodes texts of a column, each after its prompt, for their vectors; see `unpooled`."""
+        count, prompt = self.unpooled(model, column), model.prompt(column)
+        return [each._replace(unpooled=count) for each in self([(prompt + text,) for text in texts])]
+
     def join(self, texts: Sequence[np.ndarray]) -> Encoded:
         """Returns the sequence of one or two texts' token ids."""
         lengths = [len(text) for text in texts]
         roles = self.roles
-        most = self.max_seq_length - roles.around(len(texts))
+        most = self.max_seq_length - self.around(len(texts))
         if sum(lengths) > most:
             self.cut += 1
             lengths = cut_longest(lengths, most)
         separators = [roles.separators] * (len(texts) - 1) + [1]
-        ids = [[roles.beginning]]
+        ids = [self._before]
         for text, length, count in zip(texts, lengths, separators, strict=True):
-            ids += [text[:length], [roles.separator] * count]
+            ids += [text[:length], *[self._after] * count]
         joined = np.concatenate(ids).astype(np.int32)
         return Encoded(joined, 1 + lengths[0] + separators[0] if roles.second_type else len(joined))
 
@@ -79,6 +109,7 @@ class Sequences:
         self.ends = np.cumsum([len(each.ids) for each in encoded], dtype=np.int64)
         self.ids = np.concatenate([each.ids for each in encoded]) if encoded else np.zeros([0], np.int32)
         self.firsts = np.array([each.first for each in encoded], np.int32)
+        self.unpooled = np.array([each.unpooled for each in encoded], np.int32)
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -83,8 +83,10 @@ def open_source(
         source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, labels=(answers.__getitem__, 2))
     elif task == "embedding":
         sides = zip(*(example.texts for example in examples), strict=True)
-        sequences = [Sequences(encoder([(text,) for text in side]), encoder.padding_id) for side in sides]
-        others = text_groups.features(examples)
+        encoded = [encoder.vectors_of(each, model, side) for side, each in enumerate(sides)]
+        sequences = [Sequences(each, encoder.padding_id) for each in encoded]
+        others, unpooled = text_groups.features(examples), np.stack([each.unpooled for each in sequences], axis=1)
+        others |= {"unpooled": unpooled} if unpooled.any() else {}
         widths = {name: values.shape[1] if values.ndim > 1 else None for name, values in others.items()}
         others = {name: (values.__getitem__, widths[name]) for name, values in others.items()}
         source = _of_sequences(examples, sequences, length, **others)

@@ -14,7 +14,7 @@ from tftrain.families import DEFAULT, FAMILIES, Family
 from tftrain.families.family import ModelType
 from tftrain.files.errors import FormatError
 from tftrain.formats.links import Link, Names, same, transposed
-from tftrain.formats.weights import listed
+from tftrain.formats.weights import PROJECTION, listed, part_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 TYPES: dict[str, tuple[Family, ModelType]] = {
@@ -44,12 +44,12 @@ def type_of(model: ModelConfig) -> ModelType:
 
 
 def links_of(model: ModelConfig) -> list[Link]:
-    """Returns the link of every tensor of a model with all its heads."""
+    """Returns the link of every tensor of a model with all its heads, except the dense layer of vectors."""
     own = type_of(model)
     classifier = own.sample_classifier if model.predicts_samples else own.scopes.get("classifier", "")
     classifier = own.answers if model.task == "question_answering" else classifier
     names = Names({**own.scopes, "classifier": classifier}, kernel=transposed if own.transposes else same)
-    return names.links(describe(model).variables())
+    return names.links(each for each in describe(model).variables() if part_of(each.name) != PROJECTION)
 
 
 def type_by_tensors(names: Iterable[str]) -> ModelType | None:

@@ -19,8 +19,9 @@ from tftrain.formats.links import Link
 from tftrain.host.text import listed as all_listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
-# The parts of an encoder that files may lack, by the first part of a variable's name.
-HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
+PROJECTION = "projection"  # the dense layer of vectors
+# The parts of a model that files may lack, by the first part of a variable's name.
+HEADS = ("masked_lm", "pooler", "next_sentence", "classifier", PROJECTION)
 # What changes neither a variable nor an output: it says how a model computes, or how it is trained.
 _TRAINED_WITH = ("ln_dtype", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 FREE_FLAGS = (*implementations(ModelConfig), *_TRAINED_WITH)
@@ -53,6 +54,11 @@ class Weights(abc.ABC):
     def shard(self, shard: VariableShard) -> np.ndarray | None:
         """Returns a shard of a variable, fp32, see `read`; None if the files lack the variable."""
         return shard.take(self.read(shard.name)) if shard.name in self.shapes else None
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text for other libraries: as in training, or as many as the model has positions."""
+        return self.max_seq_length or self.model.max_position_embeddings
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """From the flags of `tftrain.predict` to what it prints: masked tokens, or the next one, or the task of a model."""
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -43,9 +44,13 @@ def predictions(
     settings = config.predict
     if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
         raise PredictError(f"text {damaged[0]}: not UTF-8; convert it, for instance with iconv -t UTF-8")
-    model = trained_model.load(config.source, embeds=settings.embedding is not None)
+    model = trained_model.load(config.source, pooling=settings.embedding)
     for note in model.notes:
         logger.warning(note)
+    if settings.text_prompt is not None:
+        if model.config.task != "embedding":
+            _refuse(config, "text_prompt", f"is for {model.config.task}; remove this flag, or add --embedding")
+        model = model._replace(config=dataclasses.replace(model.config, text_prompt=settings.text_prompt))
     run = _run_of_task(model, config) if model.config.is_fine_tuned else _run_of_tokens(model, config, show)
     longest = settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest
     doubts = Doubts(longest, model.tokenizer.vocabulary)
@@ -78,7 +83,6 @@ def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[s
     for flag in ("max_seq_length", "null_score_threshold"):
         _refuse(config, flag, "is not fine-tuned; remove this flag")
     if model.config.is_causal:
-        _refuse(config, "embedding", "is a decoder; remove this flag")
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
         run = functools.partial(run, show=show)
@@ -117,7 +121,8 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
     """Returns what predicts what a model was fine-tuned for; see `_run_of_tokens`."""
     settings, task = config.predict, model.config.task
     trained_model.require(model, config.source)
-    _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
+    of_tokens = "gives vectors" if model.config.is_causal else "is an encoder"
+    _refuse(config, "max_new_tokens", f"{of_tokens}; remove this flag")
     if model.config.is_custom:
         advice = "evaluate with tftrain.run --mode=evaluate, or add --embedding=mean for the vectors of texts"
         raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
@@ -127,7 +132,7 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
     if length > model.longest:
         raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
     reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
-    run = task_predictions.TaskPredictions(model, reader, settings.batch_size, settings.embedding or "mean")
+    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
     flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
 
     def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:

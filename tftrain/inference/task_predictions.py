@@ -20,7 +20,6 @@ from tftrain.finetune.scorers import SCORERS, EntityScorer, PairScorer
 from tftrain.finetune.squad_answers import AnswerScorer
 from tftrain.finetune.tables import TextExample
 from tftrain.inference.trained_model import Sample, TrainedModel, answer_settings, count_unknown, encoder_batch
-from tftrain.model.bert import embeddings
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +68,12 @@ class TaskReader(abc.ABC):
         """Reads examples, given what makes the sequences of one from the token ids of its texts."""
         encoded, samples = [], []
         for texts in examples:
-            pieces = self._encoder.tokenize(list(texts))
+            pieces = self._encoder.tokenize([self._config.prompt(n) + text for n, text in enumerate(texts)])
             sequences = sequences_of(pieces)
             encoded += sequences
-            ids = np.concatenate([each.ids for each in sequences])
-            around = self._encoder.roles.around(len(pieces)) if len(sequences) == 1 else 2 * len(pieces)
-            samples.append(self._sample(ids, sum(map(len, pieces)) + around - len(ids)))
+            ids, count = np.concatenate([each.ids for each in sequences]), len(sequences)
+            around = count * self._encoder.around(len(pieces) // count)
+            samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
         return [TextExample("", texts, None) for texts in examples], encoded, samples
 
     def _sample(self, ids: np.ndarray, cut: int) -> Sample:
@@ -104,8 +103,13 @@ class EmbeddingReader(TaskReader):
     """Reads texts for embedding: a text has a vector, and a pair has the cosine of both vectors."""
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
-        """Makes a sequence of each text of a pair."""
-        return self._read_texts(examples, lambda pieces: [self._encoder.join([each]) for each in pieces])
+        """Makes a sequence of each text of a pair, after its prompt; raises a ConfigError if a prompt is too long."""
+        unpooled = [self._encoder.unpooled(self._config, column) for column in (0, 1)]
+
+        def sequences_of(pieces: Sequence[np.ndarray]) -> list[Encoded]:
+            return [self._encoder.join([each])._replace(unpooled=unpooled[n]) for n, each in enumerate(pieces)]
+
+        return self._read_texts(examples, sequences_of)
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Yields the objects of embeddings, [H]."""
@@ -196,16 +200,16 @@ def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: fl
 class TaskPredictions:
     """Predicts what a model was fine-tuned for, with the reader of its task."""
 
-    def __init__(self, model: TrainedModel, reader: TaskReader, batch_size: int, pooling: str = "mean"):
-        """Takes how many sequences the model reads at once, and the pooling of one for embedding, see `embeddings`."""
-        network, is_embedding = model.network, model.config.task == "embedding"
+    def __init__(self, model: TrainedModel, reader: TaskReader, batch_size: int):
+        """Takes how many sequences the model reads at once."""
+        network = model.network
         self._reader, self._batch_size = reader, batch_size
         self._padding_id = model.tokenizer.vocabulary.padding_id
 
-        @tf.function(input_signature=[_IDS] * 3, autograph=False)
-        def run(ids: tf.Tensor, mask: tf.Tensor, token_types: tf.Tensor) -> tf.Tensor:
-            outputs = network.task_outputs(encoder_batch(ids, mask, token_types))
-            return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
+        @tf.function(input_signature=[_IDS] * 3 + [tf.TensorSpec([None], tf.int32)], autograph=False)
+        def run(ids: tf.Tensor, mask: tf.Tensor, token_types: tf.Tensor, unpooled: tf.Tensor) -> tf.Tensor:
+            batch = encoder_batch(ids, mask, token_types) | {"unpooled": unpooled}
+            return tf.cast(network.task_outputs(batch), tf.float32)
 
         self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")
 
@@ -216,8 +220,8 @@ class TaskPredictions:
         for begin in range(0, len(encoded), self._batch_size):
             part = encoded[begin : begin + self._batch_size]
             lengths = [len(each.ids) for each in part]
-            rows = Sequences(part, self._padding_id).rows(np.arange(len(part)), max(lengths))
-            array = self._run(*rows).numpy()
+            sequences = Sequences(part, self._padding_id)
+            array = self._run(*sequences.rows(np.arange(len(part)), max(1, *lengths)), sequences.unpooled).numpy()
             outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(array, lengths, strict=True)]
         objects = self._reader.objects(read, outputs)
         return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]

@@ -46,18 +46,18 @@ class TrainedModel(NamedTuple):
         return self.config.longest_sequence
 
 
-def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
+def load(source: ModelSource, dtype: str = "float32", pooling: str | None = None) -> TrainedModel:
     """Loads a model with variables and activations of a dtype.
 
-    With `embeds`, an encoder gives the vectors of texts, as if it had been trained for --task=embedding.
+    With `pooling`, it gives the vectors of texts by that, as if it had been trained for --task=embedding.
 
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     take_tokenizer(weights, source.tokenizer_dir, source.shown)
-    if embeds and not weights.model.is_causal:
-        weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
+    if pooling:
+        weights.model = dataclasses.replace(weights.model, task="embedding", labels=(), pooling=pooling)
     return with_weights(weights, dtype)
 
 

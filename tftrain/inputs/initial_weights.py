@@ -15,13 +15,13 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.model import ModelConfig
+from tftrain.config.model import VECTOR_FLAGS, ModelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.files.errors import FormatError
 from tftrain.finetune import glue
 from tftrain.finetune.classes import head_rows
 from tftrain.formats import registry
-from tftrain.formats.weights import Weights, heads_of, reordered, structure, without
+from tftrain.formats.weights import PROJECTION, Weights, heads_of, reordered, structure, without
 from tftrain.host.text import listed
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
@@ -63,8 +63,10 @@ class InitialWeights:
         for note in weights.notes:
             logger.info(note)
         weights = _with_classes(weights, model, f"--init_checkpoint={self.value}", mode)
-        # A new task begins with a new classifier.
-        needed = [head for head in heads_of(model) if head != NEW_HEAD or mode == "evaluate"]
+        if model.embedding_dense != weights.model.embedding_dense:
+            weights = without(weights, PROJECTION)
+        # A new task begins with a new layer.
+        needed = [head for head in heads_of(model) if head not in (NEW_HEAD, PROJECTION) or mode == "evaluate"]
         missing = [head for head in needed if head not in weights.parts]
         if missing and not may_lack_heads:
             raise FormatError(
@@ -99,12 +101,13 @@ def with_model_of_weights(
     values = structure(model)
     has_task = config.model.is_fine_tuned or "task" in named
     if (has_task and config.model.task != model.task) or config.model.labels:
-        values = {name: value for name, value in values.items() if name not in ("task", "labels")}
+        values = {name: value for name, value in values.items() if name not in ("task", "labels", *VECTOR_FLAGS)}
     if model.is_custom and "task" in values and "task" not in named:
         expected = f"code that only {initial.value} names; give this flag if you trust it"
         return config, [Problem("task", model.task, expected)], initial
     # A new classifier may read either, and a head of the next sentence may be left out, or be new with --init_missing.
-    of_heads = {"next_sentence"} if model.predicts_samples else {"next_sentence", "classifier_pooling"}
+    # Vectors may be made of the same hidden states in another way.
+    of_heads = {"next_sentence", *VECTOR_FLAGS} | (set() if model.predicts_samples else {"classifier_pooling"})
     values = {name: value for name, value in values.items() if name not in of_heads.intersection(named)}
     # A flag that structure leaves out, such as dropout, has the default of the weights' family.
     if "model_family" not in named:

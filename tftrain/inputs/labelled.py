@@ -7,13 +7,14 @@ import logging
 from dataclasses import dataclass
 
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import Problem, refused
+from tftrain.config.fields import ConfigError, Problem, refused
 from tftrain.config.fine_tuning import METRICS, FineTuningConfig
 from tftrain.config.model import WITH_CLASSES, ModelConfig
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
+from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.examples import with_model_labels
 from tftrain.finetune.tables import FileNotes, RowError, read_bytes
 from tftrain.host.user_code import file_of
@@ -148,6 +149,13 @@ class Labelled(PhaseData):
             problems.append(self._problem(error, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
             if task == "completion":  # Its files can't be read without.
                 return problems
+        if task == "embedding" and not problems:
+            encoder = ExampleEncoder(self.tokenizer, self.sizes.max_seq_length)
+            for column in (0, 1):
+                try:
+                    encoder.unpooled(self.model, column)
+                except ConfigError as error:
+                    problems += error.problems
         labels = self.model.labels
         for split in ("train", "eval"):
             flag = "glue_dir" if settings.glue_task else f"{split}_file"
@@ -200,7 +208,7 @@ class Labelled(PhaseData):
         identity = {"the vocabulary": f"{len(tokenizer.vocabulary)} tokens with {_digest(vocabulary)}"}
         if self.model.task == "completion" and tokenizer.chat_template:
             identity["the chat template"] = _digest(tokenizer.chat_template.encode())
-        if self.model.task == "completion" and tokenizer.begins_with_bos:
+        if self.model.is_causal and not self.model.is_custom and tokenizer.begins_with_bos:
             identity["the token before a text"] = tokenizer.named_tokens["bos_token"]
         if self.model.is_custom and (path := file_of(self.model.task)):
             identity["the file of --task"] = _digest(read_bytes(path))

@@ -50,26 +50,10 @@ class BertEncoder(Transformer):
         """
         return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32), sequences=batch.get("sequence_ids"))
 
-    def with_positions(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Returns a batch with position_ids, int32 [b, S], if the family does not count padding.
-
-        There, a token's position is the number of tokens before it, and padding has the row before that of position 0,
-        as in transformers (`create_position_ids_from_input_ids`). Rows without padding before or between their tokens
-        need no position_ids: positions of padding change nothing.
-        """
-        if not self.architecture.config.first_row or "position_ids" in batch:
-            return batch
-        real = tf.cast(batch["input_mask"], tf.int32)
-        return {**batch, "position_ids": tf.cumsum(real, axis=1) * real - 1}
-
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
         x = self.output(self.hidden_states(self.with_positions(batch)))
         return x, None if self.pooler is None else self.pooler(x)
-
-    def output(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the encoder's output, [b, S, H], of the residual stream after the last block."""
-        return self.ranks.collect(self.normed(x), "heads")
 
 
 class BertPretrainer(BertEncoder):
@@ -150,8 +134,6 @@ class BertClassifier(BertEncoder):
         outputs = {"last_hidden_state": self.output(x)}
         if self.pooler is not None and "pooler" in heads:
             outputs["pooler_output"] = self.pooler(outputs["last_hidden_state"])
-        if self.classifier is None:
-            return outputs | {"sentence_embedding": embeddings(outputs["last_hidden_state"], batch["input_mask"])}
         logits = self.head_outputs(x, batch, dropout)
         if self._is_of_ends:
             return outputs | dict(zip(("start_logits", "end_logits"), tf.unstack(logits, axis=-1), strict=True))
@@ -177,7 +159,9 @@ class BertClassifier(BertEncoder):
         if self.pooler is not None:
             x = self.pooler(x, None, deferred)
         elif self.transform is not None:
-            x = self.transform(pooled(x, batch["input_mask"], self._pooling) if self._pooling else x, deferred)
+            if self._pooling:
+                x = x[:, 0] if self._pooling == "cls" else pooled(x, batch["input_mask"])
+            x = self.transform(x, deferred)
         if self.classifier is None:
             return tf.cast(x, wide_dtype(x.dtype))
         x = reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site))
@@ -278,22 +262,19 @@ def pick(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     return tf.reshape(picked, [-1, dimension(positions, 1), hidden])
 
 
-def pooled(hidden: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
-    """Maps hidden states to one vector for each row, [b, H]; see `embeddings`."""
-    if pooling == "cls":
-        return hidden[:, 0]
-    wide = wide_dtype(hidden.dtype)
-    weights = tf.cast(mask, wide)[:, :, tf.newaxis]
-    sums = tf.reduce_sum(tf.cast(hidden, wide) * weights, axis=1)
-    return tf.cast(sums / tf.maximum(tf.reduce_sum(weights, axis=1), 1), hidden.dtype)
+def pooled(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tensor:
+    """Maps hidden states, [b, S, H], to one vector for each row, [b, H]; zeros for a row without tokens.
 
-
-def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tensor:
-    """Maps hidden states [b, S, H] to vectors of length 1, [b, H].
-
-    Args:
-        hidden: of the last block.
-        mask: [b, S], 0 for padding.
-        pooling: mean, over the tokens; or cls, the first token.
+    The mask, [b, S], is 0 for what is not pooled, anywhere. mean and max are over tokens; cls and last are one token.
     """
-    return tf.math.l2_normalize(pooled(hidden, mask, pooling), axis=-1)
+    wide = wide_dtype(hidden.dtype)
+    weights, hidden_wide = tf.cast(mask, wide), tf.cast(hidden, wide)
+    if pooling == "max":
+        real = weights[:, :, tf.newaxis] > 0
+        largest = tf.reduce_max(tf.where(real, hidden_wide, wide.min), axis=1)
+        return tf.cast(tf.where(tf.reduce_any(real, axis=1), largest, 0), hidden.dtype)
+    if pooling != "mean":  # Of the sum over one token, every bit is that token's.
+        weights *= tf.cast(tf.cumsum(weights, axis=1, reverse=pooling == "last") == 1, wide)
+    weights = weights[:, :, tf.newaxis]
+    sums = tf.reduce_sum(hidden_wide * weights, axis=1)
+    return tf.cast(sums / tf.maximum(tf.reduce_sum(weights, axis=1), 1), hidden.dtype)

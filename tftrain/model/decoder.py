@@ -38,7 +38,7 @@ class Decoder(Transformer):
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
         """Returns the hidden states of a batch after the final norm, [b, S, H], and None: nothing is pooled."""
-        return self.ranks.collect(self.normed(self.hidden_states(batch)), "encoded"), None
+        return self.output(self.hidden_states(batch)), None
 
     def named_outputs(
         self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]

@@ -174,6 +174,22 @@ class Transformer(tf_keras.Model):
         """Returns the residual stream after the last block with the final norm, if the model has one."""
         return x if self.final_norm is None else self.final_norm(x)
 
+    def output(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the output without heads, [b, S, H], of the residual stream after the last block."""
+        return self.ranks.collect(self.normed(x), "heads")
+
+    def with_positions(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Returns a batch with position_ids, int32 [b, S], if the family does not count padding.
+
+        There, a token's position is the number of tokens before it, and padding has the row before that of position 0,
+        as in transformers (`create_position_ids_from_input_ids`). Rows without padding before or between their tokens
+        need no position_ids: positions of padding change nothing.
+        """
+        if not self.architecture.config.first_row or "position_ids" in batch:
+            return batch
+        real = tf.cast(batch["input_mask"], tf.int32)
+        return {**batch, "position_ids": tf.cumsum(real, axis=1) * real - 1}
+
 
 def as_intermediates(mask: AttentionMask) -> AttentionMask:
     """Returns an equal mask whose tensors are computed, so that XLA stores them among its own intermediates.

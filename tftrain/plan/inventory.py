@@ -111,7 +111,7 @@ def embedding(work: Workload) -> Inventory:
 def head(work: Workload) -> Inventory:
     """Returns the inventory after the blocks: the logits of the masked words, or of all; in chunks of rows."""
     causal, item, words, width = work.model.causal, work.item, work.model.vocab / work.tp, work.model.width
-    rows = work.rows * (work.seq if causal else work.predictions)
+    rows = work.rows * work.logits
     picked, chunk = rows * width * item, rows_of_chunk(rows, round(words), width, work.gpu)
     table_sum = SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(round(words)) * width)
     if causal:

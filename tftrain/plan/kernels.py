@@ -90,7 +90,7 @@ def kernels_of_embedding(work: Workload) -> tuple[Kernel, ...]:
 def kernels_of_head(work: Workload) -> tuple[Kernel, ...]:
     """Returns the kernels after the blocks: the logits, in fp32, of every token of a decoder, or of masked words."""
     causal = work.model.causal
-    logits = work.rows * (work.seq if causal else work.predictions) * work.model.vocab / work.tp
+    logits = work.rows * work.logits * work.model.vocab / work.tp
     cross_entropy, launches = _kernel("cross-entropy", LOGIT_BYTES, logits), (10, 10) if causal else (30, 40)
     return cross_entropy._replace(launches=(1, 1) if causal else (0, 0)), Kernel("launches", 0, 0, launches)
 

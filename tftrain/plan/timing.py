@@ -208,7 +208,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     chunk = max(1, min(round(own), CHUNK // candidates))
     product = sum(
         products.seconds(_reach(cluster, constants), chunk, *sizes, 1, 4)
-        for sizes in ((candidates, work.model.width), (work.model.width, candidates))
+        for sizes in ((candidates, work.model.config.vector_size), (work.model.config.vector_size, candidates))
     )
     loss = 2 * (own / chunk * product + 6 * 4 * scores / speed.memory)
     loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed.link, speed.network) / 2

@@ -106,6 +106,11 @@ class Workload(NamedTuple):
         return self.global_batch / (self.dp * self.micro_batch)
 
     @property
+    def logits(self) -> int:
+        """Positions of a sequence that have logits: a decoder's are all, unless it gives vectors."""
+        return self.seq if self.model.causal and (self.model.tied or self.model.output) else self.predictions
+
+    @property
     def has_two_passes(self) -> bool:
         """Whether a pass without gradients over all micro-batches precedes that with them, to compare samples."""
         return self.compares and self.micro_batches > 1
@@ -113,7 +118,7 @@ class Workload(NamedTuple):
     @property
     def vector_bytes(self) -> float:
         """Bytes of the vectors of a rank's share of the global batch, in fp32, if samples are compared."""
-        return 4.0 * self.global_batch / self.dp * self.sequences * self.model.width * self.compares
+        return 4.0 * self.global_batch / self.dp * self.sequences * self.model.config.vector_size * self.compares
 
     @property
     def rows(self) -> int:

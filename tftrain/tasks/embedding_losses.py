@@ -16,8 +16,8 @@ from tftrain.tasks.in_batch_loss import InBatchLoss, SampleLosses, Samples, gath
 Compared = Callable[[Samples, Group, bool], SampleLosses]
 
 
-def comparing(settings: FineTuningConfig, width: int, jit: bool) -> Compared:
-    """Returns the loss of a run's flags, which compares vectors of a width."""
+def comparing(settings: FineTuningConfig, width: int, normalized: bool, jit: bool) -> Compared:
+    """Returns the loss of a run's flags, which compares vectors of a width, perhaps normalized."""
     loss, temperature = settings.embedding_loss, settings.score_temperature
 
     def of(name: str) -> Compared:
@@ -27,10 +27,10 @@ def comparing(settings: FineTuningConfig, width: int, jit: bool) -> Compared:
         return functools.partial(_symmetric, forth, back) if loss == "symmetric" else forth
 
     losses = {each: of(f"vectors.{each}") for each in settings.widths(width)}
-    return functools.partial(_matryoshka, losses) if settings.matryoshka_dims else of("vectors")
+    return functools.partial(_matryoshka, losses, normalized) if settings.matryoshka_dims else of("vectors")
 
 
-def own_terms(settings: FineTuningConfig, samples: Samples) -> tuple[tf.Tensor, tf.Tensor]:
+def own_terms(settings: FineTuningConfig, samples: Samples, normalized: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the loss of each sample's own vectors, and whether the best candidate has the highest score, [n].
 
     The best candidate is the partner or, with a teacher's scores, the one with the highest of these.
@@ -39,7 +39,7 @@ def own_terms(settings: FineTuningConfig, samples: Samples) -> tuple[tf.Tensor, 
     real = tf.ones(vectors.shape[:2], tf.bool) if ids is None else ids != 0
     labels = None if samples.labels is None else tf.cast(samples.labels, vectors.dtype)
     for width in settings.widths(vectors.shape[-1]):
-        scores = _scores(_first(vectors, width))
+        scores = _scores(_first(vectors, width, normalized))
         losses.append(_own_loss(settings, scores, labels, real[:, 1:]))
     least = scores.dtype.min  # The last scores are those of whole vectors.
     has_teacher = labels is not None and labels.shape.rank == 2
@@ -103,13 +103,15 @@ def _cosent(temperature: float, name: str, samples: Samples, group: Group, train
     return SampleLosses(losses, is_nearest, slopes[:, tf.newaxis, tf.newaxis] * vectors[:, ::-1])
 
 
-def _matryoshka(losses: dict[int, Compared], samples: Samples, group: Group, trains: bool = True) -> SampleLosses:
+def _matryoshka(
+    losses: dict[int, Compared], normalized: bool, samples: Samples, group: Group, trains: bool = True
+) -> SampleLosses:
     """The mean of a loss over the first numbers of the vectors, of several widths (arXiv 2205.13147)."""
     of_widths, gradients = [], []
     for width, loss in losses.items():
         with tf.GradientTape() as tape:
             tape.watch(samples.vectors)
-            vectors = _first(samples.vectors, width)
+            vectors = _first(samples.vectors, width, normalized)
         found = loss(samples._replace(vectors=vectors), group, trains)
         of_widths.append(found.loss)
         if trains:
@@ -118,9 +120,10 @@ def _matryoshka(losses: dict[int, Compared], samples: Samples, group: Group, tra
     return SampleLosses(tf.add_n(of_widths) / len(losses), found.is_nearest, gradient)
 
 
-def _first(vectors: tf.Tensor, width: int) -> tf.Tensor:
-    """Returns the first numbers of vectors, [..., width], with length 1; whole vectors as they are."""
-    return vectors if width == vectors.shape[-1] else tf.math.l2_normalize(vectors[..., :width], axis=-1)
+def _first(vectors: tf.Tensor, width: int, normalized: bool) -> tf.Tensor:
+    """Returns the first numbers of vectors, [..., width], normalized again if these were."""
+    is_shorter, first = width < vectors.shape[-1], vectors[..., :width]
+    return tf.math.l2_normalize(first, axis=-1) if normalized and is_shorter else first
 
 
 def _scores(vectors: tf.Tensor) -> tf.Tensor:

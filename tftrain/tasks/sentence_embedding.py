@@ -1,6 +1,6 @@
 """Sentence embeddings that learn which texts belong together, by one of the losses of `embedding_losses`.
 
-An embedding is the mean of the hidden states of a text.
+An embedding is what `TextEmbedder` gives, by default the mean of a text's hidden states, of length 1.
 """
 
 import functools
@@ -9,7 +9,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tftrain.host import devices
-from tftrain.model.bert import embeddings
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
 from tftrain.parallel.mesh import Group
@@ -22,7 +22,8 @@ from tftrain.tasks.task import Batch
 class SentenceEmbedding(FineTuning):
     """A batch has the k texts of each sample side by side: input_ids, input_mask and segment_ids, int32 [b, k S].
 
-    They are an anchor, its partner, and k - 2 hard negatives. See `Samples` for labels and text_ids.
+    They are an anchor, its partner, and k - 2 hard negatives. See `Samples` for labels and text_ids. If prompts are not
+    pooled, it has `unpooled`, int32 [b, k]: the number of tokens that each text begins with so.
     """
 
     takes_numbers = False  # whether pairs that do not belong together have a loss
@@ -40,8 +41,8 @@ class SentenceEmbedding(FineTuning):
     @functools.cached_property
     def _loss(self) -> embedding_losses.Compared:
         config = self._config
-        jit = config.compiles(devices.has_gpu())
-        return embedding_losses.comparing(config.fine_tuning, config.model.hidden_size, jit)
+        jit, model = config.compiles(devices.has_gpu()), config.model
+        return embedding_losses.comparing(config.fine_tuning, model.vector_size, model.normalize_embeddings, jit)
 
     def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Runs the model on a whole global batch, see `Task.compute`; a loss that compares samples has no gradient."""
@@ -60,16 +61,23 @@ class SentenceEmbedding(FineTuning):
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns loss and whether the partner is the nearest, [b]; zeros if `compare` computes them."""
         if not self.compares_samples:
-            samples = _samples(self.to_score(outputs, batch), batch)
-            return embedding_losses.own_terms(self._config.fine_tuning, samples)
+            normalized = self._config.model.normalize_embeddings
+            return embedding_losses.own_terms(self._config.fine_tuning, _samples(outputs, batch), normalized)
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
         return zeros, zeros
 
+    def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
+        """Returns the embeddings of the texts of each sample, [b, K, D], given hidden states [K b, S, H]."""
+        count = self._sequences(batch)
+        texts = {"input_mask": tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])}
+        if "unpooled" in batch:
+            texts["unpooled"] = tf.reshape(batch["unpooled"], [-1])
+        vectors = self.model.head_outputs(x, texts, dropout, deferred)
+        return tf.reshape(vectors, [-1, count, vectors.shape[-1]])
+
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the embeddings of all texts, of length 1, given hidden states [k b, S, H]: [b, k, H]."""
-        mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        shape = [-1, self._sequences(batch), self._config.model.hidden_size]
-        return tf.reshape(embeddings(outputs, mask), shape)
+        """Returns the embeddings as they are."""
+        return outputs
 
 
 class ScoredPairs(SentenceEmbedding):

@@ -4,6 +4,7 @@ A text is a sequence of bytes, and every byte is a token, so every text has toke
 exactly. GPT-2's expression cuts a text into words first, and no token reaches over a word's end.
 """
 
+import functools
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -96,17 +97,20 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     return vocabulary, tokenizer.to_str().encode()
 
 
-def beginning(model: bytes) -> list[int]:
-    """Returns the ids that the library puts before a text, given the tokenizer in its format."""
+@functools.lru_cache(maxsize=2)
+def around(model: bytes) -> tuple[list[int], list[int]]:
+    """Returns the ids that the library puts before a text and after it, given the tokenizer in its format."""
     encoding = prepared(Tokenizer.from_buffer(model)).encode("a")
-    return encoding.ids[: encoding.special_tokens_mask.index(0)]
+    own = [place for place, text in enumerate(encoding.sequence_ids) if text is not None]
+    return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
 
 
 def with_beginning(model: bytes, token: str | None) -> bytes:
-    """Returns the tokenizer in the library's format so that the library puts a token before a text, or nothing."""
+    """Returns the tokenizer in the library's format so that it puts a token before a text; the end stays."""
     tokenizer, begin = Tokenizer.from_buffer(model), [token] if token else []
-    ids = [(each, tokenizer.token_to_id(each)) for each in begin]
-    pieces = {"single": [*begin, "$A"], "pair": [*begin, "$A", "$B:1"]}
+    end = [tokenizer.id_to_token(number) for number in around(model)[1]]
+    ids = [(each, tokenizer.token_to_id(each)) for each in {*begin, *end}]
+    pieces = {"single": [*begin, "$A", *end], "pair": [*begin, "$A", "$B:1", *end]}
     tokenizer.post_processor = processors.TemplateProcessing(**pieces, special_tokens=ids)
     return tokenizer.to_str().encode()
 

@@ -44,7 +44,7 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> lis
     elif kind != "sentencepiece":
         settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
         # The fast tokenizer of GPT-2 refuses bos_token; the general one has token types.
-        if tokenizer.begins_with_bos or kind in LIBRARY:
+        if tokenizer.begins_with_bos or len(tokenizer.around_ids[1]) or kind in LIBRARY:
             settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": tokenizer.begins_with_bos}
             settings["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer.has_added_tokens:
@@ -155,9 +155,9 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
 
     add_bos_token of the settings decides, or else the file; settings that tftrain wrote without it mean no token.
     """
-    from tftrain.tokenizer.byte_pairs import beginning, with_beginning
+    from tftrain.tokenizer.byte_pairs import around, with_beginning
 
-    ids, begins = beginning(tokenizer.model), settings.get("add_bos_token")
+    ids, begins = around(tokenizer.model)[0], settings.get("add_bos_token")
     if begins is None and ids and "tokenizer_type" not in settings:
         if len(ids) > 1 or ids[0] >= len(tokenizer.vocabulary):
             raise FormatError(f"{file}: it puts the tokens {ids} before a text; expected one of the vocabulary at most")

@@ -81,6 +81,15 @@ class Tokenizer(NamedTuple):
         return np.array([self.vocabulary.id(token) for token in tokens], np.int32)
 
     @property
+    def around_ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of the tokens before and after a whole text, int32: one each for an encoder; a decoder's may be none."""
+        from tftrain.tokenizer.byte_pairs import around
+
+        if not (roles := self.vocabulary.roles).lacking:
+            return np.array([roles.beginning], np.int32), np.array([roles.separator], np.int32)
+        return self.begin_ids, np.array(around(self.model)[1] if self.is_library else [], np.int32)
+
+    @property
     def end_ids(self) -> tuple[int, int]:
         """Ids of both tokens that end a decoder's text: the one after a document or a completion, and the eos_token."""
         return self.vocabulary.end_id, self.vocabulary.id(self.named_tokens["eos_token"])

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tftrain.model.decoder import Decoder
 from tftrain.model.layers import Dense
+from tftrain.model.text_embedder import TextEmbedder
 from tftrain.model.transformer import Transformer
 
 _LARGEST = 127
@@ -48,7 +49,7 @@ def quantize(network: Transformer) -> None:
         layer.kernel = QuantizedTable(layer.kernel, axis=0)
     table = network.token_embedding.table
     network.token_embedding.table = QuantizedTable(table, axis=1)
-    if isinstance(network, Decoder):
+    if isinstance(network, Decoder) and not isinstance(network, TextEmbedder):  # That has no output layer.
         is_tied = network.output_table is table
         network.output_table = network.token_embedding.table if is_tied else QuantizedTable(network.output_table, 1)
 

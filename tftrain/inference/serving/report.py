@@ -144,6 +144,11 @@ def _differences(pairs: list[tuple[Function, Function]], batch: Mapping[str, np.
             values, other = np.asarray(values)[places], np.asarray(actual[name])[places]
             error, largest = np.abs(values - other).max(), np.abs(values).max()
             lines.append(f"largest difference of {name}: {error:.2e} (largest value: {largest:.2f})")
+            if name == "embedding":
+                cosines = np.sum(values * other, -1) / (
+                    np.linalg.norm(values, axis=-1) * np.linalg.norm(other, axis=-1)
+                )
+                lines.append(f"cosine of {name}: {cosines.mean():.6f} on average, {cosines.min():.6f} at least")
             if name == _LOGITS:
                 same_best = [f"{what}: {100 * np.mean(values.argmax(-1) == other.argmax(-1)):.2f}%"]
     return lines + same_best

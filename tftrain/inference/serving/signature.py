@@ -39,9 +39,10 @@ class ServedModel(NamedTuple):
 
     @property
     def ids(self) -> tuple[tf.TensorSpec, ...]:
-        """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
+        """The inputs of functions of token ids; padding only where it means something, and token types likewise."""
         config = self.model.config
-        return IDS[: 1 if config.is_causal else 3 if config.family.token_types else 2]
+        is_of_tokens = config.is_causal and not config.is_fine_tuned
+        return IDS[: 1 if is_of_tokens else 3 if config.family.token_types else 2]
 
     @property
     def has_pooler(self) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 
 import tensorflow as tf
 
+from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.host.user_code import CLASS
 from tftrain.inference.generation import drawn
 from tftrain.inference.serving.answer_graph import AnswerGraph
@@ -106,21 +107,39 @@ def generate(source: ServedModel) -> Signature:
 
 
 def embeddings(source: ServedModel) -> Signature | None:
-    """Texts to vectors: of the first token, the mean over all tokens, and the pooled first token."""
+    """Texts to vectors: of the first token, the mean over all tokens, the pooled first token, and that of the task."""
     network, config, has_pooler = source.model.network, source.model.config, source.has_pooler
     if source.text is None:
         return None
+    read = _column(source, 0) if config.gives_vectors else source.text.examples
+    read = read if config.is_fine_tuned else lambda text: encoder_batch(*source.text(text))
 
     def run(text: tf.Tensor) -> Outputs:
-        batch = source.text.examples(text) if config.is_fine_tuned else encoder_batch(*source.text(text))
+        batch = read(text)
         hidden, pooled = network.encode(batch)
-        hidden, mask = fp32(hidden), batch["input_mask"]
-        weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
-        mean = tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
-        outputs = {"cls": hidden[:, 0], "mean": mean} | ({"pooled": fp32(pooled)} if has_pooler else {})
-        return outputs | ({"embedding": bert.embeddings(hidden, mask)} if config.task == "embedding" else {})
+        own = {"embedding": network.vectors(hidden, batch)} if config.gives_vectors else {}
+        outputs = {"cls": hidden[:, 0], "mean": bert.pooled(fp32(hidden), batch["input_mask"])}
+        outputs |= {"pooled": pooled} if has_pooler else {}
+        return {name: fp32(x) for name, x in outputs.items()} | own
 
     return Signature(run, TEXT)
+
+
+def _column(source: ServedModel, column: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns what makes a batch of the texts of a column, each after its prompt."""
+    model, prompt = source.model, source.model.config.prompt(column)
+    unpooled = ExampleEncoder(model.tokenizer, model.max_seq_length).unpooled(model.config, column)
+    return lambda text: source.text.examples(prompt + text) | {"unpooled": tf.fill([tf.size(text)], unpooled)}
+
+
+def _embed_text(column: int, source: ServedModel) -> Signature | None:
+    """Texts of a column to the vectors that the task compares; None for one whose prompt is that of the first."""
+    network, config = source.model.network, source.model.config
+    is_same = column > 0 and config.prompt(column) == config.prompt(0)
+    if source.text is None or not config.gives_vectors or is_same:
+        return None
+    read = _column(source, column)
+    return Signature(lambda text: {"embedding": network.task_outputs(read(text))}, TEXT)
 
 
 def masked_tokens(source: ServedModel) -> Signature | None:
@@ -242,13 +261,16 @@ OF_ENCODERS: dict[str, Builder] = {
         _on_ids, lambda _, x, mask: {"start_logits": x[..., 0], "end_logits": x[..., 1]}, ("question_answering",)
     ),
     "answer_text": _answer_text,
-    # Vectors of length 1, [n, H]: what the task compares.
-    "embed": partial(_on_ids, lambda source, x, mask: {"embedding": bert.embeddings(x, mask)}, ("embedding",)),
+    # Vectors, [n, D]: what the task compares. Those of token ids have no prompt but what the ids say, which is pooled.
+    "embed": partial(_on_ids, lambda source, x, mask: {"embedding": x}, ("embedding",)),
+    "embed_text": partial(_embed_text, 0),
+    "embed_text_pair": partial(_embed_text, 1),
 }
 
 
 def signatures(source: ServedModel) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
-    builders = OF_DECODERS if source.model.config.is_causal else OF_ENCODERS
+    config = source.model.config
+    builders = OF_DECODERS if config.is_causal and not config.is_fine_tuned else OF_ENCODERS
     built = {name: build(source) for name, build in builders.items()}
     return {name: signature for name, signature in built.items() if signature is not None}

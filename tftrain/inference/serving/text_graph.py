@@ -50,6 +50,7 @@ class TextGraph(tf.Module):
     def __init__(self, model: TrainedModel):
         super().__init__()
         tokenizer, self._begin_ids = model.tokenizer, model.tokenizer.begin_ids
+        self._before, self._after = tokenizer.around_ids
         self._vocabulary, self._roles = tokenizer.vocabulary, tokenizer.vocabulary.roles
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
@@ -84,19 +85,21 @@ class TextGraph(tf.Module):
         """
         parts = [self.tokenize(each) for each in texts]
         lengths = [part.row_lengths() for part in parts]
-        roles, most = self._roles, self._max_seq_length - self._roles.around(len(parts))
+        around, roles = (self._before, self._after), self._roles
+        before, after = (tf.tile(tf.constant(ids)[tf.newaxis], [parts[0].nrows(), 1]) for ids in around)
+        most = self._max_seq_length - sum(map(len, around)) - (len(parts) - 1) * roles.separators
         if len(parts) == 1:
             kept = [tf.minimum(lengths[0], most)]
         else:
             first, second = lengths
             rest = tf.maximum(most - first, tf.minimum(second, most // 2))
             kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
-        pieces = [tf.fill([parts[0].nrows(), 1], roles.beginning)]
+        pieces = [before]
         separators = [roles.separators] * (len(parts) - 1) + [1]
         for part, length, count in zip(parts, kept, separators, strict=True):
             # An axis without elements has nothing to cut.
             pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
-            pieces.append(tf.fill([part.nrows(), count], roles.separator))
+            pieces += [after] * count
         ids, mask = self._dense(tf.concat(pieces, axis=1))
         places = tf.range(tf.shape(ids)[1])[tf.newaxis]
         in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 1 + separators[0], tf.int32)
