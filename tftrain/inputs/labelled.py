@@ -68,10 +68,9 @@ class Labelled(PhaseData):
 
     @property
     def negatives(self) -> int | None:
-        """Hard negatives of a training sample of embeddings, those of its file; for errors see `examples`."""
-        if self.model.task != "embedding" or not self.settings.train_file:
-            return self.settings.negatives
-        return len(self._read("train")[0][0].texts) - 2
+        """Hard negatives of a training sample of embeddings, if its file has any; for errors see `examples`."""
+        reads = self.model.task == "embedding" and self.settings.train_file is not None
+        return (len(self._read("train")[0][0].texts) - 2 if reads else 0) or self.settings.negatives
 
     @property
     def has_held_out(self) -> bool:
