@@ -15,7 +15,7 @@ from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions, conll, examples, glue, squad
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.tables import FileNotes, RowError, read_bytes
+from tftrain.finetune.tables import FileNotes, RowError, digest, read_bytes
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -199,7 +199,7 @@ class Labelled(PhaseData):
             identity["the file of --task"] = _digest(read_bytes(path))
         for split in ("train", "eval"):
             if settings.glue_task or getattr(settings, f"{split}_file"):
-                identity[f"the labelled {split} file"] = _digest(read_bytes(examples.path_of(settings, split)))
+                identity[f"the labelled {split} file"] = f"SHA-256 {digest(examples.path_of(settings, split))[:16]}"
         return identity
 
 
