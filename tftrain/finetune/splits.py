@@ -82,13 +82,14 @@ def open_source(
         pairs = [(examples[window.question], window) for window in windows]
         source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        texts = ([(example.texts[side],) for example in examples] for side in (0, 1))
+        texts = ([(example.texts[side],) for example in examples] for side in range(len(examples[0].texts)))
         sides = [Sequences(encoder(each), encoder.padding_id) for each in texts]
         source = _of_sequences(examples, sides, length)
     else:
         source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
-        words = f"{2 * len(examples)} texts" if task == "embedding" else f"{len(examples)} examples"
+        texts = len(examples) * len(examples[0].texts)
+        words = f"{texts} texts" if task == "embedding" else f"{len(examples)} examples"
         logger.info(f"{split}: {encoder.cut} of {words} are longer than --max_seq_length={length} and were cut")
     return source
 

@@ -48,6 +48,6 @@ class SentenceEmbedding(FineTuning):
         return zeros, zeros
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """Returns the embeddings of both texts, of length 1, given hidden states [2 b, S, H]: [b, 2, H]."""
+        """Returns the embeddings of a sample's texts, of length 1, given hidden states [k b, S, H]: [b, k, H]."""
         mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+        return tf.reshape(embeddings(outputs, mask), [-1, self._sequences(batch), self._config.model.hidden_size])
