@@ -58,6 +58,26 @@ def write_squad(path, questions):
     return path
 
 
+def write_corpus(folder, documents, queries, seed=7):
+    """Writes documents, queries and relevance as in BEIR; returns the flags that name them."""
+    draw = np.random.default_rng(seed)
+
+    def text():
+        return " ".join(draw.choice(WORDS, 5))
+
+    rows = {
+        "corpus.jsonl": [{"_id": f"d{n}", "title": WORDS[n % 9], "text": text()} for n in range(documents)],
+        "queries.jsonl": [{"_id": f"q{n}", "text": text()} for n in range(queries)],
+    }
+    for name, lines in rows.items():
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    judged = {(f"q{n % queries}", f"d{draw.integers(documents)}"): n % 3 for n in range(5 * queries)}
+    lines = [f"{query}\t{document}\t{level}\n" for (query, document), level in judged.items()]
+    (folder / "qrels.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *lines]))
+    flags = {"eval_file": "queries.jsonl", "eval_corpus": "corpus.jsonl", "eval_qrels": "qrels.tsv"}
+    return [f"--{flag}={folder / name}" for flag, name in flags.items()]
+
+
 def write_tasks(folder):
     """Writes files of 48 examples and 19 held-out ones for each task of encoders; returns the flags of each."""
     vocabulary = write_vocabulary(folder / "vocabulary")

@@ -3,13 +3,16 @@
 import dataclasses
 import json
 
+import datasets
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tftrain.config.data import DataConfig
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.files.errors import DataError
-from tftrain.finetune import examples
+from tftrain.finetune import conll, examples, squad
 from tftrain.finetune.examples import with_model_labels
 from tftrain.finetune.tables import FileNotes, read_table
 from tftrain.inputs.labelled import Labelled
@@ -285,3 +288,85 @@ def test_examples_have_the_names_of_the_model(caplog):
     assert with_model_labels(several, "multi_label", ("a", "b"), notes)[0].label == ("a", "b")
     with pytest.raises(DataError, match=r"x, line 2: the label '1.0' is not one of the model's: 0, 2; name classes as"):
         with_model_labels(rows, "classification", ("0", "2"), notes)
+
+
+TAGGED = [{"tokens": ["a", "b"], "ner_tags": [0, 1], "vector": [0.5, 1.5], "text": "a"}] * 3
+
+
+def saved(folder, kind, rows):
+    """Writes rows as Parquet, an Arrow stream or file, or a folder of `datasets`; returns the path."""
+    path, table = folder / f"rows.{kind}", pyarrow.Table.from_pylist(rows)
+    if kind == "datasets":
+        datasets.Dataset.from_list(rows).save_to_disk(path, num_shards=2)
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=2)
+    else:
+        with (pyarrow.ipc.new_file if kind == "file.arrow" else pyarrow.ipc.new_stream)(path, table.schema) as writer:
+            writer.write_table(table, 2)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "file.arrow", "datasets"])
+def test_columns_of_other_programs_give_the_rows_of_json(tmp_path, kind):
+    rows = [{"text": f"text {n}", "label": n % 2, "score": n / 2, "none": None, "text_pair": "é"} for n in range(5)]
+    path = saved(tmp_path, kind, rows)
+    assert [row.values for row in read_table(path)] == rows
+    files = [path] if kind != "datasets" else [f"{path}/data-0000{n}-of-00002.arrow" for n in (0, 1)]
+    assert [row.place for row in read_table(path)][-1] == f"{files[-1]}, row {len(rows) - 3 * (len(files) - 1)}"
+    settings = FineTuningConfig(train_file=path, label_column="score", text_pair_column="text_pair")
+    (*_, last) = examples.read_examples(settings, "regression", "train")
+    assert (last.texts, last.label) == (("text 4", "é"), 2.0)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "datasets"])
+def test_lists_and_structs_of_tables_are_those_of_json(tmp_path, kind):
+    rows = read_table(saved(tmp_path, kind, TAGGED))
+    assert [{**row.values, "vector": TAGGED[0]["vector"]} for row in rows] == TAGGED
+    assert "list" in str(rows[0].values["vector"])  # the type, as nobody reads vectors
+    assert conll.read_sentences(str(tmp_path / f"rows.{kind}"))[2][2:4] == (("a", "b"), ("0", "1"))
+    (chats := tmp_path / "chats").mkdir()
+    messages = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 2
+    assert [row.values for row in read_table(saved(chats, kind, messages))] == messages
+    (questions := tmp_path / "questions").mkdir()
+    row = {"context": "a b", "question": "c", "answers": {"text": ["b"], "answer_start": [2]}}
+    question, _ = squad.read_questions(saved(questions, kind, [{"id": name, **row} for name in "ab"]))
+    assert (question.context, question.answers) == ("a b", ("b",))
+
+
+def test_a_folder_has_one_split(tmp_path):
+    for name in ("train-00000-of-00002", "train-00001-of-00002"):
+        saved(tmp_path, "parquet", PLAIN)
+        (tmp_path / "rows.parquet").rename(tmp_path / f"{name}.parquet")
+    assert [row.values for row in read_table(str(tmp_path))] == PLAIN * 2
+    saved(tmp_path, "parquet", PLAIN)
+    write(tmp_path, "README.md", "a card")
+    with pytest.raises(
+        DataError, match=r"several splits, with rows.parquet, train-.*; expected the folder or the file"
+    ):
+        read_table(str(tmp_path))
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no .parquet or .arrow file; expected the folder or the file of one split"):
+        read_table(str(empty))
+
+
+def test_a_run_knows_the_content_of_a_folder(tmp_path):
+    write(tmp_path, "vocab.txt", "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, "a")))
+    path = saved(tmp_path, "datasets", PLAIN)
+    settings = FineTuningConfig(train_file=path, tokenizer_dir=str(tmp_path))
+    before = labelled(settings).identity["the labelled train file"]
+    assert before == labelled(settings).identity["the labelled train file"]
+    datasets.Dataset.from_list(QUOTED).save_to_disk(path)
+    assert labelled(settings).identity["the labelled train file"] != before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"text", "damaged, cut short or of another format"), (b"PAR1" * 9, "damaged"), (b"", "damaged")],
+)
+def test_a_damaged_table_is_refused(tmp_path, content, message):
+    path = write(tmp_path, "x.parquet", content)
+    with pytest.raises(DataError, match=f"^{path}: {message}"):
+        read_table(path)
+    pyarrow.parquet.write_table(pyarrow.table([["a"], ["b"]], ["text", "text"]), path)
+    with pytest.raises(DataError, match="two columns have the same name"):
+        read_table(path)

@@ -41,7 +41,8 @@ def test_the_texts_of_a_table_are_read_and_its_labels_are_not(tmp_path, name, te
     ("name", "message"),
     [
         ("x.csv", "the columns are body, label; expected one of text, sentence"),
-        ("x.parquet", "expected one text a line"),
+        ("x.parquet", "damaged, cut short or of another format"),
+        ("x.xlsx", "expected one text a line"),
     ],
 )
 def test_a_table_without_a_text_is_refused(tmp_path, name, message):

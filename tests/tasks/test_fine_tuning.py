@@ -14,6 +14,7 @@ from tests.kit.ranks import run_ranks
 from tests.kit.runs import read_rows
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.scores import best_step
+from tftrain.config.fields import ConfigError
 from tftrain.data import pipeline
 from tftrain.formats import run_folder
 from tftrain.inputs.inputs import Inputs
@@ -240,6 +241,30 @@ def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
     train(data["classification"], *more, f"--output_dir={part}")
     assert (part / "best.json").read_bytes() == (whole / "best.json").read_bytes()
     assert values(part, "loss") == values(whole, "loss")
+
+
+def test_a_run_is_judged_by_the_documents_that_it_finds(data, tmp_path):
+    corpus = files.write_corpus(tmp_path, documents=30, queries=5)
+    pairs = [flag for flag in data["embedding"] if "eval_file" not in flag]
+    train(pairs, *corpus, "--max_steps=2", "--eval_every=1", f"--output_dir={tmp_path}")
+    assert json.loads((tmp_path / "best.json").read_text())["metric"] == "ndcg_at_10"
+    assert [row["eval_task_loss"] for row in read_rows(tmp_path) if "eval_ndcg_at_10" in row] == [None, None]
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert [line["query"] for line in lines] == [f"q{number}" for number in range(5)]
+    evaluated = ["-m", "tftrain.run", "--mode=evaluate", "--resume=best", f"--output_dir={tmp_path}"]
+    output = run_ranks(1, [*evaluated, "--micro_batch_size=7", "--global_batch_size=7"], seconds=120)
+    best = max(values(tmp_path, "eval_ndcg_at_10"))
+    assert f"ndcg at 10              {best:.4f}" in output
+    assert "held-out examples       35" in output
+    assert "task loss" not in output
+    with pytest.raises(ConfigError, match="--eval_examples=5: expected 0: the whole --eval_corpus is ranked"):
+        configured(pairs, *corpus, "--eval_examples=5", f"--output_dir={tmp_path}")
+    # A classifier ranks candidates; its loss and accuracy are those of the pairs.
+    reranker, folder = [flag for flag in data["classification"] if "eval_file" not in flag], tmp_path / "reranker"
+    train(reranker, *corpus, "--max_steps=1", f"--output_dir={folder}")
+    (row,) = [row for row in read_rows(folder) if "eval_ndcg_at_10" in row]
+    assert row["eval_task_loss"] > 0
+    assert 0 < row["eval_accuracy"] < 1
 
 
 @pytest.mark.nightly

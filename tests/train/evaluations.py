@@ -45,7 +45,8 @@ def compare(found, expected):
     assert found.unigram_nats == expected.unigram_nats
     for one, other in ((found.means, expected.means), (found.scores, expected.scores)):
         assert one.keys() == other.keys()
-        np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-6, err_msg=str(list(one)))
+        values = (np.array(list(each.values()), np.float64) for each in (one, other))  # None is NaN.
+        np.testing.assert_allclose(*values, rtol=1e-6, err_msg=str(list(one)))
 
 
 def main(layout, *paths):

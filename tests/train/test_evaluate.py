@@ -25,14 +25,14 @@ def test_sources_keep_their_names_and_long_ones_their_distance_to_the_value():
     assert "mlm loss/a              2.5000" in lines
 
 
-INPUTS = ("synthetic", "buckets", "packed", "classes")
+INPUTS = ("synthetic", "buckets", "packed", "classes", "corpus", "candidates")
 
 
 @pytest.mark.multirank
 @pytest.mark.parametrize(
     ("layout", "inputs"),
     [
-        ("shards", ("synthetic", "buckets")),
+        ("shards", ("synthetic", "buckets", "corpus")),
         *(pytest.param(name, INPUTS, marks=pytest.mark.nightly) for name in LAYOUTS),
     ],
 )
@@ -42,11 +42,16 @@ def test_held_out_losses_do_not_depend_on_the_layout_and_batch_sizes(
     vocabulary = files.write_vocabulary(tmp_path / "vocabulary")
     files.write_classes(tmp_path / "classes.tsv", 19, seed=3)
     labelled = [f"--{split}_file={tmp_path}/classes.tsv" for split in ("train", "eval")]
+    (tmp_path / "pairs.tsv").write_text("text\ttext_pair\nkey\tlist\n")
+    corpus = files.write_corpus(tmp_path, documents=700, queries=9)
     given = {
         "synthetic": ["--synthetic_data", "--vocab_size=101", "--eval_examples=23"],
         "buckets": [f"--data_dir={prepared}", "--seq_length_buckets=8,16"],
         "packed": [f"--data_dir={prepared_packed}", "--eval_examples=9"],
         "classes": ["--task=classification", *labelled, f"--tokenizer_dir={vocabulary}"],
+        # Vectors of more than one part.
+        "corpus": ["--task=embedding", f"--train_file={tmp_path}/pairs.tsv", *corpus, f"--tokenizer_dir={vocabulary}"],
+        "candidates": ["--task=classification", *labelled[:1], *corpus, f"--tokenizer_dir={vocabulary}"],
     }
     for name in inputs:
         (tmp_path / name).write_text("\n".join(given[name]))

@@ -240,8 +240,12 @@ def check_reports(log: LogConfig) -> Iterator[Problem]:
             yield from not_installed("report_to", name, TRACKERS[name], "trackers")
 
 
-def check_weights(evaluation: EvaluationConfig, optimizer: OptimizerConfig, run: RunConfig) -> Iterator[Problem]:
-    """Yields why there are no averaged weights."""
+def check_evaluation(
+    evaluation: EvaluationConfig, optimizer: OptimizerConfig, run: RunConfig, settings: FineTuningConfig
+) -> Iterator[Problem]:
+    """Yields why there are no averaged weights, or why a ranking needs all documents."""
+    if settings.eval_corpus:
+        yield from superfluous(evaluation, ("eval_examples",), "expected 0: the whole --eval_corpus is ranked")
     if evaluation.weights == "averaged":
         if run.mode == "train" and not optimizer.ema_decay:
             yield Problem("weights", "averaged", "expected trained, or add --ema_decay")

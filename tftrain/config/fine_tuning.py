@@ -16,18 +16,21 @@ METRICS = {
     "regression": ("spearman", "pearson", "negative_rmse"),
     "token_classification": ("f1", "precision", "recall"),
     "question_answering": ("f1", "exact_match"),
-    "embedding": ("recall_at_1", "mrr", "spearman"),
+    "embedding": ("recall_at_1", "mrr", "spearman", "ndcg_at_10", "mrr_at_10", "recall_at_10", "recall_at_100"),
     "completion": ("negative_perplexity", "exact_match"),
 }
 # Losses of --task=embedding, which compare all samples of the global batch or not; those that need a number for each
 # pair, a teacher's scores of the candidates, or hard negatives.
 COMPARING, OWN = ("in_batch", "symmetric", "cosent"), ("triplet", "cosine", "margin_mse", "kl")
 SCORED, TAUGHT, WITH_NEGATIVES = ("cosent", "cosine"), ("margin_mse", "kl"), ("triplet", "margin_mse", "kl")
+# Scores of queries over the documents of --eval_corpus, or of each text over the others of a file of pairs.
+RANKING = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
 _OF_TEXTS = ("classification", "multi_label", "regression", "embedding")
 _EMBEDDING = {"task": ("embedding",)}
 _TEXTS, _COMPLETION, _ANSWERS = (
     {"task": tasks} for tasks in ((*_OF_TEXTS, "completion"), ("completion",), ("question_answering",))
 )
+_RERANKERS = ("classification", "regression")
 _WITH_COLUMNS = {"task": (*_TEXTS["task"], "token_classification")}
 
 
@@ -38,9 +41,14 @@ class FineTuningConfig:
     ON_RESUME = "named"
 
     train_file: str | None = flag(None, names="path", common=True)
-    """Labelled examples: TSV, CSV or JSON; CoNLL for token_classification; SQuAD's JSON for question_answering; for
-    completion, prompts with completions, or JSON with lists of messages."""
+    """Labelled examples: TSV, CSV, JSON, Parquet, Arrow, or a folder of `datasets`; CoNLL for token_classification;
+    SQuAD's JSON for question_answering; for completion, prompts with completions, or JSON with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the format of --train_file.", names="path")
+    eval_corpus: str | None = flag(None, names="path", restrict={"task": ("embedding", *_RERANKERS)})
+    """Documents with _id, title and text, as in BEIR. Then --eval_file has queries with _id and text, and the scores
+    are those of rankings. --task=embedding ranks all documents, a classifier of pairs those that --eval_qrels names."""
+    eval_qrels: str | None = flag(None, names="path")
+    """Relevance of documents for queries: TSV as in BEIR, or lines as trec_eval reads them."""
     text_column: str | None = flag(None, restrict=_WITH_COLUMNS)
     """Column of the text: its name, or its number from 0. By default text or sentence; prompt with --task=completion.
     With --task=token_classification, the number of the column of words, by default 0."""
@@ -108,6 +116,13 @@ class FineTuningConfig:
         return tuple(dict.fromkeys((*dims, width)))
 
 
+def scores_of(settings: FineTuningConfig, task: str) -> tuple[str, ...]:
+    """Returns the names of a task's scores; the first one chooses the best checkpoint by default."""
+    if not settings.eval_corpus:
+        return METRICS.get(task, ())
+    return RANKING + (METRICS[task] if task in _RERANKERS else ())
+
+
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:
     """Returns every reason to refuse the flags of fine-tuning, of a run in a mode, that needs no look at files."""
     if task == "pretraining":
@@ -132,8 +147,14 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
             Problem("train_file", None, "expected a file of labelled examples, or --glue_task and --glue_dir")
         )
     if settings.glue_task:
-        names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
+        names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column", "eval_corpus")
         problems += superfluous(settings, names, f"remove this flag: --glue_task={settings.glue_task} sets it")
+    if settings.eval_corpus:
+        for name in ("eval_file", "eval_qrels"):
+            if not getattr(settings, name):
+                problems.append(Problem(name, None, f"expected it with --eval_corpus={settings.eval_corpus}"))
+    else:
+        problems += superfluous(settings, ("eval_qrels",), "remove this flag, or add --eval_corpus")
     if settings.early_stopping and not (settings.eval_file or settings.glue_task):
         problems.append(Problem("early_stopping", settings.early_stopping, "expected 0 without --eval_file"))
     return problems

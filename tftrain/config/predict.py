@@ -35,10 +35,19 @@ class PredictFlags:
     top_p: float = flag(1.0, above=0, maximum=1)
     """With --temperature, draw from the fewest most probable tokens that together have this probability."""
     seed: int = flag(0, minimum=0)
-    """Seed of drawn tokens. The tokens of a text depend on the seed and on the text's number."""
+    """Seed of drawn tokens or negatives. Those of a text depend on the seed and on the text's number."""
     stop: tuple[str, ...] = flag((), "String before which a decoder's continuation ends; repeat the flag for several.")
     chat: bool = flag(False)
     """Each text is a user's message. The model's chat template makes it a prompt, and says where the answer ends."""
+    mine: str | None = flag(None, names="path")
+    """Print hard negatives for the pairs of --input_file: texts of this file, or the positives if it is --input_file.
+    Each line is a sample for --train_file: anchor, positive, negative_1 and so on. For encoders."""
+    mine_negatives: int = flag(5, "Negatives of each pair; pairs with fewer are left out.", minimum=1, maximum=100)
+    mine_skip: int = flag(0, "Texts nearest to an anchor that are left out: perhaps positives.", minimum=0)
+    mine_depth: int = flag(100, "Nearest texts, those left out included, that may be negatives.", minimum=1)
+    mine_margin: float = flag(0.05, minimum=0)
+    """A negative's score is at most the positive's, less this share of it: nearer texts may be further positives."""
+    mine_sampling: str = flag("top", "Take the nearest ones, or draw them by --seed.", choices=("top", "random"))
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)
@@ -61,7 +70,19 @@ class PredictFlags:
         if not self.max_new_tokens:
             problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add --max_new_tokens")
         if not self.temperature:
-            problems += superfluous(self, ("top_p", "seed"), "remove this flag, or add --temperature")
+            names = ("top_p", "seed") if self.mine_sampling == "top" else ("top_p",)
+            problems += superfluous(self, names, "remove this flag, or add --temperature")
+        mining = ("mine_negatives", "mine_skip", "mine_depth", "mine_margin", "mine_sampling")
+        others = ("top_k", "max_new_tokens", "null_score_threshold")
+        if self.mine:
+            problems += superfluous(self, others, "remove this flag: --mine predicts nothing")
+        else:
+            problems += superfluous(self, mining, "remove this flag, or add --mine")
+        if self.mine and not path:
+            problems.append(Problem("input_file", path, "expected a file of pairs for --mine"))
+        if self.mine_depth - self.mine_skip < self.mine_negatives:
+            expected = f"expected at least the sum of --mine_skip and --mine_negatives={self.mine_negatives}"
+            problems.append(Problem("mine_depth", self.mine_depth, expected))
         if "" in self.stop:
             problems.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:
@@ -70,7 +91,7 @@ class PredictFlags:
             problems.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
         elif path and path != STANDARD_INPUT and not Path(path).exists():
             problems.append(Problem("input_file", path, "no such file; expected one with one text a line"))
-        elif path and Path(path).is_dir():
+        elif path and Path(path).is_dir() and not self.mine:
             problems.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
         return problems
 

@@ -57,7 +57,7 @@ class TrainConfig:
             *combinations.check_spikes(self.limits, checkpoint, data, run.max_steps),
             *combinations.check_compute(compute),
             *combinations.check_reports(self.log),
-            *combinations.check_weights(self.evaluation, self.optimizer, run),
+            *combinations.check_evaluation(self.evaluation, self.optimizer, run, self.fine_tuning),
             *combinations.check_output(run, self.fine_tuning),
         ]
         least = 2 if compares and run.mode == "train" else 1

@@ -19,7 +19,7 @@ from tftrain.files.strict_json import shown
 from tftrain.finetune import squad
 from tftrain.finetune.classes import class_name
 from tftrain.finetune.encoding import Encoded, ExampleEncoder
-from tftrain.finetune.tables import FileNotes, column_of, read_table, read_text, usable
+from tftrain.finetune.tables import FileNotes, column_of, is_arrow, read_table, read_text, usable
 from tftrain.tokenizer.normalization import punctuation
 
 DOCUMENT_START = "-DOCSTART-"
@@ -72,7 +72,7 @@ def read_sentences(
     """Reads the sentences of a file. Tabs separate the columns of a line that has one, else spaces do.
 
     Other white space, such as a no-break space, belongs to its word. A line that begins with # or // is a comment if
-    its columns or its class are not those of the other lines. JSON has lists of words and classes.
+    its columns or its class are not those of the other lines. JSON, Parquet and Arrow have lists of words and classes.
 
     Args:
         word_column, tag_column: number of the column, from 0, or its name in a header; by default the first and last.
@@ -81,7 +81,7 @@ def read_sentences(
     Raises:
         DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
     """
-    if path.lower().endswith((".json", ".jsonl")):
+    if path.lower().endswith((".json", ".jsonl")) or is_arrow(path):
         return _numbered(_read_lists(path, word_column, tag_column, skips, notes))
     lines = _lines(read_text(path))
     layout, header = _layout(path, lines, word_column, tag_column)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tftrain.finetune.entities import Scheme
+from tftrain.finetune.ranking import DEEPEST, candidate_scores, ranking_scores
 
 _ROWS_AT_ONCE = 1024
 
@@ -38,7 +39,7 @@ class Scorer(abc.ABC):
         raise NotImplementedError
 
     def _named(self, probabilities: np.ndarray) -> dict[str, float]:
-        return dict(zip(self._labels, map(_rounded, probabilities), strict=True))
+        return dict(zip(self._labels, map(rounded, probabilities), strict=True))
 
     def confusion(self, outputs: np.ndarray) -> tuple[Sequence[str], np.ndarray] | None:
         """Returns the classes and how many examples of each (row) were taken for each (column), int [n, n], if any."""
@@ -61,7 +62,7 @@ class ClassScorer(Scorer):
             "accuracy": float(metrics.accuracy_score(true, predicted)),
             "f1": float(metrics.f1_score(true, predicted, average=average, zero_division=0)),
             "matthews": float(metrics.matthews_corrcoef(true, predicted)),
-        }
+        } | candidate_scores(self._examples, outputs[:, -1] - outputs[:, 0])
 
     def confusion(self, outputs: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
         """Returns the classes and the counts of logits, [n, classes]."""
@@ -109,10 +110,10 @@ class NumberScorer(Scorer):
         true, predicted = np.array([example.label for example in self._examples[: len(outputs)]]), outputs[:, 0]
         rmse = math.sqrt(float(np.mean((true - predicted) ** 2)))
         correlations = {name: _correlation(f"{name}r", true, predicted) for name in ("spearman", "pearson")}
-        return {**correlations, "negative_rmse": -rmse}
+        return {**correlations, "negative_rmse": -rmse} | candidate_scores(self._examples, predicted)
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
-        return {"prediction": _rounded(output[0])}
+        return {"prediction": rounded(output[0])}
 
 
 class EntityScorer(Scorer):
@@ -166,8 +167,8 @@ class PairScorer(Scorer):
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of embeddings, [n, k, H].
 
-        recall_at_1: how often the partner is the nearest; mrr: the mean of 1 / its rank; spearman: the correlation of
-        cosines with the numbers, if there are any.
+        recall_at_1: how often the partner is the nearest; mrr: the mean of 1 / its rank; others: see `ranking`;
+        spearman: the correlation of cosines with the numbers, if there are any. An equal text does not come before.
         """
         first, second, candidates = outputs[:, 0], outputs[:, 1], outputs[:, 1:].reshape(-1, outputs.shape[-1])
         texts = [text for example in self._examples[: len(outputs)] for text in example.texts[1:]]
@@ -182,12 +183,13 @@ class PairScorer(Scorer):
         labels = self._numbers(len(outputs))
         ranks = ranks[self.belong_together(len(outputs))]
         scores = {"recall_at_1": _mean(ranks == 1), "mrr": _mean(1 / ranks)}
+        scores |= ranking_scores(([0] * (int(min(rank, DEEPEST + 1)) - 1) + [1], [1]) for rank in ranks)
         if None not in labels:
             scores["spearman"] = _correlation("spearmanr", np.array(labels), (first * second).sum(-1))
         return scores
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
-        cosines = [_rounded(output[0] @ other) for other in output[1:]]
+        cosines = [rounded(output[0] @ other) for other in output[1:]]
         return {"prediction": cosines[0] if len(cosines) == 1 else cosines}
 
     def _numbers(self, count: int) -> list[float | None]:
@@ -217,7 +219,7 @@ class CompletionScorer(Scorer):
             yield {
                 "prompt": example.prompt,
                 "completion": example.completion,
-                "perplexity": _rounded(_perplexity(tokens[:, 0])),
+                "perplexity": rounded(_perplexity(tokens[:, 0])),
                 "exact_match": _is_exact(example, tokens),
             }
 
@@ -259,5 +261,6 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Returns a number with the digits of predictions.jsonl."""
     return round(float(value), 6)

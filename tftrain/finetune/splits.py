@@ -15,6 +15,7 @@ from tftrain.finetune import completions, conll, squad, text_groups
 from tftrain.finetune.classes import doubts
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.entities import Scheme
+from tftrain.finetune.retrieval import Ranked
 from tftrain.finetune.squad_answers import exact_match, whole_words
 from tftrain.host.user_code import UserCodeError
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -82,8 +83,13 @@ def open_source(
         pairs = [(examples[window.question], window) for window in windows]
         source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, labels=(answers.__getitem__, 2))
     elif task == "embedding":
-        sides = zip(*(example.texts for example in examples), strict=True)
-        encoded = [encoder.vectors_of(each, model, side) for side, each in enumerate(sides)]
+        if isinstance(examples[0], Ranked):  # documents, which are partners, and then queries
+            count = sum(not each.query for each in examples)
+            texts = [each.texts[0] for each in examples]
+            encoded = [[*encoder.vectors_of(texts[:count], model, 1), *encoder.vectors_of(texts[count:], model, 0)]]
+        else:
+            sides = zip(*(example.texts for example in examples), strict=True)
+            encoded = [encoder.vectors_of(each, model, side) for side, each in enumerate(sides)]
         sequences = [Sequences(each, encoder.padding_id) for each in encoded]
         others, unpooled = text_groups.features(examples), np.stack([each.unpooled for each in sequences], axis=1)
         others |= {"unpooled": unpooled} if unpooled.any() else {}

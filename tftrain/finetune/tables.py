@@ -1,7 +1,8 @@
-"""Tables of examples: TSV, CSV and JSON files as rows that know their line."""
+"""Tables of examples: TSV, CSV, JSON, Parquet and Arrow files as rows that know their line."""
 
 import collections
 import csv
+import hashlib
 import io
 import itertools
 import logging
@@ -9,7 +10,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,13 +18,16 @@ from tftrain.data.table_rows import HEADER_AGAIN, Row, json_rows, separated_rows
 from tftrain.files import encodings, strict_json
 from tftrain.files.errors import DataError
 from tftrain.files.reading import pointer
-from tftrain.host.text import reason
+from tftrain.host.text import listed, reason
+from tftrain.prepare import data_names
+from tftrain.prepare.sources import errors_named
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
 PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
 LABEL_COLUMNS = ("label", "labels")
 NUMBER_COLUMNS = (*LABEL_COLUMNS, "score")
-FORMATS = (".tsv", ".csv", ".jsonl", ".json")
+ARROW = (".parquet", ".arrow")
+FORMATS = (".tsv", ".csv", ".jsonl", ".json", *ARROW)
 T = TypeVar("T")
 
 
@@ -88,6 +92,39 @@ def read_bytes(path: str) -> bytes:
         raise DataError(f"{path}: {reason(error)}") from error
 
 
+def digest(path: str) -> str:
+    """Returns the SHA-256 of a file, or of the files of a folder one after another; raises DataError."""
+    content = hashlib.sha256()
+    for file in files_of(path):
+        content.update(read_bytes(file))
+    return content.hexdigest()
+
+
+def is_arrow(path: str) -> bool:
+    """Whether a path names Parquet or Arrow files: one, or a folder."""
+    return path.lower().endswith(ARROW) or os.path.isdir(path)
+
+
+def files_of(path: str) -> list[str]:
+    """Returns the Parquet and Arrow files below a folder, such as `datasets` saves it; of a file itself.
+
+    Raises:
+        DataError: the folder has none, or several splits.
+    """
+    if not os.path.isdir(path):
+        return [path]
+    names = (str(file.relative_to(path)) for file in Path(path).rglob("*") if file.suffix.lower() in ARROW)
+    files = sorted(name for name in names if not data_names.is_no_data(name))
+    # Shards differ in numbers alone.
+    splits = {re.sub(r"[-_.]?\d[^/]*$|\.\w+$|\d(?=.*/)", "", name): name for name in files}
+    if len(splits) != 1:
+        fault = (
+            f"several splits, with {listed(list(splits.values()), 5)}" if splits else f"no {' or '.join(ARROW)} file"
+        )
+        raise DataError(f"{path}: {fault}; expected the folder or the file of one split")
+    return [os.path.join(path, name) for name in files]
+
+
 def read_text(path: str) -> str:
     """Returns the text of a file, without a byte order mark; without line feeds, carriage returns end its lines.
 
@@ -109,7 +146,7 @@ def read_table(path: str, header: bool = True, skips: bool = False, notes: FileN
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
     place of commas. A line of JSONL is an object. JSON has a list of objects, alone or as "data". Empty lines do not
-    count, nor does a line that repeats the header.
+    count, nor does a line that repeats the header. A folder has Parquet or Arrow files, see `files_of`.
 
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
@@ -119,6 +156,8 @@ def read_table(path: str, header: bool = True, skips: bool = False, notes: FileN
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
     """
     kind = Path(path).suffix.lower()
+    if is_arrow(path):
+        return usable(path, lambda row: row, _arrow_rows(path), skips, notes)
     if kind not in FORMATS:
         raise DataError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
     stream = io.BytesIO(read_text(path).encode())
@@ -140,12 +179,24 @@ def read_table(path: str, header: bool = True, skips: bool = False, notes: FileN
     return usable(path, sound, rows, skips, notes)
 
 
+def _arrow_rows(path: str) -> Iterator[Row]:
+    from tftrain.prepare import arrow_tables
+
+    for file in files_of(path):
+        stream = io.BufferedReader(io.BytesIO(read_bytes(file)))
+        with errors_named(file):
+            read = arrow_tables.parquet_rows if stream.peek(4)[:4] == b"PAR1" else arrow_tables.arrow_rows
+            yield from read(stream, file, None)
+
+
 def json_values(path: str) -> list[Row]:
-    """Returns what is in a JSON file: one value of the whole file, or an object for each line.
+    """Returns what is in a JSON file: one value of the whole file, or an object for each line, or a row of Parquet.
 
     Raises:
         DataError: it can't be read, or is neither.
     """
+    if is_arrow(path):
+        return read_table(path)
     text, whole, problem = read_text(path), None, None
     try:
         if not path.lower().endswith(".jsonl") or text.lstrip().startswith("["):

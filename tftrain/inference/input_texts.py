@@ -8,11 +8,20 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.predict import STANDARD_INPUT
 from tftrain.files.errors import DataError
 from tftrain.finetune import conll, squad
-from tftrain.finetune.tables import PAIR_COLUMNS, columns_of, read_table, read_text, text_of
+from tftrain.finetune.tables import (
+    ARROW,
+    FORMATS,
+    PAIR_COLUMNS,
+    columns_of,
+    is_arrow,
+    read_table,
+    read_text,
+    text_of,
+)
 from tftrain.finetune.text_groups import ANCHOR_COLUMNS
 from tftrain.host.text import reason
 
-_TABLES, _OTHERS = (".csv", ".tsv", ".jsonl", ".json"), (".parquet", ".arrow", ".xlsx")
+_OTHERS = (".xlsx",)
 _FIRST = (*ANCHOR_COLUMNS, "prompt", "instruction")
 
 
@@ -45,16 +54,16 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
 
 def _labelled(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]] | None:
     """Returns what `read` yields of a table; None if the file has a text a line."""
-    ending, settings = Path(path).suffix.lower(), settings or FineTuningConfig()
+    ending, settings = ARROW[0] if is_arrow(path) else Path(path).suffix.lower(), settings or FineTuningConfig()
     if ending in _OTHERS:
-        raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(_TABLES)}")
+        raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(FORMATS)}")
     if ending == ".conll" and task == "token_classification":
         sentences = conll.read_sentences(path, settings.text_column, settings.label_column)
         return ((sentence.place, " ".join(sentence.words)) for sentence in sentences)
     if ending == ".tsv":
         names = read_text(path).partition("\n")[0].rstrip("\r").split("\t")
         ending = ending if {settings.text_column, *_FIRST} & set(names) else ""
-    if ending not in _TABLES:
+    if ending not in FORMATS:
         return None
     rows = read_table(path)
     names = columns_of(rows)

@@ -7,11 +7,12 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions
 from tftrain.host.exit_codes import RunError
-from tftrain.inference import candidates, input_texts, prediction_text, task_predictions, trained_model
+from tftrain.inference import candidates, input_texts, mining, prediction_text, task_predictions, trained_model
 from tftrain.inference.generation import Sampling
 from tftrain.inference.trained_model import Sample, TrainedModel
 from tftrain.tokenizer.vocabulary import Vocabulary
@@ -44,13 +45,16 @@ def predictions(
     settings = config.predict
     if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
         raise PredictError(f"text {damaged[0]}: not UTF-8; convert it, for instance with iconv -t UTF-8")
-    model = trained_model.load(config.source, pooling=settings.embedding)
+    model = trained_model.load(config.source, pooling=settings.embedding or ("auto" if settings.mine else None))
     for note in model.notes:
         logger.warning(note)
     if settings.text_prompt is not None:
         if model.config.task != "embedding":
             _refuse(config, "text_prompt", f"is for {model.config.task}; remove this flag, or add --embedding")
         model = model._replace(config=dataclasses.replace(model.config, text_prompt=settings.text_prompt))
+    if settings.mine:
+        yield from map(prediction_text.json_line, _mined(model, config))
+        return
     run = _run_of_task(model, config) if model.config.is_fine_tuned else _run_of_tokens(model, config, show)
     longest = settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest
     doubts = Doubts(longest, model.tokenizer.vocabulary)
@@ -62,6 +66,19 @@ def predictions(
         doubts.report(batch, samples)
         yield from printed
     doubts.finish()
+
+
+def _mined(model: TrainedModel, config: PredictConfig) -> Iterator[dict[str, str]]:
+    settings, columns = config.predict, model.fine_tuning or FineTuningConfig()
+    trained_model.require(model, config.source)
+    reader = task_predictions.reader_of(model, settings.max_seq_length or model.max_seq_length, None, 1)
+    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    # The file has pairs, whatever the model learned from.
+    pairs = {"embedding_loss": "in_batch", "negative_columns": (), "train_file": settings.input_file}
+    try:
+        yield from mining.mined(run, settings, dataclasses.replace(columns, **pairs))
+    except DataError as error:
+        raise PredictError(f"--mine, --input_file: {error}") from error
 
 
 def _lines(model: TrainedModel, path: str) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune import conll, glue, squad
@@ -75,6 +76,10 @@ class TaskReader(abc.ABC):
             around = count * self._encoder.around(len(pieces) // count)
             samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
         return [TextExample("", texts, None) for texts in examples], encoded, samples
+
+    def of_column(self, texts: Sequence[str], column: int) -> list[Encoded]:
+        """Encodes texts of a column for their vectors; see `ExampleEncoder.vectors_of`."""
+        return self._encoder.vectors_of(texts, self._config, column)
 
     def _sample(self, ids: np.ndarray, cut: int) -> Sample:
         return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
@@ -216,6 +221,21 @@ class TaskPredictions:
     def __call__(self, examples: Sequence[tuple[str, ...]]) -> tuple[list[Sample], list[dict[str, Any]]]:
         """Returns what the model reads of each example, and an object with its prediction."""
         read, encoded, samples = self._reader.read(examples)
+        objects = self._reader.objects(read, self._outputs(encoded))
+        return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]
+
+    def vectors(self, texts: Sequence[str], column: int) -> np.ndarray:
+        """Returns the vectors of texts of a column, fp32 [n, D]; those of about the same length are read at once."""
+        order, vectors = sorted(range(len(texts)), key=lambda place: len(texts[place])), {}
+        with tqdm(total=len(texts), unit="text", desc="vectors", disable=None, leave=False) as bar:
+            for begin in range(0, len(texts), self._batch_size):
+                places = order[begin : begin + self._batch_size]
+                outputs = self._outputs(self._reader.of_column([texts[place] for place in places], column))
+                vectors |= dict(zip(places, outputs, strict=True))
+                bar.update(len(places))
+        return np.stack([vectors[place] for place in range(len(texts))])
+
+    def _outputs(self, encoded: Sequence[Encoded]) -> list[np.ndarray]:
         outputs = []
         for begin in range(0, len(encoded), self._batch_size):
             part = encoded[begin : begin + self._batch_size]
@@ -223,5 +243,4 @@ class TaskPredictions:
             sequences = Sequences(part, self._padding_id)
             array = self._run(*sequences.rows(np.arange(len(part)), max(1, *lengths)), sequences.unpooled).numpy()
             outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(array, lengths, strict=True)]
-        objects = self._reader.objects(read, outputs)
-        return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]
+        return outputs

@@ -49,14 +49,15 @@ class TrainedModel(NamedTuple):
 def load(source: ModelSource, dtype: str = "float32", pooling: str | None = None) -> TrainedModel:
     """Loads a model with variables and activations of a dtype.
 
-    With `pooling`, it gives the vectors of texts by that, as if it had been trained for --task=embedding.
+    With `pooling`, it gives the vectors of texts by that, as if it had been trained for --task=embedding; auto does not
+    change a model that was.
 
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     take_tokenizer(weights, source.tokenizer_dir, source.shown)
-    if pooling:
+    if pooling and (pooling != "auto" or not weights.model.gives_vectors):
         weights.model = dataclasses.replace(weights.model, task="embedding", labels=(), pooling=pooling)
     return with_weights(weights, dtype)
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, refused
-from tftrain.config.fine_tuning import METRICS, FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig, scores_of
 from tftrain.config.model import WITH_CLASSES, ModelConfig
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
-from tftrain.finetune import completions, conll, examples, glue, squad
+from tftrain.finetune import completions, conll, examples, glue, retrieval, squad
 from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.examples import with_model_labels
-from tftrain.finetune.tables import FileNotes, RowError, read_bytes
+from tftrain.finetune.tables import FileNotes, RowError, digest, read_bytes
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -123,6 +123,8 @@ class Labelled(PhaseData):
                 rows = squad.read_questions(path, settings.skip_bad_rows, notes)
             elif task == "completion":
                 rows = completions.read_examples(path, settings, self.tokenizer, notes)
+            elif split == "eval" and settings.eval_corpus:
+                rows = retrieval.read(settings, task, self.labels, notes)
             else:
                 rows = examples.read_examples(settings, task, split, notes)
         except RowError as error:
@@ -136,7 +138,7 @@ class Labelled(PhaseData):
             mode, eval_every: what the run does with the files, as the flags of the same names.
         """
         settings, task, problems = self.settings, self.model.task, []
-        metrics = METRICS.get(task, ())
+        metrics = scores_of(settings, task)
         if metrics and settings.best_metric not in (None, *metrics):
             problems.append(refused(settings, "best_metric", f"expected one of {', '.join(metrics)}"))
         if settings.glue_task and glue.TASKS[settings.glue_task].task != task:
@@ -213,7 +215,10 @@ class Labelled(PhaseData):
             identity["the file of --task"] = _digest(read_bytes(path))
         for split in ("train", "eval"):
             if settings.glue_task or getattr(settings, f"{split}_file"):
-                identity[f"the labelled {split} file"] = _digest(read_bytes(examples.path_of(settings, split)))
+                identity[f"the labelled {split} file"] = f"SHA-256 {digest(examples.path_of(settings, split))[:16]}"
+        for flag in ("eval_corpus", "eval_qrels"):
+            if path := getattr(settings, flag):
+                identity[f"the file of --{flag}"] = f"SHA-256 {digest(path)[:16]}"
         return identity
 
 

@@ -166,7 +166,7 @@ class Reporter:
 
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes the result of an evaluation."""
-        if result.means["loss"] is None:
+        if result.means["loss"] is None and not result.scores:
             logger.info(NOTHING_PREDICTED)
         row = of_evaluation(number, self._run.task.means, result)
         self._scores = tuple(name for name in row.scores if "/" not in name)  # No losses of a mixture's sources.

@@ -1,4 +1,4 @@
-"""The rows of Parquet and Arrow files, read in batches of some rows. A row is a document, and a column has its text.
+"""The rows of Parquet and Arrow files, read in batches of some rows: documents, or examples of a labelled file.
 
 Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made as it is read.
 """
@@ -19,31 +19,32 @@ _BATCH_BYTES = 1 << 26
 _is_view = getattr(types, "is_binary_view", types.is_binary)  # Older versions have no views.
 
 
-def parquet_rows(file: BinaryIO, name: str, columns: Columns, row_group: int | None = None) -> Iterator[Row]:
+def parquet_rows(file: BinaryIO, name: str, columns: Columns | None, row_group: int | None = None) -> Iterator[Row]:
     """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable."""
     table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-    columns.check(table.schema_arrow.names, name)
+    names = _names(columns, table.schema_arrow.names, name)
     groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
     number = sum(group.num_rows for group in groups[: row_group or 0])
-    leaves = [leaf for leaf in range(len(table.schema)) if table.schema.column(leaf).path in columns.names]
+    paths = [table.schema.column(leaf).path for leaf in range(len(table.schema))]
+    leaves = [leaf for leaf, path in enumerate(paths) if {path, path.split(".")[0]} & set(names)]
     for index in range(len(groups)) if row_group is None else [row_group]:
         # pyarrow's `column` aborts the process where the metadata are damaged; reading a row raises an error there.
-        next(table.iter_batches(1, row_groups=[index], columns=columns.names, use_threads=False), None)
-        chunks = map(groups[index].column, leaves)
-        rows = min((_rows_at_once(file, chunk) for chunk in chunks), default=_BATCH_ROWS)
-        batches = table.iter_batches(rows, row_groups=[index], columns=columns.names, use_threads=False)
-        yield from _rows(batches, name, columns, number)
+        next(table.iter_batches(1, row_groups=[index], columns=names, use_threads=False), None)
+        chunks, count = map(groups[index].column, leaves), groups[index].num_rows
+        rows = min((_rows_at_once(file, chunk, count) for chunk in chunks), default=_BATCH_ROWS)
+        batches = table.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
+        yield from _rows(batches, name, names, columns is None, number)
         number += groups[index].num_rows
 
 
-def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData) -> int:
-    """Returns how many rows of a column take about `_BATCH_BYTES`, as far as the file tells."""
-    size = max(chunk.total_uncompressed_size, 1)
+def _rows_at_once(file: BinaryIO, chunk: pyarrow.parquet.ColumnChunkMetaData, count: int) -> int:
+    """Returns how many of the `count` rows of a column take about `_BATCH_BYTES`, as far as the file tells."""
+    count, size = min(chunk.num_values, count), max(chunk.total_uncompressed_size, 1)
     file.seek(max(0, min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)))
     kind, page = _page(file.read(16).ljust(32, b"\0"))
     # A value of a dictionary (page kind 2) can be as large as that, and one with a common prefix as all of the column.
     largest = size if "DELTA_BYTE_ARRAY" in chunk.encodings else page if kind == 2 else 1
-    return max(1, min(_BATCH_BYTES * chunk.num_values // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
+    return max(1, min(_BATCH_BYTES * count // size, _BATCH_BYTES // max(largest, 1), _BATCH_ROWS))
 
 
 def _page(header: bytes) -> list[int]:
@@ -58,33 +59,49 @@ def _page(header: bytes) -> list[int]:
     return [number >> 1 for number in numbers]
 
 
-def arrow_rows(file: BinaryIO, name: str, columns: Columns) -> Iterator[Row]:
+def arrow_rows(file: BinaryIO, name: str, columns: Columns | None) -> Iterator[Row]:
     """Yields the rows of an Arrow IPC stream, as `datasets` saves it, or of an Arrow IPC file. It must be seekable."""
     if file.peek(6)[:6] == b"ARROW1":
         table = pyarrow.ipc.open_file(file)
         batches = map(table.get_batch, range(table.num_record_batches))
     else:
         batches = table = pyarrow.ipc.open_stream(file)
-    columns.check(table.schema.names, name)
+    names = _names(columns, table.schema.names, name)
     parts = (batch.slice(begin, _BATCH_ROWS) for batch in batches for begin in range(0, batch.num_rows, _BATCH_ROWS))
-    yield from _rows(parts, name, columns, 0)
+    yield from _rows(parts, name, names, columns is None, 0)
 
 
-def _rows(batches: Iterable[pyarrow.RecordBatch], name: str, columns: Columns, number: int) -> Iterator[Row]:
+def _names(columns: Columns | None, present: list[str], name: str) -> list[str]:
+    """Returns the names of the columns to read of a file; None: all, for labelled examples."""
+    if columns:
+        columns.check(present, name)
+    elif len(set(present)) < len(present):
+        raise DataError(f"{name}: two columns have the same name; rename one")
+    return columns.names if columns else present
+
+
+def _rows(
+    batches: Iterable[pyarrow.RecordBatch], name: str, names: list[str], reads_lists: bool, number: int
+) -> Iterator[Row]:
     """Yields the rows of batches; `number` rows of the file are before them."""
     for batch in batches:
-        for values in zip(*(_values(batch.column(column), name) for column in columns.names), strict=True):
+        for values in zip(*(_values(batch.column(column), name, reads_lists) for column in names), strict=True):
             number += 1
-            yield Row(f"{name}, row {number}", dict(zip(columns.names, values, strict=True)))
+            yield Row(f"{name}, row {number}", dict(zip(names, values, strict=True)))
 
 
-def _values(column: pyarrow.Array, name: str) -> Iterator[Any]:
-    """Yields the values of a column, or its type for each if that is neither text, bytes, a number nor a UUID."""
+def _values(column: pyarrow.Array, name: str, reads_lists: bool) -> Iterator[Any]:
+    """Yields the values of a column, or its type for each if that is neither text, bytes, a number nor a UUID.
+
+    With `reads_lists`, lists and structs of these are values too, except lists of fractions, which are vectors.
+    """
     column = _checked(column)
+    if reads_lists and types.is_nested(column.type):
+        column.validate(full=True)
     is_shared = types.is_dictionary(column.type)
     words = _checked(column.dictionary) if is_shared else column
     for place in column.indices.to_pylist() if is_shared else range(len(words)):
-        yield None if place is None else _value(words[place], name)
+        yield None if place is None else _value(words[place], name, reads_lists)
 
 
 def _checked(column: pyarrow.Array) -> pyarrow.Array:
@@ -97,10 +114,14 @@ def _checked(column: pyarrow.Array) -> pyarrow.Array:
     return column
 
 
-def _value(scalar: pyarrow.Scalar, name: str) -> Any:
+def _value(scalar: pyarrow.Scalar, name: str, reads_lists: bool) -> Any:
     kind = scalar.type
     if not scalar.is_valid:
         return None
+    if reads_lists and (types.is_list(kind) or types.is_large_list(kind)) and not types.is_floating(kind.value_type):
+        return [_value(each, name, reads_lists) for each in scalar.values]
+    if reads_lists and types.is_struct(kind):
+        return {field: _value(each, name, reads_lists) for field, each in scalar.items()}
     is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     if is_text or types.is_binary(kind) or types.is_large_binary(kind) or _is_view(kind):
         content = scalar.as_buffer()

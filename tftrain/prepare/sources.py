@@ -93,7 +93,7 @@ class SourceNotes(NamedTuple):
 def parts(paths: Iterable[str]) -> Iterator[FilePart]:
     """Yields the parts of files, in order; raises DataError if a file can't be read."""
     for path in paths:
-        with _errors_named(path):
+        with errors_named(path):
             name = addresses.file_name(path)
             if name.lower().endswith(".parquet"):
                 with addresses.open_file(path) as file:
@@ -122,7 +122,7 @@ def read(divided: Iterable[FilePart], config: PrepareConfig, notes: SourceNotes 
     """
     notes = notes or SourceNotes([], [])
     for path, _, row_group in divided:
-        with _errors_named(path), addresses.open_file(path) as stream:
+        with errors_named(path), addresses.open_file(path) as stream:
             size, taken, divided_before = addresses.size(path) or math.inf, 0, len(notes.cut)
             for document in _documents(stream, path, config, notes, addresses.file_name(path), row_group):
                 if document.fault and not config.skip_bad_rows:
@@ -224,7 +224,7 @@ _OPENED = {
 
 
 @contextlib.contextmanager
-def _errors_named(path: str) -> Iterator[None]:
+def errors_named(path: str) -> Iterator[None]:
     """Turns an error of reading a file into a DataError that names it."""
     try:
         yield

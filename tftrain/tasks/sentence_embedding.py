@@ -59,8 +59,8 @@ class SentenceEmbedding(FineTuning):
         return {"loss_sum": exact_sum(loss * samples.weights), "correct": correct}, gradient
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns loss and whether the partner is the nearest, [b]; zeros if `compare` computes them."""
-        if not self.compares_samples:
+        """Returns loss and whether the partner is the nearest, [b]; zeros for a corpus, or if `compare` has them."""
+        if not self.compares_samples and outputs.shape[1] > 1:
             normalized = self._config.model.normalize_embeddings
             return embedding_losses.own_terms(self._config.fine_tuning, _samples(outputs, batch), normalized)
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)

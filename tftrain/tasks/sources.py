@@ -14,6 +14,8 @@ from tftrain.data.example_source import ExampleSource
 from tftrain.data.opened import OpenedData
 from tftrain.data.phase_data import PhaseData
 from tftrain.finetune import splits, squad_answers
+from tftrain.finetune.corpus_search import CorpusScorer
+from tftrain.finetune.retrieval import Ranked
 from tftrain.finetune.scorers import SCORERS, Scorer
 from tftrain.finetune.splits import MemorySource
 from tftrain.host.user_code import UserCodeError
@@ -48,6 +50,8 @@ def scorer_of(task: Task, source: ExampleSource) -> Scorer | None:
     model = task.config.model
     if model.task == "question_answering":
         return squad_answers.AnswerScorer(source.examples, task.config.fine_tuning)
+    if model.task == "embedding" and isinstance(source.examples[0], Ranked):
+        return CorpusScorer(source.examples)
     return SCORERS[model.task](source.examples, model.labels)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.config import phases
-from tftrain.config.fine_tuning import METRICS
+from tftrain.config.fine_tuning import scores_of
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
@@ -211,7 +211,7 @@ class Task(abc.ABC):
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of the scores of its scorer; higher is better, the first chooses the best checkpoint."""
-        return METRICS.get(self._config.model.task, ())
+        return scores_of(self._config.fine_tuning, self._config.model.task)
 
     @property
     def vocab_size(self) -> int:

@@ -49,7 +49,7 @@ def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
-    if result.means["loss"] is None:
+    if result.means["loss"] is None and not result.scores:
         logger.info(NOTHING_PREDICTED)
     logger.info(evaluation_lines(task, f"{path} (step {step})", result))
     if result.outputs is not None and mesh.is_chief:
@@ -62,7 +62,9 @@ def evaluation_lines(task: Task, checkpoint: str, result: Evaluation) -> str:
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
     part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
-    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}", loss.title: shown(value)}
+    lines = {"checkpoint": checkpoint, "held-out examples": f"{result.examples}{part}"}
+    if value is not None or not result.scores:  # A ranking of documents has no loss.
+        lines[loss.title] = shown(value)
     if result.unigram_nats is not None and value is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         lines |= {

@@ -3,7 +3,8 @@
 The examples are the same for every micro-batch, number of ranks and global batch: `--eval_examples` of them, or all.
 
 A score, such as F1, is computed from the predictions for all examples, which every rank gathers. So it does not depend
-on the number of ranks. So is the loss of a task that compares samples: every held-out sample is compared with all.
+on the number of ranks. So is the loss of a task that compares samples: every held-out sample is compared with all. The
+vectors of a corpus are gathered in parts, and the first rank alone has all of them and ranks its documents.
 
 The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
 the model has learned from context.
@@ -21,6 +22,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
 from tftrain.finetune import text_groups
+from tftrain.finetune.corpus_search import CorpusScorer
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
@@ -30,6 +32,8 @@ from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
 from tftrain.train.sharded import ShardedEvaluation
 from tftrain.train.stage import CompiledStage
+
+_PART = 64  # batches of a corpus whose vectors are gathered at once
 
 
 class HeldOut:
@@ -74,15 +78,22 @@ class HeldOut:
         samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
         share = self._mesh.data.share(samples)
         parts = self._parts()
-        sums, counts, outputs = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size), []
+        sums, counts = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size)
+        ranks, outputs, vectors = isinstance(self.scorer, CorpusScorer), [], None
         indices = [index for index, part in enumerate(parts.values()) for _ in part[::samples]]
         batches = pipeline.eval_batches(self._source, self._config.data, samples, *share, list(parts.values()))
-        for index, batch in zip(indices, batches, strict=True):
+        for number, (index, batch) in enumerate(zip(indices, batches, strict=True), 1):
             before_batch()
             of_batch, predicted = self._forward(batch)
             sums[index] += of_batch.numpy()
             if predicted is not None:
                 outputs.append(predicted.numpy())
+            if ranks and (number % _PART == 0 or number == len(indices)):
+                part, outputs = self._gathered(outputs, samples // mesh.data.size), []
+                if vectors is None:
+                    vectors = np.empty([len(indices) * samples, *part.shape[1:]], part.dtype)
+                if mesh.is_chief:
+                    vectors[(number - 1) // _PART * _PART * samples :][: len(part)] = part
             tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
             if tokens is not None:
                 counts += np.bincount(tokens, minlength=self._task.vocab_size)
@@ -103,6 +114,12 @@ class HeldOut:
             return result._replace(scores=values)
         if self.scorer is None:
             return result
+        if ranks:
+            vectors = vectors[: len(parts[""])]
+            texts = json.dumps(self.scorer.scores(vectors)) if mesh.is_chief else ""
+            scores = json.loads(collectives.gather_texts(mesh.world, texts, "evaluation/scores")[0])
+            # There is no pair whose loss could be computed.
+            return result._replace(scores=scores, outputs=vectors, means=dict.fromkeys(result.means))
         gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(parts[""])]
         if self._task.compares_samples:
             result = result._replace(means=self._task.mean_values(total + self._compared(gathered)))

@@ -1,0 +1,116 @@
+"""Held-out retrieval as files have it: queries, documents, and how relevant documents are for queries.
+
+The files are those of BEIR (Thakur et al., arXiv 2104.08663), or of trec_eval.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.data.table_rows import Row
+from tftrain.files.errors import DataError
+from tftrain.files.strict_json import shown
+from tftrain.finetune.tables import FileNotes, columns_of, number, read_table, read_text, text_of
+from tftrain.finetune.text_groups import ANCHOR_COLUMNS
+from tftrain.host.text import listed
+
+_IDS = ("_id", "id", "query-id", "query_id", "qid", "corpus-id", "corpus_id", "doc_id", "docid", "pid")
+_DOCUMENTS = ("text", "passage", "document", "contents")
+
+
+class Ranked(NamedTuple):
+    """A document, or a query, or a pair of both for a classifier."""
+
+    place: str
+    texts: tuple[str, ...]
+    label: str | float | None  # a pair has one
+    query: str  # id; "" for a document
+    document: str  # id; "" for a query
+    judged: Mapping[str, float]  # relevance of the documents that are judged for the query, by id
+
+
+def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: FileNotes) -> list[Ranked]:
+    """Reads --eval_file, --eval_corpus and --eval_qrels.
+
+    Args:
+        labels: the classes of a classifier; the second one is that of relevant documents.
+
+    Returns:
+        For --task=embedding, all documents and then the queries. Documents have the order in which trec_eval ranks
+        those of equal scores: descending ids. For classifiers, the pairs of queries and judged documents.
+
+    Raises:
+        DataError: a file can't be read, or no query is judged; the message names the line.
+    """
+    if task == "classification" and len(labels) != 2:
+        raise DataError(f"--eval_corpus={settings.eval_corpus}: {len(labels)} classes; expected a model of two")
+    queries = _texts(settings.eval_file, (settings.text_column, *ANCHOR_COLUMNS), notes)
+    documents = _texts(settings.eval_corpus, (settings.text_pair_column, *_DOCUMENTS), notes)
+    every = _judgments(settings.eval_qrels)
+    judged = {query: own for query, own in every.items() if query in queries}
+    found = {document for own in judged.values() for document in own}
+    if not found & documents.keys():
+        files = f"{settings.eval_file} with a document in {settings.eval_corpus}"
+        raise DataError(f"--eval_qrels={settings.eval_qrels}: it has no query of {files}")
+    counts = f"{len(judged)} queries and {len(documents)} documents, {len(found & documents.keys())} of them judged"
+    notes.info(f"{settings.eval_qrels}: {counts}")
+    unknown = {settings.eval_file: every.keys() - queries.keys(), settings.eval_corpus: found - documents.keys()}
+    for path, ids in unknown.items():
+        if ids:
+            notes.warning(f"{settings.eval_qrels}: {len(ids)} ids are not in {path}: {listed(sorted(ids), 3)}")
+    if task == "embedding":
+        texts = [Ranked(*documents[each], None, "", each, {}) for each in sorted(documents, reverse=True)]
+        return texts + [Ranked(*queries[each], None, each, "", own) for each, own in judged.items()]
+
+    def label(relevance: float) -> str | float:
+        return relevance if task == "regression" else labels[int(relevance > 0)]
+
+    return [
+        Ranked(queries[query][0], queries[query][1] + documents[each][1], label(value), query, each, own)
+        for query, own in judged.items()
+        for each, value in own.items()
+        if each in documents
+    ]
+
+
+def _texts(path: str, columns: Sequence[str | None], notes: FileNotes) -> dict[str, tuple[str, tuple[str]]]:
+    """Returns place and text of each row by its id; a title is before the text, as BEIR joins them."""
+    rows, texts = read_table(path, notes=notes), {}
+    column, name = _column(rows, columns), _column(rows, _IDS)
+    for row in rows:
+        title, text, identity = row.values.get("title"), text_of(row, column), _id(row, name)
+        if identity in texts:
+            raise DataError(f"{row.place}: the id {identity} occurs for the second time")
+        texts[identity] = row.place, (f"{title} {text}".strip() if isinstance(title, str) else text,)
+    return texts
+
+
+def _column(rows: Sequence[Row], names: Sequence[str | None]) -> str:
+    present = columns_of(rows)
+    if found := next((name for name in names if name in present), None):
+        return found
+    expected = " or ".join(filter(None, names))
+    raise DataError(f"{rows[0].place}: the columns are {', '.join(present)}; expected {expected}")
+
+
+def _id(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise DataError(f"{row.place}: {column} is {shown(value)}; expected an id")
+    return str(value)
+
+
+def _judgments(path: str) -> dict[str, dict[str, float]]:
+    """Returns the relevance of documents for each query, by their ids: lines of BEIR, or QUERY 0 DOCUMENT RELEVANCE."""
+    judged: dict[str, dict[str, float]] = {}
+    for index, line in enumerate(read_text(path).splitlines(), 1):
+        fields, place = line.split("\t") if "\t" in line else line.split(), f"{path}, line {index}"
+        if not fields or (index == 1 and fields[-1].strip().isalpha()):  # the names of the columns
+            continue
+        if len(fields) not in (3, 4):
+            fault = f"{len(fields)} fields; expected QUERY, DOCUMENT and RELEVANCE, as BEIR and trec_eval have them"
+            raise DataError(f"{place}: {fault}")
+        query, document, value = fields[0], fields[-2], number(fields[-1], place)
+        if judged.setdefault(query, {}).setdefault(document, value) != value:
+            raise DataError(f"{place}: query {query} and document {document} occur with another relevance before")
+    return judged
