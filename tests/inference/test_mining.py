@@ -33,7 +33,12 @@ def texts(tmp_path, monkeypatch):
     (tmp_path / "corpus.txt").write_text("".join(f"{text}\n" for text in (*corpus, corpus[3])))
     lines = ({"text": anchor, "text_pair": positive} for anchor, positive in pairs)
     (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    model = types.SimpleNamespace(vectors=lambda given: np.stack([vectors[text] for text in given]))
+
+    def of_column(given, column):
+        assert column == (set(given) != {anchor for anchor, _ in pairs})  # the partners' prompt is that of documents
+        return np.stack([vectors[text] for text in given])
+
+    model = types.SimpleNamespace(vectors=of_column)
     return types.SimpleNamespace(folder=tmp_path, corpus=corpus, pairs=pairs, vectors=vectors, model=model)
 
 
@@ -95,5 +100,5 @@ def test_the_program_writes_samples_for_training(tmp_path, capsys):
     rows = [json.loads(line) for line in out.splitlines()]
     assert all(row.keys() == {"anchor", "positive", "negative_1"} for row in rows)
     decoder = f"--init_checkpoint=hf:{DATA / 'hf_gpt2'}"
-    code, _, err = run_program(capsys, decoder, *given[1:])
-    assert (code, "is a decoder; expected an encoder" in err) == (1, True)
+    code, out, err = run_program(capsys, decoder, *given[1:], "--mine_negatives=1", "--mine_margin=0")
+    assert (code, out.count("negative_1")) == (0, 2), err
