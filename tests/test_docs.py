@@ -96,7 +96,7 @@ LINES = {
     },
     **{"elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 140, "checkpoint_format": 50},
     **{"reliability": 200, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
-    **{"export": 120, "formats": 80, "flags": 430, "api": 40, "kernels": 115, "benchmarks": 120, "developers": 200},
+    **{"export": 120, "formats": 80, "flags": 450, "api": 40, "kernels": 115, "benchmarks": 120, "developers": 200},
     **{"results/README": 25, "results/benchmarks": 60, "results/planner": 60, "results/parallelism": 60},
     **{"results/gpu/README": 90, "results/gpu/runs": 35, "results/gpu/budget": 30, "results/levers": 60},
     **{"results/optimizers": 60, "results/reliability": 60},

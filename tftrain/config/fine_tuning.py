@@ -76,9 +76,9 @@ class FineTuningConfig:
     null_score_threshold: float = flag(0.0, on_resume="free", restrict=_ANSWERS)
     """Give no answer if the score of no answer exceeds the best answer's by more than this; for SQuAD 2.0."""
     embedding_loss: str = flag("in_batch", choices=(*COMPARING, *OWN), restrict=_EMBEDDING)
-    """in_batch: find each text's partner among all texts of the global batch. symmetric: in both directions. cosent,
-    cosine: numbers say how alike pairs are; cosent takes only their order. triplet: a negative is farther than the
-    partner. margin_mse, kl: a teacher's scores of the candidates."""
+    """Loss of --task=embedding. in_batch: find each text's partner among all texts of the global batch. symmetric: in
+    both directions. cosent, cosine: numbers say how alike pairs are; cosent takes only their order. triplet: a negative
+    is farther than the partner. margin_mse, kl: a teacher's scores of the candidates."""
     temperature: float | None = flag(None, above=0, restrict=_EMBEDDING | {"embedding_loss": (*COMPARING, "kl")})
     """Number that divides the scores in the loss of --task=embedding; by default 0.05, and 1 for kl."""
     margin: float = flag(0.2, above=0, restrict=_EMBEDDING | {"embedding_loss": ("triplet",)})

@@ -34,16 +34,14 @@ class Workload(NamedTuple):
     pp: int = 1  # pipeline parallel ranks
     schedule: str = "1f1b"  # order of a pipeline's passes: the value of pipeline_schedule
     chunks: int = 1  # runs of layers on each stage: the value of virtual_pipeline_size
-    # Whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
-    sequence_parallel: bool = False
+    sequence_parallel: bool = False  # whether tensor parallel ranks divide norms, dropout, residuals (arXiv 2205.05198)
     division: tuple[int, ...] = ()  # layers of each part of the pipeline; empty: equal parts
     zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
     split_devices: int = 0  # devices of a host, if only its ranks partition a state, see `split_group`; 0: all ranks do
     prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
-    # The fused ops, among ln, softmax, flash (the whole attention core), cudnn (if it is cuDNN's), gelu, dropout_add,
-    # optimizer, cross_entropy.
+    # Fused ops: ln, softmax, flash (a whole core), cudnn (if it is cuDNN's), gelu, dropout_add, optimizer, cross_entropy.
     fused: frozenset[str] = frozenset()
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
@@ -69,9 +67,7 @@ class Workload(NamedTuple):
     @property
     def owners(self) -> int:
         """Number of the data parallel ranks that partition a state; 1 if none do."""
-        if not self.zero_stage:
-            return 1
-        return _partition(self.dp, self.tp, self.split_devices)
+        return _partition(self.dp, self.tp, self.split_devices) if self.zero_stage else 1
 
     @property
     def core(self) -> str:
@@ -85,8 +81,7 @@ class Workload(NamedTuple):
     @property
     def layers_of_parts(self) -> tuple[float, ...]:
         """Layers of each part of the pipeline: part number chunk * stages + stage."""
-        parts = self.pp * self.chunks
-        return self.division or (self.model.layers / parts,) * parts
+        return self.division or (self.model.layers / (self.pp * self.chunks),) * (self.pp * self.chunks)
 
     @property
     def backward_segments(self) -> int:
@@ -209,8 +204,8 @@ def fused_ops(model: ModelConfig, optimizer: str, core: str) -> frozenset[str]:
 
     `core` is the attention core, never auto.
     """
-    able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
-    fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
+    able = ((op, lever) for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op)
+    fused = {op for op, lever in able if getattr(model, lever) != "reference"}
     if core != "softmax":
         fused |= {"flash", core}  # cuDNN keeps the same tensors
     rule = update_rule(optimizer)

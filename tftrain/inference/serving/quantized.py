@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tftrain.model.decoder import Decoder
 from tftrain.model.layers import Dense
-from tftrain.model.text_embedder import TextEmbedder
+from tftrain.model.registry import TextEmbedder
 from tftrain.model.transformer import Transformer
 
 _LARGEST = 127
