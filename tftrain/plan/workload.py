@@ -41,7 +41,7 @@ class Workload(NamedTuple):
     prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
-    # Fused ops: ln, softmax, flash (a whole core), cudnn (if it is cuDNN's), gelu, dropout_add, optimizer, cross_entropy.
+    # Fused ops: ln, softmax, flash (a whole core), cudnn (cuDNN's), gelu, dropout_add, optimizer, cross_entropy.
     fused: frozenset[str] = frozenset()
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
