@@ -87,6 +87,7 @@ LINES = {
     **{"data": 232, "data_reference": 175, "families": 90, "levers": 180, "optimizers": 75, "memory": 75},
     **{
         "finetuning": 110,
+        "embeddings": 110,
         "custom_tasks": 130,
         "hooks": 50,
         "notebook": 50,

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.plan.workloads import TFTRAIN
+from tftrain.cli import flags
 from tftrain.plan import memory, timeline, timing
 from tftrain.plan.cluster import A100
+from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.system import Constants
 
 BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
@@ -40,3 +42,9 @@ def test_between_the_passes_vectors_of_all_ranks_count_beside_nothing_of_a_micro
     micro = memory.estimate(large, BARE)
     held = micro.activations + micro.gradients + micro.accumulation
     assert micro.vectors == pytest.approx(6 * large.vector_bytes + memory.SCORES - held)
+
+
+def test_a_plan_of_pairs_needs_no_file_of_them():
+    sizes = ["--vocab_size=1000", "--max_seq_length=64", "--micro_batch_size=4", "--global_batch_size=512"]
+    work = workload(flags.parse(PlanConfig, ["plan", "--task=embedding", *sizes]), A100)
+    assert (work.compares, work.sequences) == (True, 2)

@@ -16,7 +16,7 @@ from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
 # Flags that a run needs and a plan does not.
-NOT_NEEDED = ("output_dir", "data_dir")
+NOT_NEEDED = ("output_dir", "data_dir", "train_file")
 
 
 @dataclass(frozen=True)
