@@ -58,8 +58,8 @@ class SentenceEmbedding(FineTuning):
         return {"loss_sum": exact_sum(loss * samples.weights), "correct": correct}, gradient
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns loss and whether the partner is the nearest, [b]; zeros if `compare` computes them."""
-        if not self.compares_samples:
+        """Returns loss and whether the partner is the nearest, [b]; zeros if `compare` does, or of one text."""
+        if not self.compares_samples and self._sequences(batch) > 1:
             samples = _samples(self.to_score(outputs, batch), batch)
             return embedding_losses.own_terms(self._config.fine_tuning, samples)
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
