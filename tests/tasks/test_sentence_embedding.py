@@ -62,6 +62,7 @@ def test_a_run_is_evaluated_and_resumed_with_another_micro_batch(given, tmp_path
     base = given(loss, *more)
     config = runs.checked("--micro_batch_size=2", "--max_steps=4", base=base)
     assert from_config(config, 1).sequences == texts
+    assert config.fine_tuning.negatives == (texts - 2 or None)  # Earlier checkpoints know only pairs.
     assert runs.train(config) == 0
     trained = runs.read_rows(tmp_path / "run")
     evaluated = next(each for each in trained if "eval_task_loss" in each)
