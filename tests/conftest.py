@@ -38,6 +38,8 @@ hypothesis.settings.load_profile("tests")
 ROOT = Path(__file__).parent
 # Mostly compile.
 SLOW_ROOMS = {"bench", "fuzz", "ops"}
+# Files whose cases share nothing: the last value in a test's brackets names what its worker makes.
+DIVIDED = ("tests/test_family_programs.py",)
 BY_HAND = {
     "gpu_build": "needs the fused ops with their GPU kernels: run it with `make test-gpu`",
     "quiet": "compares seconds: `make test-quiet` runs it",
@@ -112,7 +114,9 @@ class FewRankServers(LoadFileScheduling):
     """
 
     def _split_scope(self, nodeid):
-        file, test = super()._split_scope(nodeid), nodeid.split("::")[1].partition("[")[0]
+        file, (test, _, case) = super()._split_scope(nodeid), nodeid.split("::")[1].partition("[")
+        if file in DIVIDED:
+            return f"{file} {case.rpartition('-')[2]}"
         if {"", test} & _rank_tests(ROOT.parent / file):
             return "ranks"
         return "one rank" if _forks_one_rank(ROOT.parent / file) else file

@@ -16,6 +16,7 @@ from tftrain.inference import candidates, trained_model
 from tftrain.inference.serving import exported_folder, report, saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel, Signature
 from tftrain.inference.serving.text_graph import TextGraph
+from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 __all__ = ["sentencepiece"]
@@ -181,14 +182,16 @@ def write(tmp_path, model):
     exported_folder.write_saved_models(tmp_path, source, signatures.signatures(source))
 
 
-def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, sentencepiece):
-    model = trained_model.with_weights(Drawn(sentencepiece))
+@pytest.mark.parametrize("op", [b"SentencepieceOp", b"NormalizeUTF8"])
+def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, sentencepiece, op):
+    own = sentencepiece if op == b"SentencepieceOp" else tokenizer_files.read(DATA / "hf_xlm_roberta")
+    model = trained_model.with_weights(Drawn(own))
     write(tmp_path, model)
     bare, whole = (tf.saved_model.load(str(tmp_path / folder)).signatures for folder in ("1", "text/1"))
     assert set(bare) == {"encode", "masked_lm", "serving_default"}
     assert set(whole) == {*bare, "embeddings", "masked_tokens"}
-    assert b"Sentencepiece" not in (tmp_path / "1/saved_model.pb").read_bytes()
-    text = "every [MASK] layer"
+    assert [op in (tmp_path / folder / "saved_model.pb").read_bytes() for folder in ("1", "text/1")] == [False, True]
+    text = f"\uff45very {own.vocabulary.of_role('mask')} layer"
     (sample,) = trained_model.TextEncoder(model)([text])
     (expected,) = candidates.MaskedTokens(model, top_k=4)([sample])
     found = whole["masked_tokens"](text=tf.constant([text]))["tokens"].numpy()

@@ -1,8 +1,9 @@
-"""A model of each kind that is no BERT and no GPT goes through every program."""
+"""A model of each family goes through every program."""
 
 import contextlib
 import functools
 import io
+import itertools
 import json
 import re
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+import tftrain
 from tests.finetune import files
 from tests.formats.models import DATA
+from tests.kit.data_sets import CAUSAL
 from tests.kit.programs import done
 from tests.kit.ranks import ROOT
 from tests.kit.runs import read_rows
@@ -28,6 +31,20 @@ from tftrain.plan import __main__ as planner
 from tftrain.prepare.preparation import prepare
 
 FAMILIES = {
+    "bert": SimpleNamespace(
+        sizes="--num_hidden_layers=2 --num_attention_heads=4",
+        prepares={},
+        model={"next_sentence": True, "gelu_form": "tanh"},
+        tensors={"cls.predictions.bias", "bert.encoder.layer.1.output.dense.weight"},
+        predicts="[MASK]",
+    ),
+    "gpt": SimpleNamespace(
+        sizes="--model_family=gpt --num_hidden_layers=2 --num_attention_heads=4",
+        prepares=CAUSAL,
+        model={"position_embedding": "learned"},
+        tensors={"transformer.wpe.weight", "transformer.h.1.mlp.c_proj.weight"},
+        predicts="--max_new_tokens=3 words",
+    ),
     "llama": SimpleNamespace(
         sizes=f"--flagfile={ROOT}/configs/llama_tiny.flags --num_hidden_layers=2 --document_mask",
         prepares={"objective": "causal", "tokenizer_type": "bpe", "vocab_file": str(DATA / "hf_llama/tokenizer.json")},
@@ -94,14 +111,13 @@ def made(prepare_config, tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# Other tests of the daily suite have these two.
+NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt")]
+
+
+@pytest.fixture(scope="module", params=[*[*FAMILIES][2:], *NIGHTLY])
 def family(request, made):
     return made(request.param)
-
-
-@pytest.fixture(scope="module")
-def modernbert(made):
-    return made("modernbert")
 
 
 @pytest.mark.slow
@@ -109,20 +125,24 @@ def test_it_is_resumed_with_the_flags_of_its_family(family):
     rows = [row for row in read_rows(family.run) if "loss" in row]
     assert rows[-1]["step"] == 4
     losses = [name for name in rows[-1] if name.endswith("lm_loss")]
-    assert [rows[-1][name] for name in losses] == [rows[-1]["loss"]], "no loss of a next sentence"
+    assert [rows[-1][name] == rows[-1]["loss"] for name in losses] == [not family.model.get("next_sentence")]
     model = json.loads((family.run / "config.json").read_text())["config"]["model"]
     assert {name: model[name] for name in family.model} == family.model
 
 
 @pytest.mark.slow
-def test_it_is_evaluated_converted_there_and_back_predicted_and_taken_as_initial_weights(family, tmp_path):
+def test_it_is_planned_evaluated_converted_loaded_predicted_and_taken_as_initial_weights(family, tmp_path):
+    sizes = family.sizes.removesuffix("--document_mask")  # It needs data.
+    done("plan", f"{sizes} --vocab_size=400 --max_seq_length=32 --micro_batch_size=2")
     done("started", f"--mode=evaluate --output_dir={family.run}")
     done("convert", f"--from=tftrain:{family.run} --to=hf:{tmp_path / 'hf'}")
     done("convert", f"--from=hf:{tmp_path / 'hf'} --to=tftrain:{tmp_path / 'own'}")
     done("convert", f"--from=tftrain:{tmp_path / 'own'} --to=hf:{tmp_path / 'again'}")
-    first, last = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "again"))
-    assert first.keys() == last.keys() >= family.tensors
-    assert all(np.array_equal(first[name], last[name]) for name in first)
+    tftrain.save(tftrain.load(f"hf:{tmp_path / 'hf'}"), f"hf:{tmp_path / 'saved'}")
+    first, *others = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "again", "saved"))
+    for last in others:
+        assert first.keys() == last.keys() >= family.tensors
+        assert all(np.array_equal(first[name], last[name]) for name in first)
     text = ("--format=jsonl", *family.predicts.split())
     of_run, converted = (
         json.loads(printed(predict, model, *text))
@@ -141,14 +161,17 @@ def test_it_is_evaluated_converted_there_and_back_predicted_and_taken_as_initial
 def test_an_export_gives_the_numbers_of_the_model(family, tmp_path):
     done("export", f"--output_dir={family.run} --to={tmp_path / 'out'}")
     functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
-    network = trained_model.load(ModelSource(output_dir=str(family.run))).network
-    ids, mask = tf.constant([[5, 9, 30, 7], [100, 3, 3, 8]]), tf.constant([[1, 1, 1, 1], [1, 1, 1, 0]])
-    if family.name == "llama":
+    model = trained_model.load(ModelSource(output_dir=str(family.run)))
+    network = model.network
+    ids, mask = tf.constant([[5, 9, 30, 7], [40, 3, 3, 8]]), tf.constant([[1, 1, 1, 1], [1, 1, 1, 0]])
+    if model.config.is_causal:
         expected = network.logits(network.hidden_states({"input_ids": ids}))
         found = functions["next_token"](input_ids=ids)["logits"]
     else:
-        expected, _ = network.encode({"input_ids": ids, "input_mask": mask})
-        found = functions["encode"](input_ids=ids, input_mask=mask)["hidden_states"]
+        expected, _ = network.encode(trained_model.encoder_batch(ids, mask))
+        inputs = {"input_ids": ids, "input_mask": mask, "token_type_ids": tf.zeros_like(ids)}
+        names = functions["encode"].structured_input_signature[1]
+        found = functions["encode"](**{name: inputs[name] for name in names})["hidden_states"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -159,8 +182,10 @@ def test_a_plan_has_the_published_number_of_parameters():
     assert re.search(r"queries, keys, values +2048 x 2048 x 512 +96 ", text)
 
 
-def test_examples_of_modernbert_have_one_text_and_every_token_of_the_documents(modernbert):
-    data, manifest = modernbert.data, read_manifest(str(modernbert.data))
+@pytest.mark.parametrize("name", ["modernbert"])
+def test_examples_have_one_text_and_every_token_of_the_documents(made, name):
+    data = made(name).data
+    manifest = read_manifest(str(data))
     assert (manifest.next_sentence, manifest.tokenizer_type) == (False, "bpe")
     assert manifest.tokens_in_examples + sum(manifest.tokens_dropped.values()) == manifest.tokens_read
     tokens = (data / manifest.vocab_file).read_text().split("\n")
@@ -182,12 +207,13 @@ TEXTS = {
     "question_answering": "What is good?\tThe file is good.",
     "embedding": "the file is good",
 }
+ENCODERS = ("modernbert", "roberta", "distilbert", "bert")
+TASKS = [*itertools.product(TEXTS, ENCODERS), ("completion", "gpt"), ("completion", "llama")]
 
 
-@pytest.mark.nightly  # tests/tasks and tests/test_every_lever.py have another family.
-@pytest.mark.parametrize("name", ["modernbert", "roberta", "distilbert"])
-@pytest.mark.parametrize("task", TEXTS)
-def test_an_encoder_is_fine_tuned_and_predicts(made, tmp_path, task, name):
+@pytest.mark.nightly  # tests/tasks has a family of each kind.
+@pytest.mark.parametrize(("task", "name"), TASKS)
+def test_it_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     family = made(name)
     file, folder = labelled(tmp_path, task), tmp_path / "run"
     done(
@@ -198,7 +224,7 @@ def test_an_encoder_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     done("started", f"--mode=evaluate --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     texts = tmp_path / "texts.txt"
-    texts.write_text(TEXTS[task] + "\n")
+    texts.write_text(TEXTS.get(task, "the file") + "\n")
     done("predict", f"--output_dir={folder} --input_file={texts}")
     done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} --input_file={texts}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
@@ -230,6 +256,8 @@ def test_a_decoder_learns_vectors_and_gives_the_same_ones_everywhere(made, tmp_p
 
 def labelled(folder, task):
     """Writes labelled examples of a task."""
+    if task == "completion":
+        return files.write_completions(folder / "rows.jsonl", 12, 1)
     if task == "classification":
         return files.write_classes(folder / "classes.tsv", 12, 1)
     if task == "question_answering":

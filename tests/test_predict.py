@@ -308,6 +308,8 @@ def test_weights_without_a_tokenizer_take_that_of_a_flag(capsys, tmp_path):
     assert f"no tokenizer in any of {folder}; name its folder with --tokenizer_dir" in err
     found = objects(capsys, f"--init_checkpoint=tf1:{folder}", f"--tokenizer_dir={DATA / 'hf_bert'}", "a [MASK]")
     assert found == objects(capsys, f"--init_checkpoint=tf1:{DATA / 'tf1'}", "a [MASK]")
+    flags = f"--init_checkpoint=hf:{DATA / 'hf_roberta'}", f"--tokenizer_dir={DATA / 'hf_modernbert'}"
+    assert "its tokenizer's padding has id 3, its pad_token_id is 1; expected one id" in run(capsys, *flags, "a")[2]
 
 
 def test_a_reader_that_has_enough_ends_the_program_without_a_word(capsys, monkeypatch):

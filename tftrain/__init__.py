@@ -17,7 +17,8 @@ def load(source: str, rank: int | None = None, **flags: Any) -> Any:
         source: FORMAT:PATH, such as hf:FOLDER or tftrain:RUN; the folder alone if it is one of these two.
         rank: of this process; ranks draw different dropout masks. By default that of Horovod, if it is initialized.
         flags: of the model, such as task, labels, ln_impl and hidden_dropout_prob, and precision,
-            activation_checkpointing, jit_compile (whether XLA compiles your loop), seed and init_missing.
+            activation_checkpointing, jit_compile (whether XLA compiles your loop), seed and init_missing. Those of a
+            run may be weights="averaged".
 
     Raises:
         ConfigError: with all wrong flags.

@@ -21,6 +21,7 @@ from tftrain.config.convert import Place
 from tftrain.config.fields import ConfigError
 from tftrain.files.errors import FormatError
 from tftrain.formats.registry import open_weights
+from tftrain.formats.run_folder import OwnWeights
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -79,10 +80,16 @@ def test_outputs_are_those_of_the_library_and_the_model_goes_back_with_the_same_
 
 
 def test_a_run_and_a_checkpoint_are_loaded_and_dropout_is_that_of_the_step_of_a_run(tmp_path):
-    config = runs.configured(f"--output_dir={tmp_path / 'run'}", "--max_steps=2", "--eval_every=-1", "--seed=5")
+    flags = ("--max_steps=2", "--eval_every=-1", "--seed=5", "--ema_decay=0.5")
+    config = runs.configured(f"--output_dir={tmp_path / 'run'}", *flags)
     runs.train(config)
     model = tftrain.load(str(tmp_path / "run"), rank=3, seed=5)
     newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
+    averaged = tftrain.load(newest, weights="averaged").named_variables()
+    average = OwnWeights(newest, averaged=True)
+    for name, value in averaged.items():
+        np.testing.assert_array_equal(value, average.read(name))
+    assert np.abs(averaged["embeddings/word"] - model.named_variables()["embeddings/word"]).max() > 0
     for name, value in tftrain.load(newest).named_variables().items():
         np.testing.assert_array_equal(model.named_variables()[name], value)
     task = make_task(config, Mesh(), None, open_weights(Place("tftrain", str(newest))).shard)
@@ -192,6 +199,8 @@ WRONG = [
     ("hf_bert", {"hidden_size": 3}, "--hidden_size=3: expected 24, as in hf:"),
     ("hf_bert", {"learning_rate": 1e-3}, "--learning_rate=0.001: remove this argument: it is for a run"),
     ("hf_bert", {"tensor_parallel_size": 2}, "--tensor_parallel_size=2: remove this argument"),
+    ("hf_bert", {"weights": "averaged"}, "--weights=averaged: expected trained: only a run of tftrain has averaged"),
+    ("hf_bert", {"weights": "mean"}, "--weights=mean: expected one of trained, averaged"),
     ("hf_bert", {"precision": "fp8"}, "--precision=fp8: expected one of fp32, fp16, bf16"),
     ("hf_bert", {"task": "classification"}, "--labels: expected the names of the classes"),
     ("hf_bert", {"task": "classification", "labels": ["a", "a"]}, "--labels=a: expected each class once"),

@@ -113,6 +113,9 @@ MEMORY_CASES += tuple(
         (f"512 --micro_batch_size=2 --activation_checkpointing=full {FUSED}", 1),
         (f"128 --micro_batch_size=4 --split_opt_state {FUSED}", 2),
         (f"128 --micro_batch_size=8 --tensor_parallel_size=2 {FUSED}", 2),
+        # No constant was chosen on these.
+        (f"256 --micro_batch_size=4 --activation_checkpointing=selective {FUSED}", 1),
+        ("384 --micro_batch_size=2 --optimizer=fused_adamw", 1),
     )
 )
 MEMORY, TIME = 0.10, 0.15

@@ -78,6 +78,7 @@ def unigram_of_bytes() -> bytes:
 LIBRARIES = {
     "xlm_roberta": xlm_roberta,
     "unigram_of_bytes": unigram_of_bytes,
+    "unigram_nfkc": lambda: changed(unigram_of_bytes(), normalizer={"type": "NFKC"}),
     "roberta": roberta,
     "roberta_with_prefix": functools.partial(roberta, add_prefix_space=True),
     "llama": llama,

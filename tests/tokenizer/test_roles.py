@@ -36,12 +36,33 @@ def test_files_assign_roles_and_usual_names_have_the_rest(tmp_path, tokens, sett
     assert roles.beside(str(tmp_path), tokens) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mask_token": "<nope>"}, "no token is the mask_token '<nope>'; expected one of the 6 of the vocabulary"),
+        ({"cls_token": "x", "bos_token": {"content": "y"}}, "no token is the cls_token 'x' and bos_token 'y'"),
+        ({"mask_token": 7}, "mask_token is 7; expected a token or null"),
+        ({"sep_token": {"lstrip": True}}, "sep_token is .*lstrip.*; expected a token or null"),
+    ],
+)
+def test_a_name_that_no_token_has_is_not_replaced_by_the_usual_one(tmp_path, settings, message):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match=f"tokenizer_config.json: {message}"):
+        roles.beside(str(tmp_path), ROBERTA)
+    (tmp_path / "vocab.txt").write_text("\n".join([*BERT, ""]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"mask_token": "[PAD]"}))
+    with pytest.raises(DataError, match=r"vocab.txt: the mask '\[PAD\]' has another role too"):
+        read_vocabulary(str(tmp_path / "vocab.txt"), "wordpiece")
+
+
 def library(pair):
     """A tokenizer of letters with ROBERTA's tokens and a template for two texts."""
     tokenizer = Tokenizer(models.WordLevel({token: number for number, token in enumerate(ROBERTA)}, "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens([token for token in ROBERTA if token != "a"])
     ids = [(token, number) for number, token in enumerate(ROBERTA)]
+    if pair == "far":
+        ids, pair = [("<s>", 70000), ("</s>", 2)], "<s> $A </s> </s> $B </s>"
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", pair, special_tokens=ids) if pair else None
     return tokenizer
 
@@ -55,6 +76,7 @@ def library(pair):
         (None, Roles(1, 3, 0, 2, 5, 2, 2, 0)),
         ("$A </s> $B </s>", r"it puts the tokens \[\] before a text, \[2\] between two and \[2\] after"),
         ("<s> $A </s> <s> $B </s>", r"\[2, 0\] between two"),
+        ("far", r"it puts the ids \[70000\] before a text and \[2\] after it; expected those of its tokens"),
     ],
 )
 def test_the_template_says_what_is_around_texts(tmp_path, pair, expected):

@@ -57,6 +57,8 @@ MODERN = {"model_family": "modernbert", **FAMILIES["modernbert"].defaults, "loca
 MODERN |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
 MODERN |= {"use_bias_in_keys": True}
 ROBERTA = {"model_family": "roberta", **FAMILIES["roberta"].defaults}
+DISTILBERT = {"model_family": "distilbert", "gelu_form": "erf", "next_sentence": False}
+FLASH = {"attn_impl": "flash", "hidden_size": 32}
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
@@ -129,10 +131,12 @@ FACTORS = {
         "gpt-documents": {"model": GPT, "packed": True},
         "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
         "llama": {"model": LLAMA},
-        "roberta": {"model": ROBERTA},
+        "roberta": {"model": ROBERTA | FLASH},
         "roberta-packed": {"model": ROBERTA, "packed": True},
+        "distilbert": {"model": DISTILBERT},
+        "distilbert-packed": {"model": DISTILBERT | FLASH, "packed": True},
         "modernbert": {"model": MODERN},
-        "modernbert-packed": {"model": MODERN | {"attn_impl": "flash", "hidden_size": 32}, "packed": True},
+        "modernbert-packed": {"model": MODERN | FLASH, "packed": True},
     },
     "ops": {"": {}, "fused": {"model": FUSED}},
     "rule": {"lamb": {}, "adamw": {"rule": "adamw"}},

@@ -39,7 +39,8 @@ def check(ranks, names, seconds, transport="auto"):
 @pytest.mark.multirank
 @pytest.mark.timeout(1200)
 def test_four_ranks_train_as_one_does():
-    check(RANKS, ["dp4+zero1-even+modernbert", "dp4+zero3+roberta-packed+fused"], seconds=800)
+    names = ("zero1-even+modernbert", "zero3+roberta-packed+fused", "zero2-greedy:1+distilbert-packed")
+    check(RANKS, [f"dp4+{name}" for name in names], seconds=800)
 
 
 MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]

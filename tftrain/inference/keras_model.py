@@ -19,7 +19,7 @@ import tf_keras
 from tftrain.cli import flags
 from tftrain.config import combinations
 from tftrain.config.compute import ComputeConfig
-from tftrain.config.convert import Place, parse_place, place_problems
+from tftrain.config.convert import Place, average_problems, parse_place, place_problems
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, changed, field_problems
 from tftrain.config.fine_tuning import FineTuningConfig
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "position_ids", "sequence_ids", "masked_lm_positions")
 _FLAGS = {*(field.name for field in dataclasses.fields(ModelConfig)), "init_checkpoint"}
-_FLAGS |= {"precision", "activation_checkpointing", "jit_compile", "seed", "init_missing"}
+_FLAGS |= {"precision", "activation_checkpointing", "jit_compile", "seed", "init_missing", "weights"}
 _MASTER_DTYPE = "float32"
 
 
@@ -160,13 +160,15 @@ def load(source: str, rank: int | None, values: Mapping[str, Any]) -> KerasModel
     expected = "remove this argument: it is for a run, and your own loop decides"
     problems += [Problem(name, values.get(name), expected) for name in sorted(named - _FLAGS)]
     config, of_addresses = located.with_local_folders(config)
-    if problems := problems + of_addresses:
+    kind, place = config.evaluation.weights, parse_place(config.run.init_checkpoint or "")
+    problems += [*of_addresses, *field_problems(config.evaluation), *average_problems(kind, place)]
+    if problems:
         raise ConfigError(problems)
     config, problems, initial = initial_weights.with_model_of_weights(config, named)
     if problems := problems or list(_problems(config.model, config.compute)):
         raise ConfigError(problems)
     model, draws = config.model, config.run.init_missing
-    weights = initial.open(model, "train", may_lack_heads=draws or not model.is_fine_tuned)
+    weights = initial.open(model, "train", draws or not model.is_fine_tuned, kind)
     heads = [head for head in heads_of(model) if draws or model.is_fine_tuned or head in weights.parts]
     if lacking := [head for head in heads_of(model) if head not in heads]:
         logger.info(f"{source} has no {' and no '.join(lacking)}, so the model has no outputs of them")

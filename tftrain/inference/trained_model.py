@@ -89,10 +89,17 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
 
 
 def check_tokens(model: TrainedModel, source: ModelSource) -> None:
-    """Raises a FormatError if there is a tokenizer that lacks roles that the model's family needs."""
-    if model.tokenizer and not model.config.is_causal and (lacking := model.tokenizer.vocabulary.roles.lacking):
+    """Raises a FormatError if there is a tokenizer that lacks roles of the model's family, or pads with another id."""
+    if not model.tokenizer or model.config.is_causal:
+        return
+    roles, expected = model.tokenizer.vocabulary.roles, "expected that of an encoder (--tokenizer_dir)"
+    if lacking := roles.lacking:
         fault = f"its tokenizer has no token for {' and '.join(lacking)}"
-        raise FormatError(f"{source.shown}: {fault}; expected that of an encoder (--tokenizer_dir)")
+        raise FormatError(f"{source.shown}: {fault}; {expected}")
+    # transformers has a place for each token but the padding, whose id decides where the positions begin.
+    if model.config.first_row not in (0, roles.padding + 1) and source.place.format == "hf":
+        fault = f"its tokenizer's padding has id {roles.padding}, its pad_token_id is {model.config.first_row - 1}"
+        raise FormatError(f"{source.shown}: {fault}; expected one id, so it may be that of another model")
 
 
 def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:

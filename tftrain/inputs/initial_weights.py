@@ -50,16 +50,17 @@ class InitialWeights:
         """The tokenizer beside them; raises FormatError or CheckpointError."""
         return self._description[1]
 
-    def open(self, model: ModelConfig, mode: str, may_lack_heads: bool) -> Weights:
+    def open(self, model: ModelConfig, mode: str, may_lack_heads: bool, kind: str = "trained") -> Weights:
         """Opens the numbers for a model that a run trains or only evaluates, as `mode` says.
 
         Args:
             may_lack_heads: whether output heads that they lack are random, as with --init_missing.
+            kind: one of WEIGHTS.
 
         Raises:
             FormatError, CheckpointError: they can't be read, or lack a head.
         """
-        weights = registry.open_weights(parse_place(self.value))
+        weights = registry.open_weights(parse_place(self.value), weights=kind)
         for note in weights.notes:
             logger.info(note)
         weights = _with_classes(weights, model, f"--init_checkpoint={self.value}", mode)

@@ -19,6 +19,9 @@ def parts(content: bytes) -> tuple[np.ndarray, bytes]:
     if len(content) < 8 or not size or size % 4 or size > len(content) - 4:
         raise ValueError(f"a map of {len(content)} bytes whose trie has {size}")
     units, strings = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
+    strings.decode()  # The library aborts if they are not UTF-8.
+    if not strings.endswith(b"\0"):
+        raise ValueError("its last string has no end")
     inner = units >> 31 == 0
     inner[0] = True
     bases = (np.arange(len(units)) ^ _offsets(units))[inner]

@@ -88,7 +88,11 @@ def read_file(path: str) -> tuple[Vocabulary, bytes]:
 def library(path: str, data: bytes, expected: str) -> Tokenizer:
     """Returns the tokenizer of a tokenizer.json, given its bytes; raises a DataError that ends with `expected`."""
     try:
-        _check_maps(strict_json.parse(data).get("normalizer"))
+        content = strict_json.parse(data)
+        _check_maps(content.get("normalizer"))
+        model = content.get("model") or {}
+        if model.get("type") == "Unigram" and model.get("unk_id") is None:
+            raise ValueError("its Unigram model has no unk_id, for characters without a token")
         return prepared(Tokenizer.from_str(data.decode()))
     except Exception as error:  # The library raises nothing more particular.
         raise DataError(f"{path}: not a tokenizer ({error}); {expected}") from error

@@ -98,6 +98,8 @@ def of_template(roles: Roles, tokenizer: Tokenizer) -> Roles:
     if len(begin) != 1 or len(end) != 1 or between not in (end, 2 * end):
         around = f"{begin} before a text, {between} between two and {end} after them"
         raise ValueError(f"it puts the tokens {around}; expected one, one or two equal ones, and that one again")
+    if None in map(tokenizer.id_to_token, begin + end):
+        raise ValueError(f"it puts the ids {begin} before a text and {end} after it; expected those of its tokens")
     types = {"separators": len(between), "second_type": pair.type_ids[second] if second < len(pair.ids) else 0}
     return roles._replace(beginning=begin[0], separator=end[0], **types)
 
@@ -108,11 +110,25 @@ def named(roles: Roles, tokens: Sequence[str]) -> dict[str, str]:
 
 
 def beside(folder: str, tokens: Sequence[str]) -> Roles:
-    """Returns the roles that files in a folder assign to tokens; raises a DataError for a damaged one."""
+    """Returns the roles that files in a folder assign to tokens.
+
+    Raises:
+        DataError: a file is damaged, or an encoder's role is named for a text that is no token.
+    """
     recorded = read_object(folder, MANIFEST).get("roles")
     if recorded is not None:
         return of_record(recorded, len(tokens), os.path.join(folder, MANIFEST))
-    return of_tokens(tokens, read_object(folder, _MAP) | read_object(folder, SETTINGS))
+    settings = read_object(folder, _MAP) | read_object(folder, SETTINGS)
+    roles, path = of_tokens(tokens, settings), os.path.join(folder, SETTINGS)
+    for role, fields in _FIELDS.items():
+        named = {field: _content(settings[field]) for field in fields if settings.get(field) is not None}
+        for field in (field for field, token in named.items() if token is None):
+            raise DataError(f"{path}: {field} is {strict_json.shown(settings[field])}; expected a token or null")
+        number, shown = getattr(roles, role), " and ".join(f"{field} {token!r}" for field, token in named.items())
+        # The role would have the token with the usual name.
+        if any(named.values()) and number is not None and not roles.lacking and tokens[number] not in named.values():
+            raise DataError(f"{path}: no token is the {shown}; expected one of the {len(tokens)} of the vocabulary")
+    return roles
 
 
 def of_record(recorded: Any, tokens: int, path: str) -> Roles:

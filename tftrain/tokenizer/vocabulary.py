@@ -161,8 +161,8 @@ def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str, roles:
     """Checks that tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`, for the error message.
 
     Raises:
-        DataError: a role has no token, there is no ordinary token, a token occurs twice, there are too many tokens, or
-            a token is too long or contains a line break or NUL.
+        DataError: a role has no token, the mask has another role, there is no ordinary token, a token occurs twice,
+            there are too many tokens, or a token is too long or contains a line break or NUL.
     """
     roles = roles or of_tokens(tokens)
     if len(tokens) > MAX_TOKENS:
@@ -186,6 +186,8 @@ def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str, roles:
             f"its {len(tokens)} {'tokens' if tokenizer_type == 'bpe' else 'lines'}, or tokens with their roles in "
             "tokenizer_config.json beside it"
         )
+    if not roles.lacking and roles.mask in (roles.padding, roles.beginning, roles.separator):
+        raise DataError(f"{path}: the mask {tokens[roles.mask]!r} has another role too; expected a token of its own")
     if len(set(tokens)) != len(tokens):
         seen: set[str] = set()
         line, token = next((n, t) for n, t in enumerate(tokens, 1) if t in seen or seen.add(t))

@@ -1,6 +1,7 @@
 """Tokenizers of the library's format as graphs: the ids of the library, in twelve scripts."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -102,10 +103,24 @@ def variant(**changes):
     return tokenizer.to_str().encode()
 
 
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_forms_of_unicode_are_those_of_the_library(form):
+    known = unicodedata.ucd_3_2_0  # Later characters may have a form in one of the two only.
+    codes = [code for code in range(1, 0x30000) if known.category(chr(code)) not in ("Cn", "Co", "Cs")]
+    texts = [
+        f"{chr(code)}\u0301\u0323\u3099a{chr(code)}" for code in codes if not 0x3400 <= code < 0xF900 or code % 37 == 0
+    ]
+    normalizer = getattr(normalizers, form)()
+    graph = PipelineGraph(variant(normalizer=normalizer), (), None)
+    found = [each.decode() for each in graph._normalize(tf.constant(texts)).numpy()]
+    assert found == list(map(normalizer.normalize_str, texts))
+    assert graph.needs_tensorflow_text
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (variant(normalizer=normalizers.NFC()), "its normalizer has NFC"),
+        (variant(normalizer=normalizers.Lowercase()), "its normalizer has Lowercase"),
         (variant(pre_tokenizer=pre_tokenizers.Punctuation()), "its pre-tokenizer has Punctuation"),
         (variant(pre_tokenizer=pre_tokenizers.ByteLevel(use_regex=False)), "ByteLevel, or other words"),
         (variant(model=models.WordLevel({"a": 0}, "a")), "its model is a WordLevel"),

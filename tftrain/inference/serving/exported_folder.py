@@ -73,7 +73,7 @@ def write(config: ExportConfig) -> None:
         if labels := model.config.labels:
             (folder / LABELS).write_text("".join(f"{one_line_of(label)}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
-    needs_ops = text is not None and model.tokenizer.needs_tensorflow_text
+    needs_ops = text is not None and text.needs_tensorflow_text
     text_ops = f"tensorflow-text, in {WITH_TEXT_OPS}/{VERSION}" if needs_ops else ""
     for line in [*report.signatures(built, settings, text_ops), "", *lines]:
         logger.info(line)
@@ -109,7 +109,7 @@ def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Si
         The functions on token ids of what was written, by name.
     """
     bare = built
-    if source.text and source.model.tokenizer.needs_tensorflow_text:
+    if source.text and source.text.needs_tensorflow_text:
         bare = {name: signature for name, signature in built.items() if not signature.takes_text}
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, built)
     saved_model.write(folder / VERSION, source, bare)

@@ -1,7 +1,7 @@
 """What a tokenizer.json says as a graph of TensorFlow's ops: added tokens, normalizer, words, model.
 
 The library `tokenizers` is the specification. A ValueError names what of a file has no ops: an expression with other
-words than GPT-2's, forms of Unicode that join characters, and whatever else is not here.
+words than GPT-2's, and whatever else is not here.
 """
 
 import functools
@@ -32,6 +32,7 @@ class PipelineGraph(tf.Module):
 
     Attributes:
         modules: the graphs with tables, which a SavedModel tracks.
+        needs_tensorflow_text: whether there are ops of tensorflow-text.
     """
 
     def __init__(self, model: bytes, unspelled: Collection[str], mask: str | None):
@@ -44,6 +45,7 @@ class PipelineGraph(tf.Module):
         # The library reads numbers with an error of their last bit, which decides between paths of one score.
         content = json.loads(Tokenizer.from_buffer(model).to_str())
         self.modules: list[tf.Module] = []
+        self.needs_tensorflow_text = False
         steps = self._normalizers(content.get("normalizer"))
         added = content.get("added_tokens") or []
         hidden = unspelled or {each["content"] for each in added if each["special"]}
@@ -85,6 +87,11 @@ class PipelineGraph(tf.Module):
         if kind == "Precompiled":
             self.modules.append(CharacterMapGraph(own["precompiled_charsmap"]))
             return [self.modules[-1]]
+        if kind in ("NFC", "NFD", "NFKC", "NFKD"):
+            from tensorflow_text import normalize_utf8
+
+            self.needs_tensorflow_text = True
+            return [functools.partial(normalize_utf8, normalization_form=kind)]
         if kind == "Prepend":
             return [lambda texts: tf.where(texts == "", "", own["prepend"] + texts)]
         if kind == "Strip":

@@ -45,6 +45,7 @@ class TextGraph(tf.Module):
 
     Attributes:
         tokenize: returns the token ids of texts without special tokens: string [n] to int32 [n, tokens].
+        needs_tensorflow_text: whether there are ops of tensorflow-text.
     """
 
     def __init__(self, model: TrainedModel):
@@ -55,11 +56,11 @@ class TextGraph(tf.Module):
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
-        self._pipeline, cuts = None, True
+        self._pipeline, cuts, self.needs_tensorflow_text = None, True, tokenizer.needs_tensorflow_text
         if tokenizer.is_library:
             mask = self._vocabulary.of_role("mask") if tokenizer.finds_masks else None
             self._pipeline, cuts = PipelineGraph(tokenizer.model, tokenizer.unspelled, mask), tokenizer.has_added_tokens
-            tokenize = self._pipeline
+            tokenize, self.needs_tensorflow_text = self._pipeline, self._pipeline.needs_tensorflow_text
         elif tokenizer.needs_tensorflow_text:
             from tftrain.tokenizer.tensorflow_text import ops
 
