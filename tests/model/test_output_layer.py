@@ -1,5 +1,7 @@
 """The output layer's cross-entropy: the same for chunks of any size, and without logits of all rows."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,12 +57,16 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
 
 @pytest.mark.parametrize(
     ("rows", "words", "chunks", "gpu_chunks"),
-    [(2464, 30_522, 9, 1), (16_384, 50_257, 99, 7), (16_384, 128_256, 253, 16), (1024, 250_880, 1, 1), (8, 8, 1, 1)],
+    [
+        *((2464, 30_522, 9, 1), (16_384, 50_257, 99, 8), (16_384, 128_256, 253, 16), (1024, 250_880, 1, 1)),
+        *((8, 8, 1, 1), (16_385, 50_257, 99, 7), (12_345, 50_257, 75, 5)),
+    ],
 )
 def test_chunks_of_a_gpu_are_larger(rows, words, chunks, gpu_chunks):
     for gpu, expected in ((False, chunks), (True, gpu_chunks)):
         assert -(-rows // rows_of_chunk(rows, words, 1024, gpu)) == expected
         assert rows_of_chunk(rows, words, 1024, gpu) * words <= max(2 ** (27 if gpu else 23), 1024 * words)
+        assert not gpu or expected == 1 or rows_of_chunk(rows, words, 1024, gpu) % 8 == 0
 
 
 @pytest.mark.parametrize("options", [{"jit_compile": True}, {"input_signature": ...}], ids=str)
@@ -72,6 +78,15 @@ def test_a_compiled_function_and_one_of_any_number_of_rows_give_the_same(rows, o
     run = tf.function(lambda *tensors: results(tensors, labels, weights, rows), autograph=False, **options)
     for ours, wanted in zip(run(*tensors), results(tensors, labels, weights, 100), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "loops"), [(4, ["3", "4"]), (100, [])])
+def test_xla_knows_how_often_each_loop_runs(rows, loops):
+    tensors, labels, weights = inputs("float32", has_bias=True)
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, rows), autograph=False, jit_compile=True)
+    text = run.experimental_get_compiler_ir(*tensors)(stage="optimized_hlo")
+    assert sorted(re.findall(r' while\(.*"known_trip_count":{"n":"(\d+)"}', text)) == loops
+    assert text.count(" while(") == len(loops)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

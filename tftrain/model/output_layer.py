@@ -236,12 +236,9 @@ class _Chunks:
         def step(index: int | tf.Tensor, *values: Any):
             return (index + 1, *body(index, *values))
 
-        count = self.count if isinstance(self.count, int) else None
+        # One condition alone: with maximum_iterations, a second counter, XLA would not know how often the loop runs,
+        # and the host would ask the GPU in each run.
         _, *values = tf.while_loop(
-            lambda index, *_: index < self.count,
-            step,
-            (tf.constant(first), *initial),
-            maximum_iterations=count,
-            parallel_iterations=1,
+            lambda index, *_: index < self.count, step, (tf.constant(first), *initial), parallel_iterations=1
         )
         return values
