@@ -1,10 +1,11 @@
-"""Memory of a block's activations on a GPU: what XLA assigns, beside what the planner says. It needs no GPU.
+"""Memory of a block's and a head's activations on a GPU: what XLA assigns, and the plan. It needs no GPU.
 
     .venv/bin/python tools/gpu_memory.py                                      # all rows, a minute each
     .venv/bin/python tools/gpu_memory.py --rows='bert, plain;gpt, plain'
 
 XLA compiles forward and backward with two and with four blocks (tools/gpu_compiler.py), and assigns all tensors to one
-temporary buffer. The difference of its sizes is that of two blocks. It needs CUDA's ptxas.
+temporary buffer. The difference of its sizes is that of two blocks; of the heads, that of two vocabularies. It needs
+CUDA's ptxas.
 """
 
 import argparse
@@ -39,12 +40,21 @@ ROWS = {
     "modernbert, flash": f"--model_family=modernbert {NO_BIAS}",
 }
 BLOCKS = (2, 4)
+FEW_WORDS = 1024
+# Rows whose heads are compiled, and their words.
+HEADS = {"bert, flash": 30522, "gpt, flash": 50257, "llama, flash": 128256, "modernbert, flash": 50368}
 
 
 def block_gb(size: Callable[[str], float], row: str) -> float:
     """Returns the GB of a block of a row; `size` returns the bytes of a step with flags of tftrain.run."""
     few, many = (size(f"{LARGE} {ROWS[row]} --num_hidden_layers={blocks}") for blocks in BLOCKS)
     return (many - few) / (BLOCKS[1] - BLOCKS[0]) / GB
+
+
+def head_gb(size: Callable[[str], float], row: str) -> float:
+    """Returns the GB that the vocabulary of a row adds to one of FEW_WORDS; for `size`, see `block_gb`."""
+    few, many = (size(f"{LARGE} {ROWS[row]} --vocab_size={words}") for words in (FEW_WORDS, HEADS[row]))
+    return (many - few) / GB
 
 
 def temporary_bytes(flags: str) -> int:
@@ -67,10 +77,11 @@ def main() -> None:
     names = (parser.parse_args().rows or ";".join(ROWS)).split(";")
     if unknown := set(names) - set(ROWS):
         parser.error(f"--rows: expected some of {'; '.join(ROWS)}, given {'; '.join(sorted(unknown))}")
-    print("| step | GB of a block, by XLA | planned | error |\n| --- | ---: | ---: | ---: |", flush=True)
-    for name in names:
-        by_xla, planned = block_gb(temporary_bytes, name), block_gb(planned_bytes, name)
-        print(f"| {name} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
+    print("| step | GB, by XLA | planned | error |\n| --- | ---: | ---: | ---: |", flush=True)
+    parts = [(name, "", block_gb) for name in names] + [(each, ", head", head_gb) for each in names if each in HEADS]
+    for name, what, gb in parts:
+        by_xla, planned = gb(temporary_bytes, name), gb(planned_bytes, name)
+        print(f"| {name}{what} | {by_xla:.3f} | {planned:.3f} | {planned / by_xla - 1:+.1%} |", flush=True)
 
 
 if __name__ == "__main__":
