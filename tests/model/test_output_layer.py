@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from tests.model.samples import half_unit, small_batch, small_config, tensor_bytes
 from tftrain.architecture.architecture import rows_of_chunk
+from tftrain.model import output_layer
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import output_cross_entropy
+from tftrain.parallel.graph_collectives import operations
 from tftrain.parallel.mesh import Group
 
 N, WORDS, WIDTH = 13, 29, 8
@@ -53,6 +55,25 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
     for ours, wanted in zip(found, oracle(tensors, labels, weights), strict=True):
         ours, size = tf.cast(ours, tf.float64), np.abs(wanted).max()
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_gpu_pads_the_words_once_and_not_in_each_chunk(dtype, has_bias, monkeypatch):
+    tensors, labels, weights = inputs(dtype, has_bias)
+    on_cpu = results(tensors, labels, weights, 4)
+    monkeypatch.setattr(output_layer.devices, "has_gpu", lambda: True)
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, 4), autograph=False)
+    tolerance = 8 * half_unit(dtype)
+    for ours, cpu, wanted in zip(run(*tensors), on_cpu, oracle(tensors, labels, weights), strict=True):
+        assert (ours.shape, ours.dtype) == (cpu.shape, cpu.dtype)
+        np.testing.assert_allclose(
+            tf.cast(ours, tf.float64), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max()
+        )
+    found = list(operations(run.get_concrete_function(*tensors).graph))
+    assert {tuple(each.shape) for op in found if op.type == "MatMul" for each in op.inputs} >= {(32, WIDTH), (4, 32)}
+    assert not [op for op in found if op.type == "MatMul" and any(WORDS in each.shape for each in op.inputs)]
+    assert len([op for op in found if op.type == "Pad" and op.outputs[0].shape == [32, WIDTH]]) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tftrain.config.model import ModelConfig
 # reuse with each small chunk: it reads and writes the sum of the table's gradient, and leaves its CUDA graph.
 CPU_LOGITS, GPU_LOGITS = 2**23, 2**27
 LEAST_ROWS = 32  # fewer rows in a chunk would make its products slow
-GPU_UNIT = 8  # rows: XLA would copy operands of a product in 16 bits to fill them up to as many
+GPU_UNIT = 8  # XLA pads the rows and columns of products in 16 bits to a multiple of it, and copies them for that
 
 
 @dataclass(frozen=True)
