@@ -101,7 +101,7 @@ def test_what_is_missing_is_named_before_anything_is_compiled(card, ptxas, expec
     [(None, r"no g\+\+ on PATH"), ("/bin/false", r"g\+\+ can't build gpu_compiler.cc with TensorFlow none: see above")],
 )
 def test_a_compiler_that_is_missing_or_fails_is_named(compiler, expected, monkeypatch):
-    monkeypatch.setattr(gpu_compiler.tf, "__version__", "none")  # of which no library was built
+    monkeypatch.setattr(gpu_compiler.tf, "__version__", "none")  # No library was built for it.
     monkeypatch.setattr(shutil, "which", lambda name: compiler)
     monkeypatch.setattr(gpu_compiler.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
     with pytest.raises(gpu_compiler.CompilerError, match=expected):
