@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tftrain.architecture.describe import describe
 from tftrain.cli import flags
 from tftrain.cli.program import guarded
-from tftrain.config import cudnn, param_groups
+from tftrain.config import combinations, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.fields import ConfigError, Problem, flag_values
 from tftrain.config.train import TrainConfig
@@ -178,11 +178,10 @@ def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, la
     problems += resume_compatibility.flag_problems(config.checkpoint.change_on_resume)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
-    if "attn_impl" not in {problem.flag for problem in problems}:
-        problems += cudnn.check_host(config.model, hardware.has_driver())
-    if config.run.mode == "train" and config.compute.gradient_transport == "xla" and not hardware.has_driver():
-        expected = "expected horovod: this host has no GPU, and on CPUs XLA sums nothing over ranks"
-        problems += [] if "gradient_transport" in wrong else [Problem("gradient_transport", "xla", expected)]
+    if not hardware.has_driver():
+        refused = {each.flag for each in problems}
+        of_host = combinations.check_host(config.model, config.compute, config.run.mode)
+        problems += [each for each in of_host if each.flag not in refused]
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)

@@ -42,6 +42,7 @@ BERT = "--model_family=bert --vocab_size=30522 --max_seq_length=512 --micro_batc
 LONG = "--max_position_embeddings=1024 --max_seq_length=1024 --micro_batch_size=16"
 GPT = f"--model_family=gpt --vocab_size=50257 {LONG}"
 LLAMA = f"--model_family=llama --vocab_size=128256 {LONG}"
+MODERN = "--model_family=modernbert --vocab_size=50368 --intermediate_size=1152"
 GATED = FUSED.replace("--dropout_add_impl=fused", "")  # a residual add without bias has no fused op
 # Flags of tftrain.run, and ranks.
 PROGRAMS = {
@@ -53,6 +54,7 @@ PROGRAMS = {
     "gpt base": (f"{GPT} {BASE} {FUSED}", 1),
     "llama large": (f"{LLAMA} {LARGE} {GATED}", 1),
     "llama base": (f"{LLAMA} {BASE} {GATED}", 1),
+    "modernbert base": (f"{MODERN} {LONG} {BASE} --num_hidden_layers=22 {GATED}", 1),
 }
 SUMS = ("kernels", "TFLOP", "GB", "ms at the limit")
 MOVED = 1_000_000  # bytes of a copy or transpose from which on it is listed
@@ -255,11 +257,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--autotune_results", help="XLA's file of a GPU run")
     parser.add_argument("--largest", type=int, default=0, help="also print as many kernels, the longest ones first")
     arguments = parser.parse_args(argv)
-    names = arguments.programs.split(";")
+    names = [each.strip() for each in arguments.programs.split(";")]
     if unknown := set(names) - set(PROGRAMS):
         parser.error(f"--programs: expected some of {'; '.join(PROGRAMS)}, given {'; '.join(sorted(unknown))}")
     if arguments.card not in CARDS:
         parser.error(f"--card: expected one of {', '.join(CARDS)}, given {arguments.card}")
+    if arguments.largest < 0:
+        parser.error(f"--largest={arguments.largest}: expected a number of at least 0")
     xla_flags = f"{RUN} {arguments.xla_flags}"
     if arguments.autotune_results:
         if not Path(arguments.autotune_results).is_file():

@@ -103,7 +103,10 @@ def _library() -> ctypes.CDLL:
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-            subprocess.run(["g++", *options, "-o", f"{folder}/new.so", source, *libraries], check=True)
+            if not shutil.which("g++"):
+                raise CompilerError(f"no g++ on PATH, which builds {source.name}; install it")
+            if subprocess.run(["g++", *options, "-o", f"{folder}/new.so", source, *libraries]).returncode:
+                raise CompilerError(f"g++ can't build {source.name} with TensorFlow {tf.__version__}: see above")
             Path(folder, "new.so").replace(built)
     found = ctypes.CDLL(str(built))
     found.compile.restype = ctypes.c_char_p

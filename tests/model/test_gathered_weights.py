@@ -10,6 +10,7 @@ from tftrain.model.gathered_weights import ReadAgain, fill, release
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.new_run import new_run
 from tftrain.train.gradients import Position
+from tftrain.train.pipeline import PipelineGradients
 from tftrain.train.sharded import ShardedModel
 
 
@@ -49,12 +50,28 @@ def test_products_and_look_ups_have_the_gradients_of_plain_ones(jit):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("model", [{}, LLAMA, MODERN], ids=["bert", "llama", "modernbert"])
-def test_backward_keeps_no_kernel_and_no_table(model):
-    """What backward keeps are outputs of the forward function; the heads run backward at once."""
-    config = case(model=dict(model), **ZERO_3)
-    run = new_run(config.resolve(2), Mesh(0, 2, 0, 2))
-    stage = ShardedModel(run)._stage
+def without_reshapes(call):
+    """Yields the tensors that a call of a function returns, as they were before reshapes; not small ones."""
+    graph = call.graph._get_function(call.get_attr("f").name).graph
+    for tensor in graph.outputs:
+        while tensor.op.type in ("Reshape", "Identity"):
+            tensor = tensor.op.inputs[0]
+        if tensor.dtype.is_floating and tensor.shape.rank > 1:
+            yield tensor
+
+
+@pytest.mark.parametrize(
+    ("model", "stages"), [({}, 1), (LLAMA, 1), (MODERN, 1), (LLAMA, 2)], ids=["bert", "llama", "modernbert", "pipeline"]
+)
+def test_backward_keeps_no_kernel_and_no_table(model, stages):
+    """What backward keeps are outputs of the forward function; the heads run backward at once.
+
+    A pipeline that XLA compiles keeps the table of its first stage.
+    """
+    division = {"pipeline_parallel_size": 2, "compute": {"jit_compile": "true"}} if stages > 1 else ZERO_3
+    config = case(model={**model, "num_hidden_layers": stages}, **division)
+    run = new_run(config.resolve(2), Mesh(0, 2, 0, 2, pipeline_parallel_size=stages))
+    stage = (PipelineGradients if stages > 1 else ShardedModel)(run)._stage
     batch = next((token_batches if run.config.model.is_causal else batches)(1, samples=3))
     position = Position(tf.constant(1, tf.int64), tf.ones([2]), tf.ones([]))
 
@@ -63,14 +80,20 @@ def test_backward_keeps_no_kernel_and_no_table(model):
     @tf.function(autograph=False)
     def both(x, upstream):
         gradients = []
-        for chunk in range(len(stage.parts) - 1):
+        for chunk in [number for number, part in enumerate(stage.parts) if not part.heads]:
             made = stage.forward(chunk, x if chunk else None, batch, tf.constant(0, tf.int64), position, False)
             calls.append(made.output.op)
             gradients += stage.backward(made, upstream).of_variables.values()
         return gradients
 
     both.get_concrete_function(*[tf.ones([3, 12, config.model.hidden_size])] * 2)
-    weights = [variable.shape for variable in run.task.model.named_variables().values() if variable.shape.rank == 2]
+    variables = run.task.model.named_variables().items()
+    weights = [each.shape for name, each in variables if name.endswith("kernel" if stages > 1 else "")]
+    weights = [shape for shape in weights if shape.rank == 2]
+    assert weights
+    assert calls
     for forward in calls:
         assert "PartitionedCall" in forward.type
+        kept = [tensor.name for tensor in without_reshapes(forward)]
+        assert len(kept) == len(set(kept))
         assert not [output.shape for output in forward.outputs if output.shape in weights and output.shape[0] > 2]

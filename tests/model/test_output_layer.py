@@ -1,13 +1,17 @@
 """The output layer's cross-entropy: the same for chunks of any size, and without logits of all rows."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.model.samples import half_unit, small_batch, small_config, tensor_bytes
 from tftrain.architecture.architecture import rows_of_chunk
+from tftrain.model import output_layer
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import output_cross_entropy
+from tftrain.parallel.graph_collectives import operations
 from tftrain.parallel.mesh import Group
 
 N, WORDS, WIDTH = 13, 29, 8
@@ -53,14 +57,37 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_gpu_pads_the_words_once_and_not_in_each_chunk(dtype, has_bias, monkeypatch):
+    tensors, labels, weights = inputs(dtype, has_bias)
+    on_cpu = results(tensors, labels, weights, 4)
+    monkeypatch.setattr(output_layer.devices, "has_gpu", lambda: True)
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, 4), autograph=False)
+    tolerance = 8 * half_unit(dtype)
+    for ours, cpu, wanted in zip(run(*tensors), on_cpu, oracle(tensors, labels, weights), strict=True):
+        assert (ours.shape, ours.dtype) == (cpu.shape, cpu.dtype)
+        np.testing.assert_allclose(
+            tf.cast(ours, tf.float64), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max()
+        )
+    found = list(operations(run.get_concrete_function(*tensors).graph))
+    assert {tuple(each.shape) for op in found if op.type == "MatMul" for each in op.inputs} >= {(32, WIDTH), (4, 32)}
+    assert not [op for op in found if op.type == "MatMul" and any(WORDS in each.shape for each in op.inputs)]
+    assert len([op for op in found if op.type == "Pad" and op.outputs[0].shape == [32, WIDTH]]) == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "chunks", "gpu_chunks"),
-    [(2464, 30_522, 9, 1), (16_384, 50_257, 99, 7), (16_384, 128_256, 253, 16), (1024, 250_880, 1, 1), (8, 8, 1, 1)],
+    [
+        *((2464, 30_522, 9, 1), (16_384, 50_257, 99, 8), (16_384, 128_256, 253, 16), (1024, 250_880, 1, 1)),
+        *((8, 8, 1, 1), (16_385, 50_257, 99, 7), (12_345, 50_257, 75, 5)),
+    ],
 )
 def test_chunks_of_a_gpu_are_larger(rows, words, chunks, gpu_chunks):
     for gpu, expected in ((False, chunks), (True, gpu_chunks)):
         assert -(-rows // rows_of_chunk(rows, words, 1024, gpu)) == expected
         assert rows_of_chunk(rows, words, 1024, gpu) * words <= max(2 ** (27 if gpu else 23), 1024 * words)
+        assert not gpu or expected == 1 or rows_of_chunk(rows, words, 1024, gpu) % 8 == 0
 
 
 @pytest.mark.parametrize("options", [{"jit_compile": True}, {"input_signature": ...}], ids=str)
@@ -72,6 +99,15 @@ def test_a_compiled_function_and_one_of_any_number_of_rows_give_the_same(rows, o
     run = tf.function(lambda *tensors: results(tensors, labels, weights, rows), autograph=False, **options)
     for ours, wanted in zip(run(*tensors), results(tensors, labels, weights, 100), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "loops"), [(4, ["3", "4"]), (100, [])])
+def test_xla_knows_how_often_each_loop_runs(rows, loops):
+    tensors, labels, weights = inputs("float32", has_bias=True)
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, rows), autograph=False, jit_compile=True)
+    text = run.experimental_get_compiler_ir(*tensors)(stage="optimized_hlo")
+    assert sorted(re.findall(r' while\(.*"known_trip_count":{"n":"(\d+)"}', text)) == loops
+    assert text.count(" while(") == len(loops)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

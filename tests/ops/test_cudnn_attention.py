@@ -178,13 +178,30 @@ def test_wrong_results_are_refused(gpu, monkeypatch, factor):
     assert refusal((96, 1, 64), False, "float16").startswith(expected)
 
 
-def test_what_cudnn_refuses_is_said(gpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "before", "reason"),
+    [
+        (tf.errors.InternalError(None, None, "no cuDNN graph\nat ..."), "cuDNN does not take", "no cuDNN graph"),
+        (
+            tf.errors.NotFoundError(None, None, "DNN library is not found."),
+            "cuDNN does not",
+            "DNN library is not found.",
+        ),
+        (tf.errors.UnimplementedError(None, None, ""), "cuDNN does not take", "UnimplementedError"),
+        (ValueError(" \n"), "cuDNN does not take", "ValueError"),
+        (tf.errors.InvalidArgumentError(None, None, "No registered 'X'"), "cuDNN does not", "No registered 'X'"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM\nat ..."), "the memory of this GPU does not suffice", "OOM"),
+    ],
+)
+def test_what_cudnn_refuses_is_said(gpu, monkeypatch, error, before, reason):
     def refuse(**_):
-        raise tf.errors.InternalError(None, None, "no cuDNN graph for this\nat ...")
+        raise error
 
     monkeypatch.setattr(module, "library", lambda: SimpleNamespace(tftrain_cudnn_attention=refuse))
-    words = "cuDNN does not take rows of 96 tokens with heads of 40 elements in bfloat16 on this GPU: no cuDNN graph"
-    assert refusal((96, 1, 40), True, "bfloat16").startswith(words)
+    said = refusal((96, 1, 40), True, "bfloat16")
+    assert said.startswith(before)
+    assert " rows of 96 tokens with heads of 40 elements in bfloat16" in said
+    assert said.endswith(f": {reason}")
 
 
 def test_without_a_gpu_cudnn_is_refused():

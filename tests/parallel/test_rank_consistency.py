@@ -121,6 +121,12 @@ def test_collectives_of_nested_functions_and_loops_are_compared_before_the_first
         assert f"on rank 1 collective 1 of the world group is {clause};" in said
 
 
+def test_ranks_whose_auto_chooses_other_ops_refuse_each_other(monkeypatch):
+    ops, same = ("attn_impl=cudnn ln_impl=fused", "attn_impl=flash ln_impl=fused"), step("last", 5)
+    check = lambda mesh: rank_checks.before_first_step(same, {}, None, mesh, ops[mesh.rank])  # noqa: E731
+    assert f"on rank 1 the choice of ops is {ops[1]}, but {ops[0]} on rank 0;" in refusals(monkeypatch, check)
+
+
 @pytest.mark.multirank
 def test_a_run_with_two_flagfiles_ends_and_names_rank_and_flag(tmp_path):
     for rank in range(2):

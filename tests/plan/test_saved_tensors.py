@@ -65,6 +65,19 @@ def test_equals_what_xla_keeps_on_a_gpu(row, gb):
     assert gpu_memory.block_gb(gpu_memory.planned_bytes, row) == pytest.approx(gb, rel=0.03)
 
 
+# GB of two blocks and the head, as the tool prints them.
+@pytest.mark.parametrize(
+    ("row", "gb", "error"),
+    [
+        *(("bert, flash", 1.677, 0.01), ("gpt, flash", 2.084, 0.03)),
+        ("llama, flash", 2.386, 0.12),
+        ("modernbert, flash", 2.193, 0.03),
+    ],
+)
+def test_equals_what_xla_keeps_with_the_output_head(row, gb, error):
+    assert gpu_memory.with_head_gb(gpu_memory.planned_bytes, row) == pytest.approx(gb, rel=error)
+
+
 @pytest.mark.parametrize("dtype", ITEM)
 @pytest.mark.parametrize(("core", "fused"), [("plain", ()), ("softmax", ()), ("flash", ()), ("flash", ("ln", "gelu"))])
 def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dtype):

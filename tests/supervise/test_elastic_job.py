@@ -59,11 +59,11 @@ def job(hosts, most, *args, least=1):
     return started_ranks(1, [str(Path(sys.executable).with_name("horovodrun")), *options, sys.executable, *args])
 
 
-def supervisor_on(host, launcher):
+def supervisor_on(host, launcher, program="tftrain.run"):
     """Returns the process that stands for a host's rank."""
     for process in psutil.Process(launcher.pid).children(recursive=True):
         environ = process.environ()
-        if environ.get("HOROVOD_HOSTNAME") == host and PARENT not in environ and "tftrain.run" in process.cmdline():
+        if environ.get("HOROVOD_HOSTNAME") == host and PARENT not in environ and program in process.cmdline():
             return process.pid
     raise AssertionError(f"no process on {host}")
 
@@ -122,6 +122,29 @@ def test_tensor_parallel_ranks_start_again_with_tensorflows_transport(tmp_path):
         launched.wait_for("continuing after step", seconds=SECONDS)
         assert launched.codes([0], SECONDS) == [0], launched.output()
         assert launched.output().count("transport tensorflow") == 2
+    run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
+    assert losses(output_dir) == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_sums_of_xla_go_on_between_the_ranks_that_there_are(tmp_path):
+    hosts, output_dir, program = (
+        Hosts(tmp_path, "localhost", "127.0.0.1"),
+        tmp_path / "run",
+        "tests.supervise.sums_of_xla_on_cpus",
+    )
+    given = ["-m", program, *RUN[2:], "--micro_batch_size=12", "--gradient_transport=xla", f"--output_dir={output_dir}"]
+    with job(hosts, 2, *given) as launched:
+        launched.wait_for("step_00000005", seconds=SECONDS)
+        os.kill(supervisor_on("127.0.0.1", launched.processes[0], program), signal.SIGKILL)
+        launched.wait_for("1 ranks, before 2, continue from", seconds=SECONDS)
+        launched.wait_for("continuing after step", seconds=SECONDS)
+        hosts.are("localhost", "127.1")
+        launched.wait_for("2 ranks, before 1, continue from", seconds=SECONDS)
+        assert launched.codes([0], SECONDS) == [0], launched.output()
+        assert launched.output().count("sums in the program of 2 ranks: True") == 4
+        assert launched.output().count("--gradient_transport=xla has no effect: there is one data parallel rank") == 1
     run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
     assert losses(output_dir) == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 

@@ -1,10 +1,11 @@
 """The budget of a step on a GPU: how it is read from a compiled program, and what the steps of today may take."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
-from tools import gpu_budget
+from tools import gpu_budget, gpu_compiler
 
 CUDA = pytest.mark.skipif(not shutil.which("ptxas"), reason="XLA makes no machine code without CUDA's ptxas")
 
@@ -71,6 +72,8 @@ def test_loops_count_as_often_as_they_run_and_facts_name_what_a_graph_does_not_k
     [
         (["--card=b200"], "--card: expected one of h100, h200, given b200"),
         (["--programs=bert huge"], "--programs: expected some of bert large; "),
+        (["--programs=bert base; bert huge"], "given bert huge"),
+        (["--largest=-1"], "--largest=-1: expected a number of at least 0"),
         (["--autotune_results=nowhere"], "--autotune_results=nowhere: no such file"),
     ],
 )
@@ -93,12 +96,25 @@ def test_what_is_missing_is_named_before_anything_is_compiled(card, ptxas, expec
         gpu_budget.compiled(gpu_budget.Cluster("f", b"", ""), gpu_budget.RUN, card)
 
 
+@pytest.mark.parametrize(
+    ("compiler", "expected"),
+    [(None, r"no g\+\+ on PATH"), ("/bin/false", r"g\+\+ can't build gpu_compiler.cc with TensorFlow none: see above")],
+)
+def test_a_compiler_that_is_missing_or_fails_is_named(compiler, expected, monkeypatch):
+    monkeypatch.setattr(gpu_compiler.tf, "__version__", "none")  # No library was built for it.
+    monkeypatch.setattr(shutil, "which", lambda name: compiler)
+    monkeypatch.setattr(gpu_compiler.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
+    with pytest.raises(gpu_compiler.CompilerError, match=expected):
+        gpu_compiler._library.__wrapped__()
+
+
 # Kernels, GB, GB of copies and transposes of 1 MB or more, loops whose runs the host counts, calls of fused ops with
 # arguments of the program: those of today, and a twentieth more kernels and GB.
 TODAY = {
     "bert large": (1015, 104, 0.15, 0, 0),
-    "gpt large": (1240, 142, 1.6, 1, 0),
-    "bert large, 8 ranks": (1110, 109, 3.2, 0, 154),
+    "gpt large": (1243, 140, 0.2, 0, 0),
+    "bert large, 8 ranks": (1068, 105, 0.7, 0, 154),
+    "modernbert base": (918, 68, 1.2, 0, 0),
 }
 
 

@@ -38,6 +38,32 @@ def test_gpus_without_nccl_are_refused_unless_a_flag_allows_it(gpus):
     assert collectives.transport() == "through host memory: Horovod has no NCCL"
 
 
+XLA = "--gradient_transport=xla"
+
+
+@pytest.mark.parametrize(
+    ("given", "sums", "compared"),
+    [([], "horovod", ()), ([XLA], "xla", ("the kind of GPU", "XLA_FLAGS")), ([XLA, "--mode=evaluate"], "horovod", ())],
+)
+def test_programs_that_sum_over_ranks_must_be_equal(gpus, monkeypatch, given, sums, compared):
+    seen = {}
+    monkeypatch.setattr(rank_consistency, "require_same", lambda mesh, facts, *_: seen.update(facts["world"]))
+    monkeypatch.setattr(rank_checks.devices, "device_name", lambda: "NVIDIA H200")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_dump_to=/of/this/rank --xla_b=2")
+    config, mesh = configured("--output_dir=unused", *given), gpus(23203)
+    rank_checks.before_start(config, INPUTS, mesh)
+    expected = {"the kind of GPU": "NVIDIA H200", "XLA_FLAGS": "--xla_a=1 --xla_b=2"}
+    assert {name: value for name, value in seen.items() if name in expected} == {
+        name: expected[name] for name in compared
+    }
+    monkeypatch.setattr("horovod.tensorflow.nccl_built", lambda: 0)
+    if sums == "xla":
+        rank_checks.before_start(config, INPUTS, mesh)
+    else:
+        with pytest.raises(MeshError, match="Horovod has no NCCL"):
+            rank_checks.before_start(config, INPUTS, mesh)
+
+
 def test_the_log_names_the_nccl_that_horovod_was_built_with(gpus):
     rank_checks.before_start(configured("--output_dir=unused"), INPUTS, gpus(23203))
     assert collectives.transport() == "by NCCL 2.32.3"

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.model.samples import PLAIN
 from tests.train.test_step import BASE, batches
 from tftrain.config.parallel import BatchConfig
+from tftrain.model.gathered_weights import ReadAgain
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules.table import Action, Schedule
 from tftrain.schedules.table import ActionKind as Kind
@@ -64,3 +65,7 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
         allowed = 1e-5 * np.linalg.norm(one) + 1e-8 if jit else 0.0
         assert np.linalg.norm(np.asarray(other) - one) <= allowed, name
         assert np.any(one) or "key/bias" in name
+    if jit:
+        reading = CompiledStage(run.task, run.parts, jit, 0, ReadAgain())
+        for one, other in zip(whole.dense, gradients(run, reading, table(B), batch).dense, strict=True):
+            assert np.linalg.norm(np.asarray(other) - one) <= 1e-5 * np.linalg.norm(one) + 1e-8

@@ -21,6 +21,7 @@ from tftrain.config.model import ModelConfig
 # reuse with each small chunk: it reads and writes the sum of the table's gradient, and leaves its CUDA graph.
 CPU_LOGITS, GPU_LOGITS = 2**23, 2**27
 LEAST_ROWS = 32  # fewer rows in a chunk would make its products slow
+GPU_UNIT = 8  # XLA pads the rows and columns of products in 16 bits to a multiple of it, and copies them for that
 
 
 @dataclass(frozen=True)
@@ -175,10 +176,15 @@ def rows_of_chunk(rows: int | None, words: int, width: int, gpu: bool) -> int:
 
     Returns:
         All rows, if the logits are at most as many numbers as the table has or as a chunk may have; else about equal
-        parts, or as many as a chunk may have if their number is unknown.
+        parts, or as many as a chunk may have if their number is unknown. On a GPU, chunks that the rows divide into
+        without a rest are preferred.
     """
-    most = max(LEAST_ROWS, (GPU_LOGITS if gpu else CPU_LOGITS) // words)
+    most, unit = max(LEAST_ROWS, (GPU_LOGITS if gpu else CPU_LOGITS) // words), GPU_UNIT if gpu else 1
+    most -= most % unit
     if rows is None:
         return most
-    chunks = 1 if rows <= width else -(-rows // most)
-    return max(1, -(-rows // max(1, chunks)))
+    if rows <= max(most, width):
+        return max(1, rows)
+    equal = -(-rows // -(-rows // most))
+    whole = [each for each in range(most, most // 2, -unit) if rows % each == 0] if gpu else []
+    return whole[0] if whole else equal + -equal % unit

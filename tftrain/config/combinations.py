@@ -180,6 +180,14 @@ def check_sums(compute: ComputeConfig, parallel: ParallelConfig, compares_sample
         yield refused(compute, "gradient_transport", f"expected horovod with {reason}")
 
 
+def check_host(model: ModelConfig, compute: ComputeConfig, mode: str, host: str = "this host") -> Iterator[Problem]:
+    """Yields why a host without a GPU, of this name, can't run it."""
+    yield from cudnn.check_host(model, host)
+    if mode == "train" and compute.gradient_transport == "xla":
+        expected = f"expected horovod: {host} has no GPU, and on CPUs XLA sums nothing over ranks"
+        yield refused(compute, "gradient_transport", expected)
+
+
 def check_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, parallel: ParallelConfig) -> list[Problem]:
     """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
     lengths = data.seq_length_buckets

@@ -38,9 +38,9 @@ def check_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:
     return _refused(model, f": the rows of {folder} are packed, and cuDNN would mix their examples")
 
 
-def check_host(model: ModelConfig, has_gpu: bool) -> list[Problem]:
-    """Returns why a host refuses it."""
-    return _refused(model, "" if has_gpu else ": this host has no GPU")
+def check_host(model: ModelConfig, host: str) -> list[Problem]:
+    """Returns why a host without a GPU, of this name, refuses it."""
+    return _refused(model, f": {host} has no GPU")
 
 
 def _refused(model: ModelConfig, reason: str) -> list[Problem]:

@@ -48,8 +48,16 @@ class ReadAgain:
 
 @tf.RegisterGradient("TftrainReadAgain")
 def _product_gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the gradients of x and W."""
+    """Returns the gradients of x and W.
+
+    Backward keeps x as it was before its reshapes: other operations keep that tensor too, and a compiled function would
+    return one copy for each shape.
+    """
     x, kernel = op.inputs
+    kept = x
+    while kept.op.type == "Reshape":
+        kept = kept.op.inputs[0]
+    x = tf.reshape(kept, [-1, x.shape[-1]])
     again = tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=_handle_of(kernel), dtype=kernel.dtype), kernel.shape)
     return tf.matmul(upstream, again, transpose_b=True), tf.matmul(x, upstream, transpose_a=True)
 

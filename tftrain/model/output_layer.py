@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tftrain.architecture.architecture import rows_of_chunk
+from tftrain.architecture.architecture import GPU_UNIT, rows_of_chunk
 from tftrain.host import devices
 from tftrain.ops.tensors import wide_dtype
 from tftrain.parallel import collectives
@@ -158,7 +158,7 @@ class _Chunks:
         self, x: tf.Tensor, table: tf.Tensor, biases: Sequence[tf.Tensor], labels: tf.Tensor, rows: int | None
     ):
         """Divides n rows; labels count from the first row of `table` and may be outside of it."""
-        self.table, self.biases, self.words, self.wide = table, biases, table.shape[0], wide_dtype(x.dtype)
+        self.words, self.wide, self._layer = table.shape[0], wide_dtype(x.dtype), [table, *biases]
         self.total = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
         rows = rows or rows_of_chunk(x.shape[0], self.words, table.shape[1], devices.has_gpu())
         self.rows = min(rows, x.shape[0] or rows)
@@ -166,7 +166,11 @@ class _Chunks:
         self.fill = self.count * self.rows - self.total
         self.x, self.labels = self._padded(x), self._padded(labels)
         self.is_one = isinstance(self.count, int) and self.count == 1
-        self.logits = output_logits(self.x, table, *biases) if self.is_one else None
+        # XLA pads operands of a product in 16 bits to a multiple of GPU_UNIT: the table, again in each run of the loop.
+        self._padding = 0 if self.is_one or x.dtype.size > 2 or not devices.has_gpu() else -self.words % GPU_UNIT
+        if self._padding:
+            self._layer = [tf.pad(each, [[0, self._padding], [0, 0]][: each.shape.rank]) for each in self._layer]
+        self.logits = self._logits_of(self.x) if self.is_one else None
 
     def map(self, function: Callable, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Returns what function(logits [rows, words], labels [rows]) returns for each row, tensors [n] of `dtypes`."""
@@ -212,12 +216,19 @@ class _Chunks:
 
     def products(self, dlogits: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
         """Returns the parts of the gradients of x, table and biases that come from some rows."""
-        narrow = tf.cast(dlogits, x.dtype)
-        dbiases = [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=dlogits), x.dtype) for _ in self.biases]
-        return [tf.matmul(narrow, self.table), tf.matmul(narrow, x, transpose_a=True), *dbiases]
+        narrow, (table, *biases) = tf.cast(dlogits, x.dtype), self._layer
+        dbiases = [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=dlogits), x.dtype) for _ in biases]
+        if not self._padding:
+            return [tf.matmul(narrow, table), tf.matmul(narrow, x, transpose_a=True), *dbiases]
+        narrow = tf.pad(narrow, [[0, 0], [0, self._padding]])
+        return [tf.matmul(narrow, table), tf.matmul(narrow, x, transpose_a=True)[: self.words], *dbiases]
 
     def _logits(self, index: int | tf.Tensor) -> tf.Tensor:
-        return output_logits(self._chunk(self.x, index), self.table, *self.biases)
+        return self._logits_of(self._chunk(self.x, index))
+
+    def _logits_of(self, x: tf.Tensor) -> tf.Tensor:
+        logits = output_logits(x, *self._layer)
+        return logits[:, : self.words] if self._padding else logits
 
     def _padded(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns a tensor of n rows with zeros at the end, up to whole chunks."""
@@ -236,12 +247,9 @@ class _Chunks:
         def step(index: int | tf.Tensor, *values: Any):
             return (index + 1, *body(index, *values))
 
-        count = self.count if isinstance(self.count, int) else None
+        # One condition alone: with maximum_iterations, a second counter, XLA would not know how often the loop runs,
+        # and the host would ask the GPU in each run.
         _, *values = tf.while_loop(
-            lambda index, *_: index < self.count,
-            step,
-            (tf.constant(first), *initial),
-            maximum_iterations=count,
-            parallel_iterations=1,
+            lambda index, *_: index < self.count, step, (tf.constant(first), *initial), parallel_iterations=1
         )
         return values

@@ -93,7 +93,12 @@ def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
     try:
         difference = _difference(shape, causal, tf.as_dtype(dtype))
     except (tf.errors.OpError, ValueError) as error:
-        return f"cuDNN does not take {what} on this GPU: {str(error).strip().splitlines()[0]}"
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            return (
+                f"the memory of this GPU does not suffice to compare cuDNN with plain TensorFlow for {what}: {reason}"
+            )
+        return f"cuDNN does not take {what} on this GPU: {reason}"
     if difference <= 1:
         return ""
     return f"for {what}, cuDNN differs from plain TensorFlow by {difference:.2g} times what rounding explains"  # or NaN

@@ -32,7 +32,8 @@ def collectives_of(function: tf.types.experimental.ConcreteFunction) -> dict[str
             inputs = dict(zip((arg.name for arg in op.op_def.input_arg), op.inputs, strict=False))
             numbers = tuple(int(tf.get_static_value(inputs[key])) for key in ("group_key", "instance_key"))
             if (other := names.setdefault(numbers, name)) != name:
-                raise MeshError(f"{other} and {name} have the same number; use --group_transport=horovod")
+                flag = "gradient" if name.startswith("data.") else "group"
+                raise MeshError(f"{other} and {name} have the same number; use --{flag}_transport=horovod")
             # One rank of a transfer has the input, the other the output.
             tensors = [inputs.get("input", op.outputs[0])]
         # In Horovod's all-gather, or a transfer to another rank, each rank may have a different number of rows.

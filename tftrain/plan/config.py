@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tftrain.config import ramp
+from tftrain.config import combinations, ramp
 from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
@@ -99,7 +99,7 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    problems = config.run_problems(devices) + _software_problems(config)
+    problems = _refusals(config, cluster, devices)
     if tp < 1 or pp < 1:
         raise ConfigError(problems)
     if devices % (tp * pp):
@@ -142,11 +142,17 @@ def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
     return [own for own in planned if own.run.max_steps]
 
 
-def _software_problems(config: PlanConfig) -> list[Problem]:
-    """Returns why other software does not run the model."""
-    if config.plan.trainer == "tftrain" or config.model.is_causal:
-        return []
-    return [Problem("trainer", config.plan.trainer, "expected tftrain, or a decoder, such as --model_family=gpt")]
+def _refusals(config: PlanConfig, cluster: Cluster, ranks: int) -> list[Problem]:
+    """Returns why the trainer refuses the run on so many ranks of a cluster, and other software the model."""
+    problems = config.run_problems(ranks)
+    if not cluster.multiprocessors:
+        refused, name = {each.flag for each in problems}, f"the cluster {cluster.name}"
+        of_host = combinations.check_host(config.model, config.compute, config.run.mode, name)
+        problems += [each for each in of_host if each.flag not in refused]
+    if config.plan.trainer != "tftrain" and not config.model.is_causal:
+        expected = "expected tftrain, or a decoder, such as --model_family=gpt"
+        problems.append(Problem("trainer", config.plan.trainer, expected))
+    return problems
 
 
 def search_request(
@@ -164,8 +170,7 @@ def search_request(
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    problems = dataclasses.replace(config, batch=any_batch).run_problems(ranks) + field_problems(batch)
-    problems += _software_problems(config)
+    problems = _refusals(dataclasses.replace(config, batch=any_batch), cluster, ranks) + field_problems(batch)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
     problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)

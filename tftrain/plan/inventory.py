@@ -3,7 +3,7 @@
 import functools
 from typing import NamedTuple
 
-from tftrain.architecture.architecture import rows_of_chunk
+from tftrain.architecture.architecture import GPU_UNIT, rows_of_chunk
 from tftrain.host.units import ITEM_BYTES
 from tftrain.plan.blocks import (
     Inventory,
@@ -114,16 +114,19 @@ def head(work: Workload) -> Inventory:
     rows = work.rows * work.logits
     picked, chunk = rows * width * item, rows_of_chunk(rows, round(words), width, work.gpu)
     table_sum = SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(round(words)) * width)
+    of_chunk = 4.0 * CHUNK_COPIES * chunk * words if causal else (item + 8.0) * chunk * round(words)
+    if work.compiled:
+        of_chunk = _compiled_logits(chunk, round(words), width, item, is_one=chunk >= rows)
     if causal:
         saved = [
             SavedTensor("input of the last norm", picked / work.stream_ranks),
             SavedTensor("input of the output layer", picked),
-            SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * chunk * words),
+            SavedTensor("logits of a chunk", of_chunk),
             table_sum._replace(size=4.0 * words * width if chunk < rows else 0.0),
         ]
         small = ((4.0 * rows,) * 4, (picked,))
     else:
-        logits = SavedTensor("logits and probabilities of a chunk", (item + 8.0) * chunk * round(words))
+        logits = SavedTensor("logits and probabilities of a chunk", of_chunk)
         saved = [SavedTensor("masked positions", 4 * picked), logits, *([table_sum] if chunk < rows else [])]
         small = ((4.0 * rows,) * 2, (picked,))
     return Inventory(
@@ -134,6 +137,17 @@ def head(work: Workload) -> Inventory:
         small if work.tp > 1 else ((), ()),
         work.model.output_weights.of_rank(work.tp),
     )
+
+
+def _compiled_logits(rows: int, words: int, width: int, item: int, is_one: bool) -> float:
+    """Returns the bytes of a chunk of logits in a program that XLA compiles for a GPU, see `tools/gpu_memory.py`.
+
+    There are exponentials in fp32, and the logits or their gradients. Products in 16 bits also need the table with a
+    multiple of 8 words; if there are several chunks, the table's gradient of one is as large.
+    """
+    logits = float(rows) * words
+    padded = float(words) * width * item if item == 2 and words % GPU_UNIT else 0.0
+    return max((4 + item) * logits, item * logits + (0.0 if is_one else padded)) + padded
 
 
 def _accumulated(part: Inventory, work: Workload) -> Inventory:

@@ -29,6 +29,8 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         logger.info(note)
     if note := graphs_note(config.compute.cuda_graphs, run.jit and devices.has_gpu(), hardware.cuda_version()):
         logger.info(note)
+    if run.sums_by_xla and run.mesh.data.size == 1:
+        logger.info("--gradient_transport=xla has no effect: there is one data parallel rank")
     if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
         reason = "with sharded state, gradients travel dense to their owners" if split else "not with pipeline stages"
         logger.info(f"--sparse_as_dense=false has no effect: {reason}")

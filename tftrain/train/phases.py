@@ -87,7 +87,9 @@ class Phases:
         """Makes the step if the phase has none yet; compares its collectives on all ranks, see `before_first_step`."""
         if self._step is None:
             self._step = TrainStep(self._run)
-            rank_checks.before_first_step(self._step, self._on_device or batch, requests, self._run.mesh)
+            # Without the reasons, which may have numbers of this rank.
+            ops = self._run.task.implementations().removeprefix("implementations: ").partition(" (")[0]
+            rank_checks.before_first_step(self._step, self._on_device or batch, requests, self._run.mesh, ops)
 
     def step(self, batch: Batch, requests: Requests) -> StepInfo:
         """Does one update with this rank's share of a global batch; `check` was called with the first one."""

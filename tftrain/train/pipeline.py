@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tftrain.config.parallel import ParallelConfig
 from tftrain.host.units import DTYPES
+from tftrain.model.gathered_weights import ReadAgain
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.schedules import orders
@@ -51,7 +52,9 @@ class PipelineGradients:
 
     def __init__(self, run: Run):
         self._run = run
-        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed)
+        # What backward keeps of a compiled part is a copy, which a weight need not have.
+        products = ReadAgain() if run.jit else None
+        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed, products)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:

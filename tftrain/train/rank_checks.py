@@ -1,5 +1,7 @@
 """Checks that all ranks of a run agree: once before anything else, and once before the first step."""
 
+import os
+
 import numpy as np
 
 from tftrain.config.fields import sections
@@ -36,21 +38,28 @@ def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
     }
     if devices.has_gpu():
         facts["sums between GPUs"] = collectives.transport()
+    trains_by_xla = config.run.mode == "train" and config.compute.gradient_transport == "xla"
+    if trains_by_xla:  # Programs for another GPU, or by other flags of XLA, may sum in another order.
+        flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if "_dump_" not in each]
+        facts |= {"the kind of GPU": devices.device_name(), "XLA_FLAGS": " ".join(flags)}
     rank_consistency.require_same(mesh, {"world": facts}, "start", host_name())
-    by_horovod = config.compute.gradient_transport == "horovod" and not config.compute.sums_without_nccl
-    if devices.has_gpu() and not collectives.has_nccl() and by_horovod:
+    needs_nccl = not (trains_by_xla or config.compute.sums_without_nccl)
+    if devices.has_gpu() and not collectives.has_nccl() and needs_nccl:
         raise MeshError(
             f"{mesh.size} ranks on GPUs, but Horovod has no NCCL, and sums through host memory are many times as slow; "
             "install a CUDA toolkit and run `make setup GPU=1 NCCL=1`, or use --sums_without_nccl"
         )
 
 
-def before_first_step(step: TrainStep, batch: Batch | DeviceBatch, requests: np.ndarray, mesh: Mesh) -> None:
+def before_first_step(
+    step: TrainStep, batch: Batch | DeviceBatch, requests: np.ndarray, mesh: Mesh, ops: str = ""
+) -> None:
     """Traces the step, which was not called yet, and compares the collectives that each group is about to do.
 
     Args:
         batch: this rank's share of the first global batch.
         requests: with the shape and dtype of all later calls; another shape would cause a second trace, unchecked.
+        ops: those of the model, which `auto` chooses on each rank.
 
     Raises:
         MeshError: they differ in order, name, dtype or shape; on every rank, with the first that does.
@@ -65,4 +74,5 @@ def before_first_step(step: TrainStep, batch: Batch | DeviceBatch, requests: np.
         kind: {f"collective {index} of the {kind} group": words for index, words in enumerate(names.get(kind, []))}
         for kind in mesh.groups
     }
+    facts["world"] = {"the choice of ops": ops, **facts["world"]}
     rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)
