@@ -74,12 +74,7 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
         yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
         yield Problem("labels", twice, "expected each class once")
-    try:
-        settings.widths(model.vector_size)
-    except ValueError:
-        size = "embedding_dense" if model.embedding_dense else "hidden_size"
-        expected = f"expected ascending numbers from 1 to --{size}={model.vector_size}, such as 32,64"
-        yield refused(settings, "matryoshka_dims", expected)
+    yield from fine_tuning.width_problems(settings, model.vector_size)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         yield from (refused(data, name, expected) for name in [*data.sources, *(["phases"] if data.phases else [])])

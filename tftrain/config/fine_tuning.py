@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from tftrain.config.fields import Problem, flag, restricted, superfluous
+from tftrain.config.fields import Problem, flag, refused, restricted, superfluous
 from tftrain.families import FAMILIES, listed
 from tftrain.host.user_code import is_class_name
 
@@ -121,6 +121,16 @@ def scores_of(settings: FineTuningConfig, task: str) -> tuple[str, ...]:
     if not settings.eval_corpus:
         return METRICS.get(task, ())
     return RANKING + (METRICS[task] if task in _RERANKERS else ())
+
+
+def width_problems(settings: FineTuningConfig, width: int) -> list[Problem]:
+    """Returns why the loss can't take the first numbers of vectors of a width."""
+    try:
+        settings.widths(width)
+    except ValueError:
+        expected = f"expected ascending numbers from 1 to {width}, the length of the vectors, such as 32,64"
+        return [refused(settings, "matryoshka_dims", expected)]
+    return []
 
 
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:
