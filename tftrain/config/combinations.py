@@ -150,9 +150,8 @@ def check_ranks(
     if parallel.sequence_parallel and size < 2:
         yield Problem("sequence_parallel", True, "remove this flag, or add --tensor_parallel_size > 1")
     elif parallel.sequence_parallel and length % size:
-        yield Problem(
-            "max_seq_length", length, f"expected a multiple of --tensor_parallel_size={size} with --sequence_parallel"
-        )
+        expected = f"expected a multiple of --tensor_parallel_size={size} with --sequence_parallel"
+        yield Problem("max_seq_length", length, expected)
 
 
 def check_sums(compute: ComputeConfig, parallel: ParallelConfig, compares_samples: bool) -> Iterator[Problem]:
