@@ -277,24 +277,3 @@ def test_an_adapter_alone_is_named(tmp_path, has_config):
         (folder / "config.json").rename(folder / "adapter_config.json")
     with pytest.raises(FormatError, match=r"adapter_model\.safetensors has only an adapter; expected the whole model"):
         open_weights(Place("hf", str(folder)))
-
-
-@pytest.mark.parametrize(
-    ("pooling", "modules", "said"),
-    [
-        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "Normalize"], []),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ["Transformer", "Pooling"], ["says cls"]),
-        ({"pooling_mode": "lasttoken"}, ["Transformer", "Pooling"], ["says lasttoken"]),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, ["Pooling"], ["says max and mean"]),
-        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "Dense"], ["modules.json has a Dense layer"]),
-    ],
-)
-def test_what_sentence_transformers_does_otherwise_is_named(tmp_path, pooling, modules, said):
-    folder = shutil.copytree(DATA / "hf_bert_model", tmp_path / "model")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 24, **pooling}))
-    each = [{"path": "1_Pooling" if name == "Pooling" else "", "type": f"a.models.{name}"} for name in modules]
-    (folder / "modules.json").write_text(json.dumps(each))
-    notes = open_weights(Place("hf", str(folder))).notes
-    assert len(notes) == len(said)
-    assert all(part in note for part, note in zip(said, notes, strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.formats.models import DATA, outputs
+from tests.formats.test_sentence_transformers import written
 from tests.kit import runs
 from tests.kit.ranks import run_ranks
 from tftrain import convert
@@ -66,6 +67,27 @@ def test_a_classifier_with_a_dense_layer_of_its_own_is_new_without_a_flag(fixtur
     config, problems = completed(f"--init_checkpoint=hf:{DATA / fixture}", "--task=classification", *labels)
     assert (problems, heads_of(config.model)) == ([], ("classifier",))
     assert "classifier" not in opened(config).parts
+
+
+def test_vectors_are_those_of_the_weights_unless_the_command_says_more(tmp_path):
+    folder = written(tmp_path / "model", "hf_bert_model", pooling="cls", embedding_dense=10, text_prompt="q: ")
+    given = f"--init_checkpoint=hf:{folder}"
+    model, problems = completed(given)[0].model, completed(given)[1]
+    flags = ("task", "pooling", "embedding_dense", "text_prompt", "normalize_embeddings")
+    assert ([getattr(model, name) for name in flags], problems) == (["embedding", "cls", 10, "q: ", True], [])
+    assert "projection" in opened(completed(given)[0]).parts
+    config, problems = completed(given, "--pooling=last", "--text_prompt=", "--embedding_dense=7")
+    assert ([getattr(config.model, name) for name in flags], problems) == (["embedding", "last", 7, "", True], [])
+    assert "projection" not in opened(config).parts
+    evaluated = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="evaluate"))
+    with pytest.raises(FormatError, match=r"it lacks output heads \(projection\)"):
+        opened(evaluated)
+    config, problems = completed(given, "--task=classification", "--labels=a", "--labels=b")
+    assert (problems, config.model.pooling, config.model.embedding_dense) == ([], "auto", 0)
+    for fixture in ("hf_gpt2", "hf_qwen3"):
+        config, problems = completed(f"--init_checkpoint=hf:{DATA / fixture}", "--task=embedding")
+        assert (problems, config.model.text_pooling, heads_of(config.model)) == ([], "last", ())
+        opened(config)
 
 
 def test_weights_go_on_without_the_next_sentence():

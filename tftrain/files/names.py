@@ -16,7 +16,7 @@ PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs", "abfss", "adl", "http", "https", "
 # A link of a chain of addresses: its protocol, and its server or bucket.
 _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://((?:(?!::)[^\s\"',/])*)")
 # A snapshot in the cache of the Hugging Face hub, whose files are links to ../../blobs.
-_SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[^/]+")
+_SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[^/]+(?:/[^/]+)*")
 
 
 def check(name: str) -> str:

@@ -3,19 +3,20 @@
 The types and classes are those of the families, `tftrain.families`.
 """
 
+import dataclasses
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
-from tftrain.formats import safetensors_file, torch_file
+from tftrain.formats import safetensors_file, sentence_transformers, torch_file
 from tftrain.formats.hugging_face_config import (
     CompletedConfig,
     check_class,
@@ -35,7 +36,6 @@ from tftrain.tokenizer.tokenizer_files import Tokenizer
 CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?$")  # fields of sentence-transformers
 _STATES = ("state_dict", "model_state_dict", "model", "module")  # where trainers keep the tensors of a model
 # The ends of the names of the classes for fine-tuned tasks.
 _ENDINGS = {
@@ -54,14 +54,23 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     Raises:
         FormatError: a file is missing or damaged, or the model is not one that this project has.
     """
+    modules = sentence_transformers.read(folder)
+    folder = modules.transformer
     config = _config(folder)
     files = _open(folder, allow_pickle)
     holders = {name: file for file in files for name in file.shapes}
     model, whole = _model(folder, config, {name: file.shapes[name] for name, file in holders.items()})
+    model = dataclasses.replace(model, **modules.flags)
     own, links = type_of(model), links_of(model)
     shapes = {name: holders[theirs].shapes[theirs] for name, theirs in whole.names.items()}
+    dense = _open(modules.dense, allow_pickle)[0] if modules.dense else None
+    if dense:
+        links += sentence_transformers.dense_links(model)
+        shapes |= dense.shapes
 
     def tensor(name: str) -> np.ndarray:
+        if dense and name in dense.shapes:
+            return dense.read(name)
         theirs = whole.names[name]
         return holders[theirs].read(theirs)
 
@@ -80,23 +89,29 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     needs_tie = model.is_causal or "masked_lm" in {part_of(name) for link in there for name in link.ours}
     if tied and needs_tie and whole.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
-    weights = LinkedWeights(str(folder), model, there, tensor, tokenizer_files.read(folder))
+    weights = LinkedWeights(str(folder), model, there, tensor, modules.tokenizer())
+    if modules.flags:
+        weights.fine_tuning = FineTuningConfig()
+        if modules.max_seq_length:
+            weights.max_seq_length = int(min(modules.max_seq_length, model.longest_sequence))
     notes = [f"{listed(lost)} left out, as the model has no such part"] if lost else []
     if others := tokenizer_files.other_templates(folder):
         notes.append(f"the chat templates other than the default are left out: {', '.join(others)}")
-    weights.notes = (*whole.notes, *(f"{folder}: {note}" for note in [*notes, *_pooling(folder)]))
+    weights.notes = (*whole.notes, *(f"{folder}: {note}" for note in notes), *modules.notes)
     return weights
 
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
     """Returns the model and the tokenizer of a folder."""
+    modules = sentence_transformers.read(folder)
+    folder = modules.transformer
     config = _config(folder)
     try:
         files = _open(folder, False)
     except FormatError:  # Who reads the weights says why.
         files = []
     shapes = {name: shape for file in files for name, shape in file.shapes.items()}
-    return _model(folder, config, shapes)[0], tokenizer_files.read(folder)
+    return dataclasses.replace(_model(folder, config, shapes)[0], **modules.flags), modules.tokenizer()
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -110,26 +125,6 @@ def _config(folder: Path) -> dict[str, Any]:
 def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, CompletedConfig]:
     whole = completed(config, str(folder / CONFIG), shapes)
     return model_config(whole.config, str(folder / CONFIG)), whole
-
-
-def _pooling(folder: Path) -> list[str]:
-    """Returns what sentence-transformers does after the model and this project does not, from files beside it."""
-    notes, modules = [], folder / "modules.json"
-    for module in tokenizer_files.read_list(modules) if modules.is_file() else []:
-        module = module if isinstance(module, dict) else {}
-        kind = str(module.get("type", "")).rpartition(".")[2]
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            notes.append(f"modules.json has a {kind or 'module'} layer, which is left out")
-        try:
-            pooling = names.inside(folder, "/".join(filter(None, (str(module.get("path") or ""), CONFIG))))
-        except ValueError as error:
-            raise FormatError(f"{modules}: {error}") from error
-        modes = tokenizer_files.read_json(pooling) if kind == "Pooling" and pooling.is_file() else {}
-        chosen = [match[1] for name, value in modes.items() if value is True and (match := _MODE.match(name))]
-        chosen = sorted(chosen) or [str(modes.get("pooling_mode", "mean"))]
-        if chosen != ["mean"]:
-            notes.append(f"{pooling.parent.name} says {' and '.join(chosen)}; the task embedding computes means")
-    return notes
 
 
 class _Pickle:
@@ -178,7 +173,9 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
 def write(
     folder: Path, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> Iterable[str]:
-    """Writes a model into an empty folder; returns the names of the variables that its class has.
+    """Writes a model into an empty folder, for vectors with the files of sentence-transformers.
+
+    Returns the names of the variables that its class has.
 
     Args:
         architecture: a name of transformers; by default the largest whose heads are all there.
@@ -200,14 +197,19 @@ def write(
     ids = special_ids(model, weights.tokenizer)
     text = json.dumps(config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
-    return [name for link in links for name in link.ours]
+    written = [name for link in links for name in link.ours]
+    if model.gives_vectors:
+        written += sentence_transformers.write(folder, weights)
+    return written
 
 
 def _architecture(weights: Weights, known: Mapping[str, Sequence[str]], asked: str | None) -> tuple[str, Sequence[str]]:
     """Returns the class to write, and its heads, of those that transformers has for the kind of model."""
     task, ending = weights.model.task, _ENDINGS.get(weights.model.task)
     known = {
-        name: heads for name, heads in known.items() if (name.endswith(ending) if ending else "classifier" not in heads)
+        name: heads
+        for name, heads in known.items()
+        if (name.endswith(ending) and "LMHead" not in name if ending else "classifier" not in heads)
     }
     if asked and asked not in known:
         raise FormatError(f"--architecture={asked}: expected one of {', '.join(known)}")

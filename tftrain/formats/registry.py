@@ -95,8 +95,11 @@ def write_weights(
     options |= {"max_shard_bytes": max_shard_bytes} if target.format == "hf" else {}
     written = set(_module(target.format).write(Path(target.path), weights, **options))
     if weights.tokenizer:
-        longest = weights.max_seq_length or weights.model.max_position_embeddings
-        tokenizer_files.write(Path(target.path), weights.tokenizer, longest)
+        tokenizer, tokens = weights.tokenizer, weights.tokenizer.named_tokens
+        if weights.model.is_causal and weights.model.is_fine_tuned and "pad_token" not in tokens:
+            # Other libraries need one for texts of several lengths.
+            tokenizer = tokenizer._replace(special=(*tokenizer.special, ("pad_token", tokens["eos_token"])))
+        tokenizer_files.write(Path(target.path), tokenizer, weights.longest)
     return [name for name in weights.shapes if name not in written]
 
 
