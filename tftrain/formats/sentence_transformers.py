@@ -39,7 +39,7 @@ class Modules(NamedTuple):
     """What a folder says."""
 
     transformer: Path  # the folder with the files of transformers
-    flags: Mapping[str, Any] = {}  # of the model; none if the folder has no vectors, or none that this project can make
+    flags: Mapping[str, Any] = {}  # the flags of the model; none if this project can make no vectors of it
     dense: Path | None = None  # the folder of the dense layer
     max_seq_length: int | None = None  # most tokens of a text
     lower_case: bool = False  # whether texts are lower-cased, whatever the tokenizer does
