@@ -250,7 +250,7 @@ def test_a_decoder_learns_vectors_and_gives_the_same_ones_everywhere(made, tmp_p
     served = tf.saved_model.load(str(tmp_path / "out/1")).signatures["embed_text"](text=tf.constant(texts[1:]))
     np.testing.assert_allclose(served["embedding"], [each["embedding"] for each in first], rtol=1e-4, atol=1e-5)
     assert served["embedding"].shape == (2, 12)
-    text = printed(planner, f"--init_checkpoint=tftrain:{folder}", *flags.split()[:3], "--global_batch_size=4")
+    text = printed(planner, f"--init_checkpoint=tftrain:{folder}", *flags.split()[:3], "--global_batch_size=64")
     assert "vectors" in text
 
 

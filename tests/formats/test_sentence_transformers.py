@@ -164,11 +164,21 @@ def test_prompts_similarity_and_length_are_those_of_the_files(tmp_path):
     notes = ["its similarity is euclidean; vectors are compared by products here"]
     notes += ["its truncate_dim is 8; vectors have all their numbers here", "the prompts sts are left out"]
     assert described(folder) == ("embedding", flags, 20, notes)
+    edit(folder / FILES[1], prompts={"query": "q", "document": ""}, default_prompt_name="query")
+    assert described(folder)[1]["text_prompt"] == "q"
+    assert "text_pair_prompt" not in described(folder)[1]
     edit(
         folder / FILES[1], prompts={"sts": "s: "}, default_prompt_name="sts", similarity_fn_name=None, truncate_dim=None
     )
     flags = {"pooling": "mean", "text_prompt": "s: ", "text_pair_prompt": "s: "}
     assert described(folder)[1:] == (flags, 20, ["its vectors get the length 1 here, which changes no cosine"])
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    folder = written(tmp_path / "model", "hf_bert_model")
+    (folder / FILES[3]).unlink()
+    with pytest.raises(FormatError, match=r"1_Pooling/config\.json: No such file"):
+        registry.model_of(Place("hf", str(folder)))
 
 
 def test_a_tokenizer_that_keeps_the_case_is_refused_where_texts_are_lower_cased(tmp_path):

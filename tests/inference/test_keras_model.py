@@ -206,7 +206,11 @@ WRONG = [
     ("hf_bert", {"task": "classification", "labels": ["a", "a"]}, "--labels=a: expected each class once"),
     ("hf_bert", {"task": "regression", "labels": ["a"]}, "--labels=a: remove this flag"),
     ("hf_bert", {"task": "my_task:Mine"}, "--task=my_task:Mine: expected a task of tftrain"),
-    ("hf_gpt2", {"task": "classification", "labels": ["a", "b"]}, "--task=classification: expected pretraining or"),
+    (
+        "hf_gpt2",
+        {"task": "classification", "labels": ["a", "b"]},
+        "--task=classification: expected pretraining, completion or embedding",
+    ),
     ("hf_bert_masked_lm", {"task": "regression"}, "it lacks output heads (pooler); --init_missing"),
     ("nothing", {}, "no such folder; expected a folder of transformers"),
 ]

@@ -113,9 +113,12 @@ def test_lion_has_one_moment():
     assert copied / both == pytest.approx(8 / 12)
 
 
-@pytest.mark.parametrize("task", ["classification", "question_answering", "embedding"])
+@pytest.mark.parametrize(
+    "task",
+    ["classification", "question_answering", "embedding", "embedding --model_family=gpt --embedding_dense=128"],
+)
 def test_a_fine_tuning_is_planned_with_the_head_of_its_task(task):
-    given = (f"--task={task}", "--train_file=x", "--output_dir=x", "--micro_batch_size=8")
+    given = (*f"--task={task}".split(), "--train_file=x", "--output_dir=x", "--micro_batch_size=8")
     run = flags.parse(TrainConfig, ["run", *given, *(["--labels=a"] if task == "classification" else [])]).resolve(1)
     work = from_config(run, 1)
     model = describe(dataclasses.replace(run.model, vocab_size=work.model.vocab))
@@ -125,6 +128,8 @@ def test_a_fine_tuning_is_planned_with_the_head_of_its_task(task):
     assert reported(work, "exact") == pytest.approx(blocks, rel=1e-3)
     head = forecast.forecast(work, A100, Constants()).memory.tensors
     assert [name for name, _ in head if name.startswith("head")] == []
+    numbers = work.global_batch * work.sequences * (128 if "dense" in task else 768)
+    assert work.vector_bytes == 4 * numbers * ("embedding" in task)
 
 
 def test_pairs_of_texts_are_planned_as_so_many_sequences():

@@ -39,7 +39,7 @@ class Modules(NamedTuple):
     """What a folder says."""
 
     transformer: Path  # the folder with the files of transformers
-    flags: Mapping[str, Any] = {}  # those of the model; none without vectors, or if this project can't make them
+    flags: Mapping[str, Any] = {}  # the flags of the model; none if this project can make no vectors of it
     dense: Path | None = None  # the folder of the dense layer
     max_seq_length: int | None = None  # most tokens of a text
     lower_case: bool = False  # whether texts are lower-cased, whatever the tokenizer does
@@ -66,16 +66,15 @@ def read(folder: Path) -> Modules:
             found.append((str(module.get("type")).rpartition(".")[2], place))
         folders = dict(found)
         transformer = folders.get("Transformer", folder)
-        settings = next(
-            iter(sorted(transformer.glob("sentence_*_config.json"))), transformer / "sentence_bert_config.json"
-        )
-        content = _json(settings)
+        files = sorted(transformer.glob("sentence_*_config.json"))  # sentence_bert_config.json, and others
+        content = tokenizer_files.read_json(files[0]) if files else {}
         length = convert(content.get("max_seq_length"), int | None, "max_seq_length")
         lower_case = convert(content.get("do_lower_case") or False, bool, "do_lower_case")
         modules = Modules(transformer, max_seq_length=length, lower_case=lower_case)
         if "Pooling" not in folders:
             return modules
-        flags, notes = _flags(found, _json(folder / SETTINGS))
+        settings = folder / SETTINGS
+        flags, notes = _flags(found, tokenizer_files.read_json(settings) if settings.is_file() else {})
     except NotImplementedError as error:
         note = f"{path}: {error}, which this project lacks; so this is the model without its vectors"
         return modules._replace(notes=(note,))
@@ -89,9 +88,9 @@ def _flags(modules: Sequence[tuple[str, Path]], settings: Mapping[str, Any]) -> 
     kinds, places, notes = [kind for kind, _ in modules], dict(modules), []
     if kinds != [kind for kind in _ORDER if kind in kinds]:
         raise NotImplementedError(f"it has {', '.join(kinds)}")
-    flags = {"task": "embedding", "labels": (), **_pooling(_json(places["Pooling"] / CONFIG))}
+    flags = {"task": "embedding", "labels": (), **_pooling(tokenizer_files.read_json(places["Pooling"] / CONFIG))}
     if "Dense" in places:
-        flags |= _dense(_json(places["Dense"] / CONFIG))
+        flags |= _dense(tokenizer_files.read_json(places["Dense"] / CONFIG))
     if (similarity := settings.get("similarity_fn_name") or "cosine") not in ("cosine", "dot"):
         notes.append(f"its similarity is {similarity}; vectors are compared by products here")
     flags["normalize_embeddings"] = "Normalize" in places or similarity == "cosine"
@@ -101,7 +100,10 @@ def _flags(modules: Sequence[tuple[str, Path]], settings: Mapping[str, Any]) -> 
         notes.append(f"its truncate_dim is {settings['truncate_dim']}; vectors have all their numbers here")
     prompts = convert(settings.get("prompts") or {}, dict[str, str | None], "prompts")
     default = prompts.get(str(settings.get("default_prompt_name"))) or ""
-    used = {flag: next(filter(None, map(prompts.get, known)), default) for flag, known in _PROMPTS.items()}
+    used = {}
+    for flag, known in _PROMPTS.items():
+        own = [prompts[name] for name in known if prompts.get(name) is not None]
+        used[flag] = next(filter(None, own), "" if own else default)
     if others := [name for name, prompt in prompts.items() if prompt and prompt not in used.values()]:
         notes.append(f"the prompts {listed(others, 5)} are left out")
     return flags | used, notes
@@ -125,10 +127,6 @@ def _dense(content: Mapping[str, Any]) -> dict[str, Any]:
         raise NotImplementedError(f"{name} of its dense layer is {content[name]}")
     size = convert(content.get("out_features"), Annotated[int, msgspec.Meta(ge=1)], "out_features")
     return {"embedding_dense": size, "embedding_activation": of_theirs[activation]}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return tokenizer_files.read_json(path) if path.is_file() else {}
 
 
 def dense_links(model: ModelConfig) -> list[Link]:

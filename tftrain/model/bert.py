@@ -273,7 +273,7 @@ def pooled(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tens
         real = weights[:, :, tf.newaxis] > 0
         largest = tf.reduce_max(tf.where(real, hidden_wide, wide.min), axis=1)
         return tf.cast(tf.where(tf.reduce_any(real, axis=1), largest, 0), hidden.dtype)
-    if pooling != "mean":  # The sum over one token has every bit of that token.
+    if pooling != "mean":  # A sum over one token has its bits.
         weights *= tf.cast(tf.cumsum(weights, axis=1, reverse=pooling == "last") == 1, wide)
     weights = weights[:, :, tf.newaxis]
     sums = tf.reduce_sum(hidden_wide * weights, axis=1)

@@ -103,6 +103,12 @@ def sums_of_block(work: Workload, stream: float) -> tuple[tuple[float, ...], tup
     return (stream, stream), (stream, stream, half, half) if work.sequence_parallel else (stream, stream)
 
 
+def logit_rows(work: Workload) -> int:
+    """Returns the rows of logits of a micro-batch: all tokens for a decoder, unless it gives vectors."""
+    is_of_all = work.model.causal and (work.model.tied or work.model.output)
+    return work.rows * (work.seq if is_of_all else work.predictions)
+
+
 def products_of_heads(work: Workload) -> tuple[Product, ...]:
     """Returns the products after the blocks on one tensor parallel rank and one micro-batch."""
     batch, t = work.rows, work.tp

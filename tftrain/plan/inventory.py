@@ -10,6 +10,7 @@ from tftrain.plan.blocks import (
     Kernel,
     SavedTensor,
     block_sizes,
+    logit_rows,
     products_of_block,
     products_of_heads,
     sums_of_block,
@@ -111,7 +112,7 @@ def embedding(work: Workload) -> Inventory:
 def head(work: Workload) -> Inventory:
     """Returns the inventory after the blocks: the logits of the masked words, or of all; in chunks of rows."""
     causal, item, words, width = work.model.causal, work.item, work.model.vocab / work.tp, work.model.width
-    rows = work.rows * work.logits
+    rows = logit_rows(work)
     picked, chunk = rows * width * item, rows_of_chunk(rows, round(words), width, work.gpu)
     table_sum = SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(round(words)) * width)
     of_chunk = 4.0 * CHUNK_COPIES * chunk * words if causal else (item + 8.0) * chunk * round(words)

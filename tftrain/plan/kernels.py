@@ -6,7 +6,7 @@ precision. XLA fuses neighbours: `tools/gpu_budget.py --programs='bert large, pl
 
 from typing import NamedTuple
 
-from tftrain.plan.blocks import Kernel, block_sizes
+from tftrain.plan.blocks import Kernel, block_sizes, logit_rows
 from tftrain.plan.workload import Workload
 
 LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast to fp32, softmax, its gradient, casts
@@ -90,7 +90,7 @@ def kernels_of_embedding(work: Workload) -> tuple[Kernel, ...]:
 def kernels_of_head(work: Workload) -> tuple[Kernel, ...]:
     """Returns the kernels after the blocks: the logits, in fp32, of every token of a decoder, or of masked words."""
     causal = work.model.causal
-    logits = work.rows * work.logits * work.model.vocab / work.tp
+    logits = logit_rows(work) * work.model.vocab / work.tp
     cross_entropy, launches = _kernel("cross-entropy", LOGIT_BYTES, logits), (10, 10) if causal else (30, 40)
     return cross_entropy._replace(launches=(1, 1) if causal else (0, 0)), Kernel("launches", 0, 0, launches)
 

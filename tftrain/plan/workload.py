@@ -101,11 +101,6 @@ class Workload(NamedTuple):
         return self.global_batch / (self.dp * self.micro_batch)
 
     @property
-    def logits(self) -> int:
-        """Positions of a sequence that have logits: a decoder's are all, unless it gives vectors."""
-        return self.seq if self.model.causal and (self.model.tied or self.model.output) else self.predictions
-
-    @property
     def has_two_passes(self) -> bool:
         """Whether a pass without gradients over all micro-batches precedes that with them, to compare samples."""
         return self.compares and self.micro_batches > 1
