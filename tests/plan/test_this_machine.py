@@ -103,7 +103,7 @@ MEMORY_CASES = (
 # Two thirds of the weights are the token embedding.
 XLM_R = "--flagfile=configs/roberta_base.flags --vocab_size=250002"
 MEMORY_CASES += tuple(
-    pytest.param(f"{XLM_R} --max_seq_length={levers}", ranks, marks=pytest.mark.nightly)
+    pytest.param(f"{XLM_R} --max_seq_length={levers}", ranks, marks=pytest.mark.nightly, id=f"250002 {levers}")
     for levers, ranks in (
         ("128 --micro_batch_size=4", 1),
         (f"128 --micro_batch_size=8 {FUSED}", 1),
