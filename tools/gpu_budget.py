@@ -276,7 +276,9 @@ def main(argv: Sequence[str]) -> int:
         try:
             budgets[name] = found = budget(name, arguments.card, xla_flags, arguments.flags.split())
         except (CompilerError, ConfigError, MissingLibraryError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            given = {flag: getattr(arguments, flag) for flag in ("xla_flags", "autotune_results")}
+            hints = [f"; given --{flag}={value}" for flag, value in given.items() if value]
+            print(f"{name}: {error}{''.join(hints)}", file=sys.stderr)
             return 1
         print(f"\n{name}, {arguments.card}\n\n{table(found)}", flush=True)
         for row in sorted(found.kernels, key=found.seconds, reverse=True)[: arguments.largest]:

@@ -108,6 +108,18 @@ def test_a_compiler_that_is_missing_or_fails_is_named(compiler, expected, monkey
         gpu_compiler._library.__wrapped__()
 
 
+def test_what_xla_refuses_is_told_with_the_flags_for_xla(monkeypatch, capsys):
+    def refuse(*_):
+        raise gpu_budget.CompilerError("INVALID_ARGUMENT: unreadable")
+
+    monkeypatch.setattr(gpu_budget, "budget", refuse)
+    assert gpu_budget.main(["--programs=bert base", "--xla_flags=nonsense: 1", f"--autotune_results={__file__}"]) == 1
+    expected = (
+        f"bert base: INVALID_ARGUMENT: unreadable; given --xla_flags=nonsense: 1; given --autotune_results={__file__}\n"
+    )
+    assert capsys.readouterr().err == expected
+
+
 # Kernels, GB, GB of copies and transposes of 1 MB or more, loops whose runs the host counts, calls of fused ops with
 # arguments of the program: those of today, and a twentieth more kernels and GB.
 TODAY = {

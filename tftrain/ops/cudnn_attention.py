@@ -95,9 +95,7 @@ def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
     except (tf.errors.OpError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if isinstance(error, tf.errors.ResourceExhaustedError):
-            return (
-                f"the memory of this GPU does not suffice to compare cuDNN with plain TensorFlow for {what}: {reason}"
-            )
+            return f"there is no memory to compare cuDNN with plain TensorFlow for {what}: {reason}"
         return f"cuDNN does not take {what} on this GPU: {reason}"
     if difference <= 1:
         return ""
