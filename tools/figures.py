@@ -36,7 +36,8 @@ from tools.page_commands import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/figures"
-FIRST = ("README.md", "docs/first_hour.md")  # later pages use their models
+MACHINE = "docs/first_hour.md"  # the page whose times need the machine's name
+FIRST = ("README.md", MACHINE)  # later pages use their models
 LINKED = (".venv", "Makefile", "configs", "tests", "tools")
 MARK = re.compile(r"<!-- figures: (.*?) -->(.*?)<!-- end -->", re.DOTALL)
 PICTURES = {  # in docs/: the command that draws it, and where, if not there
@@ -124,11 +125,14 @@ class Outputs:
         Raises:
             SystemExit: the command fails.
         """
+        return self._of(command)["output"]
+
+    def _of(self, command: str) -> dict:
         name = re.sub(r"\W+", "_", command.partition("\n")[0])[:60] + hashlib.sha256(command.encode()).hexdigest()[:8]
         path = self.folder / "outputs" / f"{name}.json"
         if not path.exists():
             path.write_text(json.dumps(self._run(command)))
-        return json.loads(path.read_text())["output"]
+        return json.loads(path.read_text())
 
     def _run(self, command: str) -> dict:
         print(f"$ {command.partition(chr(10))[0]}", end="", flush=True)
@@ -146,8 +150,9 @@ class Outputs:
         return {"command": command, "seconds": seconds, "others": others, "output": ran.stdout + ran.stderr}
 
     def machine(self) -> str:
-        """Returns the processor, and how much of it other programs used while the commands ran."""
-        runs = [json.loads(path.read_text()) for path in (self.folder / "outputs").iterdir()]
+        """Returns the processor, and how much of it other programs used while the commands of the page with it ran."""
+        commands = {mark.command for mark in marks(ROOT / MACHINE) if mark.command not in TABLES}
+        runs = [self._of(command) for command in sorted(commands)]
         name = re.search(r"compute +\w+, (.*?), ", self["make train"])[1]
         others = sum(run["others"] * run["seconds"] for run in runs) / sum(run["seconds"] for run in runs)
         return f"{os.cpu_count()} cores ({name}), of which other programs used {others:.2f} on average"

@@ -9,8 +9,8 @@ from tools.house import House
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "package_lines": (55_250, "a small team must be able to read all of it"),
-    "test_lines": (47_760, "tests are read too; a table of cases replaces similar functions"),
+    "package_lines": (56_610, "a small team must be able to read all of it"),
+    "test_lines": (49_380, "tests are read too; a table of cases replaces similar functions"),
     "long_files": (0, "a file holds one idea and is read in a sitting"),
     "long_functions": (0, "a function fits on a screen"),
     "wide_functions": (0, "more arguments are an object that has no name yet"),
