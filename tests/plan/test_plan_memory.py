@@ -195,8 +195,9 @@ def test_more_samples_at_a_time_take_more(work, factor):
 
 @given(workloads())
 def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work):
+    # The total, as another stage may be the fullest: its activations may be more, if its weights are fewer.
     none, selective, full = (
-        memory.estimate(work._replace(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
+        memory.estimate(work._replace(checkpointing=mode), BARE).total for mode in ("none", "selective", "full")
     )
     assert full <= selective <= none
 

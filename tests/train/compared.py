@@ -7,6 +7,7 @@ The one-rank run with one micro-batch is made in the same process, from the same
 
 import dataclasses
 import functools
+import sys
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -152,10 +153,10 @@ def check(name, found, expected, tolerance=2e-7):
 
 
 def main():
-    """Runs the cases of so many ranks, by mesh."""
+    """Runs the cases of so many ranks, by mesh: those of the arguments, or all."""
     launch, mesh, before = launch_from_environment(), None, None
     starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
-    every = {name: configured(*case) for name, case in CASES[launch.size].items()}
+    every = {name: configured(*CASES[launch.size][name]) for name in sys.argv[1:] or CASES[launch.size]}
     sizes = {
         name: (each.parallel.tensor_parallel_size, each.parallel.pipeline_parallel_size) for name, each in every.items()
     }
