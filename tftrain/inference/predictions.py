@@ -71,8 +71,7 @@ def predictions(
 def _mined(model: TrainedModel, config: PredictConfig) -> Iterator[dict[str, str]]:
     settings, columns = config.predict, model.fine_tuning or FineTuningConfig()
     trained_model.require(model, config.source)
-    reader = task_predictions.reader_of(model, settings.max_seq_length or model.max_seq_length, None, 1)
-    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    _, run = _reading(model, config)
     # The file has pairs, whatever the model learned from.
     pairs = {"embedding_loss": "in_batch", "negative_columns": (), "train_file": settings.input_file}
     try:
@@ -145,11 +144,7 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
         raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
     if task != "question_answering":
         _refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
-    length = settings.max_seq_length or model.max_seq_length
-    if length > model.longest:
-        raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
-    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
-    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    reader, run = _reading(model, config)
     flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
 
     def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:
@@ -166,6 +161,18 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
         return samples, [prediction_text.of_task(text, task, each, settings.shown) for (_, text), each in pairs]
 
     return predict_batch
+
+
+def _reading(
+    model: TrainedModel, config: PredictConfig
+) -> tuple[task_predictions.TaskReader, task_predictions.TaskPredictions]:
+    """Returns what reads texts for the model's task, and what predicts; raises PredictError if they may be too long."""
+    settings = config.predict
+    length = settings.max_seq_length or model.max_seq_length
+    if length > model.longest:
+        raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
+    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
+    return reader, task_predictions.TaskPredictions(model, reader, settings.batch_size)
 
 
 def _refuse(config: PredictConfig, name: str, why: str) -> None:
