@@ -122,10 +122,6 @@ class BertClassifier(BertEncoder):
         self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 
-    def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the head's numbers for a batch, see `head_outputs`; inference."""
-        return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
-
     def named_outputs(
         self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
     ) -> dict[str, tf.Tensor]:
@@ -140,11 +136,7 @@ class BertClassifier(BertEncoder):
         return outputs | {"logits": logits}
 
     def head_outputs(
-        self,
-        x: tf.Tensor,
-        batch: Mapping[str, tf.Tensor],
-        dropout: DropoutKey | None,
-        deferred: Deferred | None = None,
+        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 

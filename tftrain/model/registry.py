@@ -29,10 +29,6 @@ class TextEmbedder(Transformer):
         self._activation = tf.tanh if config.embedding_activation == "tanh" else tf.identity
         self._pooling, self._is_unit = config.text_pooling, config.normalize_embeddings
 
-    def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the vectors of the texts of a batch, see `head_outputs`; inference."""
-        return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
-
     def named_outputs(
         self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
     ) -> dict[str, tf.Tensor]:
@@ -41,11 +37,7 @@ class TextEmbedder(Transformer):
         return {"last_hidden_state": hidden, "sentence_embedding": self.vectors(hidden, batch)}
 
     def head_outputs(
-        self,
-        x: tf.Tensor,
-        batch: Mapping[str, tf.Tensor],
-        dropout: DropoutKey | None,
-        deferred: Deferred | None = None,
+        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to `vectors`."""
         return self.vectors(self.output(x), batch, deferred)

@@ -122,6 +122,16 @@ class Transformer(tf_keras.Model):
         The whole model is on this rank. `dropout` is None in inference.
         """
 
+    def head_outputs(
+        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
+    ) -> tf.Tensor:
+        """Maps the residual stream after the last block to what the head of a task gives, if there is one."""
+        raise NotImplementedError
+
+    def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns what the head of a task gives for a batch, see `head_outputs`; inference."""
+        return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
+
     @property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that this rank owns, by global name, from the input to the output."""
