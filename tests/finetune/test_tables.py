@@ -293,11 +293,11 @@ def test_examples_have_the_names_of_the_model(caplog):
 TAGGED = [{"tokens": ["a", "b"], "ner_tags": [0, 1], "vector": [0.5, 1.5], "text": "a"}] * 3
 
 
-def saved(folder, kind, rows):
+def saved(folder, kind, rows, schema=None):
     """Writes rows as Parquet, an Arrow stream or file, or a folder of `datasets`; returns the path."""
-    path, table = folder / f"rows.{kind}", pyarrow.Table.from_pylist(rows)
+    path, table = folder / f"rows.{kind}", pyarrow.Table.from_pylist(rows, schema)
     if kind == "datasets":
-        datasets.Dataset.from_list(rows).save_to_disk(path, num_shards=2)
+        datasets.Dataset(table).save_to_disk(path, num_shards=2)
     elif kind == "parquet":
         pyarrow.parquet.write_table(table, path, row_group_size=2)
     else:
@@ -331,6 +331,41 @@ def test_lists_and_structs_of_tables_are_those_of_json(tmp_path, kind):
     row = {"context": "a b", "question": "c", "answers": {"text": ["b"], "answer_start": [2]}}
     question, _ = squad.read_questions(saved(questions, kind, [{"id": name, **row} for name in "ab"]))
     assert (question.context, question.answers) == ("a b", ("b",))
+
+
+TEXTS = pyarrow.list_(pyarrow.string())
+LISTS = [
+    ("datasets", TEXTS, pyarrow.list_(pyarrow.float32())),
+    ("parquet", TEXTS, pyarrow.list_(pyarrow.float16())),
+    ("parquet", pyarrow.list_(pyarrow.string(), 2), pyarrow.list_(pyarrow.float64(), 3)),
+    ("parquet", pyarrow.large_list(pyarrow.large_string()), pyarrow.large_list(pyarrow.float32())),
+    ("file.arrow", pyarrow.list_(pyarrow.dictionary(pyarrow.int8(), pyarrow.string())), pyarrow.list_(pyarrow.int64())),
+    ("arrow", pyarrow.list_view(pyarrow.string_view()), pyarrow.list_view(pyarrow.float32())),
+]
+
+
+@pytest.mark.parametrize(("kind", "texts", "scores"), LISTS)
+@pytest.mark.parametrize("column", ["score", " Label", "teacher"])
+def test_scores_of_a_teacher_are_read_from_lists_of_any_type(tmp_path, kind, texts, scores, column):
+    rows = [{"query": "é", "passage": "b", "neg": ["c", "d"], column: [4 * n, 2, 1]} for n in range(3)]
+    types = pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), pyarrow.string(), texts, scores
+    path = saved(tmp_path, kind, rows, pyarrow.schema(zip(rows[0], types, strict=True)))
+    name = "teacher" if column == "teacher" else None
+    settings = FineTuningConfig(train_file=path, embedding_loss="kl", label_column=name)
+    found = examples.read_examples(settings, "embedding", "train")
+    assert [each[1:] for each in found] == [(("é", "b", "c", "d"), (4 * n, 2, 1)) for n in range(3)]
+
+
+def test_lists_of_fractions_without_a_number_are_refused_and_flags_of_classes_may_be_fractions(tmp_path):
+    rows = [{"text": "a", "text_pair": "b", "negative": "c", "score": [0.5, each]} for each in (None, 1, 2)]
+    settings = FineTuningConfig(train_file=saved(tmp_path, "parquet", rows), embedding_loss="margin_mse")
+    with pytest.raises(DataError, match=r"rows.parquet, row 1: score is None; expected a number"):
+        examples.read_examples(settings, "embedding", "train")
+    settings = dataclasses.replace(settings, skip_bad_rows=True)
+    assert [each.label for each in examples.read_examples(settings, "embedding", "train")] == [(0.5, 1), (0.5, 2)]
+    path = saved(tmp_path, "parquet", [{"text": "a", "labels": [1.0, 0.0, 1.0]}, {"text": "b", "labels": [0.0] * 3}])
+    found = examples.read_examples(FineTuningConfig(train_file=path), "multi_label", "train")
+    assert [each.label for each in found] == [("0", "2"), ()]
 
 
 def test_a_folder_has_one_split(tmp_path):

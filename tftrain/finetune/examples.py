@@ -29,7 +29,8 @@ def read_examples(
     notes = FileNotes() if notes is None else notes
     path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
     skips_lines = skips or bool(layout and layout.skips_damaged)
-    rows = read_table(path, layout.header if layout else settings.header, skips_lines, notes)
+    scores = [settings.label_column.strip().lower()] if settings.label_column else tables.NUMBER_COLUMNS
+    rows = read_table(path, layout.header if layout else settings.header, skips_lines, notes, scores)
     if layout:
         texts, label = layout.texts, layout.label
         for column in (*texts, label):

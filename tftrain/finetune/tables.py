@@ -10,7 +10,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -141,7 +141,9 @@ def read_text(path: str) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def read_table(path: str, header: bool = True, skips: bool = False, notes: FileNotes | None = None) -> list[Row]:
+def read_table(
+    path: str, header: bool = True, skips: bool = False, notes: FileNotes | None = None, scores: Collection[str] = ()
+) -> list[Row]:
     """Reads a table; its format follows from the end of its name.
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
@@ -151,13 +153,14 @@ def read_table(path: str, header: bool = True, skips: bool = False, notes: FileN
     Args:
         header: whether the first line of a TSV or CSV file has the names of the columns.
         skips, notes: see `usable`.
+        scores: columns, in lower case, of Parquet and Arrow whose lists of fractions are no vectors, but are read.
 
     Raises:
         DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
     """
     kind = Path(path).suffix.lower()
     if is_arrow(path):
-        return usable(path, lambda row: row, _arrow_rows(path), skips, notes)
+        return usable(path, lambda row: row, _arrow_rows(path, scores), skips, notes)
     if kind not in FORMATS:
         raise DataError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
     stream = io.BytesIO(read_text(path).encode())
@@ -179,14 +182,14 @@ def read_table(path: str, header: bool = True, skips: bool = False, notes: FileN
     return usable(path, sound, rows, skips, notes)
 
 
-def _arrow_rows(path: str) -> Iterator[Row]:
+def _arrow_rows(path: str, scores: Collection[str]) -> Iterator[Row]:
     from tftrain.prepare import arrow_tables
 
     for file in files_of(path):
         stream = io.BufferedReader(io.BytesIO(read_bytes(file)))
         with errors_named(file):
             read = arrow_tables.parquet_rows if stream.peek(4)[:4] == b"PAR1" else arrow_tables.arrow_rows
-            yield from read(stream, file, None)
+            yield from read(stream, file, None, scores=scores)
 
 
 def json_values(path: str) -> list[Row]:

@@ -3,7 +3,8 @@
 Rows can share a value, and pages are compressed, so some bytes can stand for gigabytes: a value is made as it is read.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import pyarrow
@@ -16,13 +17,16 @@ from tftrain.prepare.columns import Columns
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 1 << 26
+_NONE, _PLAIN, _ALL = range(3)  # the lists of a column that are read, see `_values`
 _is_view = getattr(types, "is_binary_view", types.is_binary)  # Older versions have no views.
 
 
-def parquet_rows(file: BinaryIO, name: str, columns: Columns | None, row_group: int | None = None) -> Iterator[Row]:
-    """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable."""
+def parquet_rows(
+    file: BinaryIO, name: str, columns: Columns | None, row_group: int | None = None, scores: Collection[str] = ()
+) -> Iterator[Row]:
+    """Yields the rows of a Parquet file, or of one of its row groups; the file must be seekable. See `_values`."""
     table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-    names = _names(columns, table.schema_arrow.names, name)
+    names, lists = _names(columns, table.schema_arrow.names, name, scores)
     groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
     number = sum(group.num_rows for group in groups[: row_group or 0])
     paths = [table.schema.column(leaf).path for leaf in range(len(table.schema))]
@@ -33,7 +37,7 @@ def parquet_rows(file: BinaryIO, name: str, columns: Columns | None, row_group: 
         chunks, count = map(groups[index].column, leaves), groups[index].num_rows
         rows = min((_rows_at_once(file, chunk, count) for chunk in chunks), default=_BATCH_ROWS)
         batches = table.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
-        yield from _rows(batches, name, names, columns is None, number)
+        yield from _rows(batches, name, names, lists, number)
         number += groups[index].num_rows
 
 
@@ -59,49 +63,54 @@ def _page(header: bytes) -> list[int]:
     return [number >> 1 for number in numbers]
 
 
-def arrow_rows(file: BinaryIO, name: str, columns: Columns | None) -> Iterator[Row]:
-    """Yields the rows of an Arrow IPC stream, as `datasets` saves it, or of an Arrow IPC file. It must be seekable."""
+def arrow_rows(file: BinaryIO, name: str, columns: Columns | None, scores: Collection[str] = ()) -> Iterator[Row]:
+    """Yields the rows of an Arrow IPC stream, as `datasets` saves it, or of a seekable IPC file; see `_values`."""
     if file.peek(6)[:6] == b"ARROW1":
         table = pyarrow.ipc.open_file(file)
         batches = map(table.get_batch, range(table.num_record_batches))
     else:
         batches = table = pyarrow.ipc.open_stream(file)
-    names = _names(columns, table.schema.names, name)
+    names, lists = _names(columns, table.schema.names, name, scores)
     parts = (batch.slice(begin, _BATCH_ROWS) for batch in batches for begin in range(0, batch.num_rows, _BATCH_ROWS))
-    yield from _rows(parts, name, names, columns is None, 0)
+    yield from _rows(parts, name, names, lists, 0)
 
 
-def _names(columns: Columns | None, present: list[str], name: str) -> list[str]:
-    """Returns the names of the columns to read of a file; None: all, for labelled examples."""
+def _names(
+    columns: Columns | None, present: list[str], name: str, scores: Collection[str]
+) -> tuple[list[str], list[int]]:
+    """Returns the names of the columns to read of a file, and which lists of each; None: all, for labelled examples."""
     if columns:
         columns.check(present, name)
-    elif len(set(present)) < len(present):
+        return columns.names, [_NONE] * len(columns.names)
+    if len(set(present)) < len(present):
         raise DataError(f"{name}: two columns have the same name; rename one")
-    return columns.names if columns else present
+    return present, [_ALL if each.strip().lower() in scores else _PLAIN for each in present]
 
 
 def _rows(
-    batches: Iterable[pyarrow.RecordBatch], name: str, names: list[str], reads_lists: bool, number: int
+    batches: Iterable[pyarrow.RecordBatch], name: str, names: list[str], lists: list[int], number: int
 ) -> Iterator[Row]:
     """Yields the rows of batches; `number` rows of the file are before them."""
     for batch in batches:
-        for values in zip(*(_values(batch.column(column), name, reads_lists) for column in names), strict=True):
+        columns = map(batch.column, names)
+        for values in zip(*map(_values, columns, itertools.repeat(name), lists), strict=True):
             number += 1
             yield Row(f"{name}, row {number}", dict(zip(names, values, strict=True)))
 
 
-def _values(column: pyarrow.Array, name: str, reads_lists: bool) -> Iterator[Any]:
+def _values(column: pyarrow.Array, name: str, lists: int) -> Iterator[Any]:
     """Yields the values of a column, or its type for each if that is neither text, bytes, a number nor a UUID.
 
-    With `reads_lists`, lists and structs of these are values too, except lists of fractions, which are vectors.
+    With `_PLAIN`, lists and structs of these are values too, except lists of fractions: those are vectors, unless the
+    column is one of `scores`, names in lower case, of which `_ALL` are read.
     """
     column = _checked(column)
-    if reads_lists and types.is_nested(column.type):
+    if lists and types.is_nested(column.type):
         column.validate(full=True)
     is_shared = types.is_dictionary(column.type)
     words = _checked(column.dictionary) if is_shared else column
     for place in column.indices.to_pylist() if is_shared else range(len(words)):
-        yield None if place is None else _value(words[place], name, reads_lists)
+        yield None if place is None else _value(words[place], name, lists)
 
 
 def _checked(column: pyarrow.Array) -> pyarrow.Array:
@@ -114,14 +123,17 @@ def _checked(column: pyarrow.Array) -> pyarrow.Array:
     return column
 
 
-def _value(scalar: pyarrow.Scalar, name: str, reads_lists: bool) -> Any:
+def _value(scalar: pyarrow.Scalar, name: str, lists: int) -> Any:
     kind = scalar.type
     if not scalar.is_valid:
         return None
-    if reads_lists and (types.is_list(kind) or types.is_large_list(kind)) and not types.is_floating(kind.value_type):
-        return [_value(each, name, reads_lists) for each in scalar.values]
-    if reads_lists and types.is_struct(kind):
-        return {field: _value(each, name, reads_lists) for field, each in scalar.items()}
+    if lists and types.is_dictionary(kind):
+        return _value(scalar.value, name, lists)
+    is_list = lists != _NONE and isinstance(scalar, pyarrow.ListScalar) and not types.is_map(kind)
+    if is_list and (lists == _ALL or not types.is_floating(kind.value_type)):
+        return [_value(each, name, lists) for each in scalar.values]
+    if lists and types.is_struct(kind):
+        return {field: _value(each, name, lists) for field, each in scalar.items()}
     is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     if is_text or types.is_binary(kind) or types.is_large_binary(kind) or _is_view(kind):
         content = scalar.as_buffer()
