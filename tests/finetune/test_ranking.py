@@ -141,7 +141,7 @@ def test_a_classifier_ranks_the_judged_documents(tmp_path):
     ("given", "message"),
     [
         ({"corpus": [CORPUS[0], CORPUS[0]]}, "line 2: the id d0 occurs for the second time"),
-        ({"corpus": [{"text": "a"}]}, "line 1: the columns are text; expected _id or id"),
+        ({"corpus": [{"text": "a"}]}, "line 1: the columns are text; expected one of _id, id"),
         ({"corpus": [{"_id": None, "text": "a"}]}, "line 1: _id is None; expected an id"),
         ({"queries": [{"_id": 1, "text": 5}]}, "line 1: text is 5; expected a text"),
         ({"qrels": [HEADER, "1\td2\tx"]}, "line 2 is 'x'; expected a number"),

@@ -10,7 +10,7 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.data.table_rows import Row
 from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
-from tftrain.finetune.tables import FileNotes, columns_of, number, read_table, read_text, text_of
+from tftrain.finetune.tables import FileNotes, column_of, number, read_table, read_text, text_of
 from tftrain.finetune.text_groups import ANCHOR_COLUMNS
 from tftrain.host.text import listed
 
@@ -44,8 +44,8 @@ def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: Fi
     """
     if task == "classification" and len(labels) != 2:
         raise DataError(f"--eval_corpus={settings.eval_corpus}: {len(labels)} classes; expected a model of two")
-    queries = _texts(settings.eval_file, (settings.text_column, *ANCHOR_COLUMNS), notes)
-    documents = _texts(settings.eval_corpus, (settings.text_pair_column, *_DOCUMENTS), notes)
+    queries = _texts(settings.eval_file, settings.text_column, ANCHOR_COLUMNS, notes)
+    documents = _texts(settings.eval_corpus, settings.text_pair_column, _DOCUMENTS, notes)
     every = _judgments(settings.eval_qrels)
     judged = {query: own for query, own in every.items() if query in queries}
     found = {document for own in judged.values() for document in own}
@@ -73,24 +73,18 @@ def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: Fi
     ]
 
 
-def _texts(path: str, columns: Sequence[str | None], notes: FileNotes) -> dict[str, tuple[str, tuple[str]]]:
+def _texts(
+    path: str, column: str | None, defaults: tuple[str, ...], notes: FileNotes
+) -> dict[str, tuple[str, tuple[str]]]:
     """Returns place and text of each row by its id; a title is before the text, as BEIR joins them."""
     rows, texts = read_table(path, notes=notes), {}
-    column, name = _column(rows, columns), _column(rows, _IDS)
+    column, name = column_of(rows, column, defaults), column_of(rows, None, _IDS)
     for row in rows:
         title, text, identity = row.values.get("title"), text_of(row, column), _id(row, name)
         if identity in texts:
             raise DataError(f"{row.place}: the id {identity} occurs for the second time")
         texts[identity] = row.place, (f"{title} {text}".strip() if isinstance(title, str) else text,)
     return texts
-
-
-def _column(rows: Sequence[Row], names: Sequence[str | None]) -> str:
-    present = columns_of(rows)
-    if found := next((name for name in names if name in present), None):
-        return found
-    expected = " or ".join(filter(None, names))
-    raise DataError(f"{rows[0].place}: the columns are {', '.join(present)}; expected {expected}")
 
 
 def _id(row: Row, column: str) -> str:

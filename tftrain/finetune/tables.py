@@ -284,16 +284,17 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Row]:
     return columns
 
 
-def column_of(rows: Sequence[Row], name: str | None, defaults: tuple[str, ...], flag: str) -> str:
-    """Returns the name of the column that a flag means: `name`, or the first of `defaults` that the table has.
+def column_of(rows: Sequence[Row], name: str | None, defaults: tuple[str, ...], flag: str | None = None) -> str:
+    """Returns the column that a flag means: `name`, or else the first of `defaults` that the table has, in any case.
 
-    Raises:
-        DataError: the table has no such column.
+    Without a flag, the table may lack `name`. Raises a DataError if it has no such column.
     """
     columns = columns_of(rows)
     spelled = {column.strip().lower(): column for column in reversed(columns)} | {column: column for column in columns}
-    for column in (name,) if name else defaults:
-        if column in spelled:
-            return spelled[column]
+    names = [each for each in (name, *defaults) if each] if flag is None else (name,) if name else defaults
+    if found := next((spelled[each] for each in names if each in spelled), None):
+        return found
+    if flag is None:
+        raise DataError(f"{rows[0].place}: the columns are {', '.join(columns)}; expected one of {', '.join(names)}")
     wanted = f"--{flag}={name}" if name else f"--{flag} is not given"
     raise DataError(f"{rows[0].place}: {wanted}; expected one of its columns {', '.join(columns)}")

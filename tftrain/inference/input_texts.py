@@ -12,6 +12,7 @@ from tftrain.finetune.tables import (
     ARROW,
     FORMATS,
     PAIR_COLUMNS,
+    column_of,
     columns_of,
     is_arrow,
     read_table,
@@ -72,9 +73,7 @@ def _labelled(path: str, task: str, settings: FineTuningConfig | None) -> Iterat
         if not names.keys() >= set(columns):
             return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
     else:
-        columns = [name for name in (settings.text_column, *_FIRST) if name in names][:1]
-    if not columns:
-        raise DataError(f"{rows[0].place}: the columns are {', '.join(names)}; expected one of {', '.join(_FIRST)}")
+        columns = [column_of(rows, settings.text_column, _FIRST)]
     pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]
     if pairs and (settings.text_pair_column or not settings.train_file):
         columns.append(pairs[0])
