@@ -23,18 +23,25 @@ from tftrain.tokenizer.tokenizer_model import Tokenizer
 logger = logging.getLogger(__name__)
 
 _NAMES = ("input_ids", "input_mask", "segment_ids")
-Labels = Callable[[np.ndarray], np.ndarray]
+Values = Callable[[np.ndarray], np.ndarray]
 Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 class MemorySource(ExampleSource):
-    """Rows in memory, with the `examples` that they come from for a scorer."""
+    """Rows in memory, with the `examples` that they come from for a scorer.
 
-    def __init__(self, examples: list, max_seq_length: int, widths: Mapping[str, int | None], rows: Rows):
-        """Takes what maps int64 [n] row numbers to the features of `widths`, in their order."""
-        super().__init__(len(examples), max_seq_length, widths)
+    `compared` has what a loss that compares samples needs beside vectors, see `text_groups.features`.
+    """
+
+    compared: Mapping[str, np.ndarray]
+
+    def __init__(self, examples: Any, count: int, max_seq_length: int, rows: Rows):
+        """Takes what maps int64 [n] numbers of `count` rows to features, [n] or [n, width]."""
+        first = rows(np.zeros([1], np.int64))
+        widths = {name: values.shape[1] if values.ndim > 1 else None for name, values in first.items()}
+        super().__init__(count, max_seq_length, widths)
         self.examples, self._rows = examples, rows
-        self._dtypes = [values.dtype for values in rows(np.zeros([1], np.int64)).values()]
+        self._dtypes = [values.dtype for values in first.values()]
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples; the dtypes are those of the rows."""
@@ -81,7 +88,7 @@ def open_source(
         windows, encoded = squad.divide(examples, encoder, kind, settings.doc_stride, settings.max_query_length)
         answers = np.array([window.answer for window in windows], np.int32)
         pairs = [(examples[window.question], window) for window in windows]
-        source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, labels=(answers.__getitem__, 2))
+        source = _of_sequences(pairs, [Sequences(encoded, encoder.padding_id)], length, labels=answers.__getitem__)
     elif task == "embedding":
         if isinstance(examples[0], Ranked):  # documents, which are partners, and then queries
             count = sum(not each.query for each in examples)
@@ -91,11 +98,11 @@ def open_source(
             sides = zip(*(example.texts for example in examples), strict=True)
             encoded = [encoder.vectors_of(each, model, side) for side, each in enumerate(sides)]
         sequences = [Sequences(each, encoder.padding_id) for each in encoded]
-        others, unpooled = text_groups.features(examples), np.stack([each.unpooled for each in sequences], axis=1)
-        others |= {"unpooled": unpooled} if unpooled.any() else {}
-        widths = {name: values.shape[1] if values.ndim > 1 else None for name, values in others.items()}
-        others = {name: (values.__getitem__, widths[name]) for name, values in others.items()}
-        source = _of_sequences(examples, sequences, length, **others)
+        compared, unpooled = text_groups.features(examples), np.stack([each.unpooled for each in sequences], axis=1)
+        others = compared | ({"unpooled": unpooled} if unpooled.any() else {})
+        values = {name: each.__getitem__ for name, each in others.items()}
+        source = _of_sequences(examples, sequences, length, **values)
+        source.compared = compared
     else:
         source = _of_texts(examples, encoder, task, labels)
     if encoder.cut:
@@ -148,14 +155,11 @@ def of_arrays(given: Any, model: ModelConfig, length: int) -> MemorySource:
         real = arrays["input_mask"]
         arrays.setdefault("position_ids", np.cumsum(real, -1, np.int32) * real - 1)
     flat = {name: array.reshape(len(array), -1) if array.ndim > 1 else array for name, array in arrays.items()}
-    widths = {name: array.shape[1] if array.ndim > 1 else None for name, array in flat.items()}
+    return MemorySource(arrays, len(arrays["input_ids"]), length, _of_features(flat))
 
-    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: array[numbers] for name, array in flat.items()}
 
-    source = MemorySource(arrays["input_ids"], length, widths, rows)
-    source.examples = arrays
-    return source
+def _of_features(features: Mapping[str, np.ndarray]) -> Rows:
+    return lambda numbers: {name: values[numbers] for name, values in features.items()}
 
 
 def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, length: int, split: str) -> MemorySource:
@@ -170,35 +174,27 @@ def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, l
         )
     logger.info(f"{split}: {len(examples) - packed.left_out} examples are packed into {len(packed.examples)} rows")
 
-    def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: values[numbers] for name, values in packed.features.items()}
-
-    source = MemorySource(packed.examples, length, dict.fromkeys(packed.features, length), rows)
+    source = MemorySource(packed.examples, len(packed.examples), length, _of_features(packed.features))
     source.real_examples = sum(map(len, packed.examples))
     return source
 
 
-def _of_sequences(
-    examples: list, sides: Sequence[Sequences], length: int, **others: tuple[Labels, int | None]
-) -> MemorySource:
+def _of_sequences(examples: list, sides: Sequence[Sequences], length: int, **others: Values) -> MemorySource:
     """Returns labelled examples: sequences, side by side if an example has several, and other features.
 
-    These are functions, which map int64 [n] example numbers to values, [n, width] or [n], and the widths.
+    Functions map int64 [n] example numbers to their values, [n, width] or [n].
     """
 
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
-        return features | {name: values(numbers) for name, (values, _) in others.items()}
+        return features | {name: values(numbers) for name, values in others.items()}
 
-    widths = dict.fromkeys(_NAMES, length * len(sides)) | {name: width for name, (_, width) in others.items()}
-    return MemorySource(examples, length, widths, rows)
+    return MemorySource(examples, len(examples), length, rows)
 
 
 def _of_texts(examples: list, encoder: ExampleEncoder, task: str, labels: Sequence[str]) -> MemorySource:
-    width = None
     if task == "multi_label":
-        width = len(labels)
         values = np.array([[label in example.label for label in labels] for example in examples], np.float32)
     elif task == "regression":
         values = np.array([example.label for example in examples], np.float32)
@@ -206,7 +202,7 @@ def _of_texts(examples: list, encoder: ExampleEncoder, task: str, labels: Sequen
         ids = {label: number for number, label in enumerate(labels)}
         values = np.array([ids[example.label] for example in examples], np.int32)
     sequences = Sequences(encoder([example.texts for example in examples]), encoder.padding_id)
-    return _of_sequences(examples, [sequences], encoder.max_seq_length, labels=(values.__getitem__, width))
+    return _of_sequences(examples, [sequences], encoder.max_seq_length, labels=values.__getitem__)
 
 
 def _of_sentences(
@@ -221,4 +217,4 @@ def _of_sentences(
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
         return rows
 
-    return _of_sequences(parts, [Sequences(encoded, encoder.padding_id)], length, labels=(values, length))
+    return _of_sequences(parts, [Sequences(encoded, encoder.padding_id)], length, labels=values)

@@ -21,7 +21,6 @@ import tensorflow as tf
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
-from tftrain.finetune import text_groups
 from tftrain.finetune.corpus_search import CorpusScorer
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
@@ -132,7 +131,7 @@ class HeldOut:
         """
         count = len(outputs)
         belong = np.ones([count], bool) if self._task.takes_numbers else self.scorer.belong_together(count)
-        features = text_groups.features(self._source.examples[:count])
+        features = {name: values[:count] for name, values in self._source.compared.items()}
         features |= {"example_weights": belong.astype(np.float32)}
         with tf.device("CPU:0"):
             batch = {name: tf.constant(values) for name, values in features.items()}
