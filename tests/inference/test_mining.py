@@ -104,8 +104,15 @@ def test_the_program_writes_samples_for_training(tmp_path, capsys):
     assert (code, out.count("negative_1")) == (0, 2), err
 
 
-def test_texts_that_are_longer_than_the_model_reads_are_refused(tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("text\ttext_pair\na bed\tsing a\n")
-    given = (f"--init_checkpoint=hf:{DATA / 'hf_bert_model'}", f"--input_file={tmp_path / 'pairs.tsv'}")
-    code, _, err = run_program(capsys, *given, f"--mine={tmp_path / 'pairs.tsv'}", "--max_seq_length=4096")
+def test_texts_that_are_longer_than_the_model_reads_are_refused_or_cut_with_a_warning(tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text(f"text\ttext_pair\na bed\tsing a\nq\t{'sing ' * 20}\n")
+    files = f"--input_file={tmp_path / 'pairs.tsv'}", f"--mine={tmp_path / 'pairs.tsv'}"
+    given = (f"--init_checkpoint=hf:{DATA / 'hf_bert_model'}", *files)
+    code, _, err = run_program(capsys, *given, "--max_seq_length=4096")
     assert (code, "--max_seq_length=4096: expected at most" in err) == (1, True)
+    code, _, err = run_program(capsys, *given, "--max_seq_length=8", "--mine_negatives=1", "--mine_margin=0")
+    assert (code, err.count("1 of 2 texts are cut: the model reads at most 8 tokens"), err.count("are cut")) == (
+        0,
+        1,
+        1,
+    )

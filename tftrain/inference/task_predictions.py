@@ -77,10 +77,6 @@ class TaskReader(abc.ABC):
             samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
         return [TextExample("", texts, None) for texts in examples], encoded, samples
 
-    def of_column(self, texts: Sequence[str], column: int) -> list[Encoded]:
-        """Encodes texts of a column for their vectors; see `ExampleEncoder.vectors_of`."""
-        return self._encoder.vectors_of(texts, self._config, column)
-
     def _sample(self, ids: np.ndarray, cut: int) -> Sample:
         return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
 
@@ -227,12 +223,18 @@ class TaskPredictions:
     def vectors(self, texts: Sequence[str], column: int) -> np.ndarray:
         """Returns the vectors of texts of a column, fp32 [n, D]; those of about the same length are read at once."""
         order, vectors = sorted(range(len(texts)), key=lambda place: len(texts[place])), {}
+        encoder = self._reader._encoder
+        before = encoder.cut
         with tqdm(total=len(texts), unit="text", desc="vectors", disable=None, leave=False) as bar:
             for begin in range(0, len(texts), self._batch_size):
                 places = order[begin : begin + self._batch_size]
-                outputs = self._outputs(self._reader.of_column([texts[place] for place in places], column))
-                vectors |= dict(zip(places, outputs, strict=True))
+                encoded = encoder.vectors_of([texts[place] for place in places], self._reader._config, column)
+                vectors |= dict(zip(places, self._outputs(encoded), strict=True))
                 bar.update(len(places))
+        if cut := encoder.cut - before:
+            logger.warning(
+                f"{cut} of {len(texts)} texts are cut: the model reads at most {encoder.max_seq_length} tokens"
+            )
         return np.stack([vectors[place] for place in range(len(texts))])
 
     def _outputs(self, encoded: Sequence[Encoded]) -> list[np.ndarray]:
