@@ -15,7 +15,7 @@ from tests.test_export import exported, token_features
 from tests.test_predict import Drawn, load
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.inference import trained_model
-from tftrain.inference.serving import exported_folder, saved_model
+from tftrain.inference.serving import exported_folder, onnx_file, saved_model
 from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
@@ -123,11 +123,12 @@ PROMPTS = {"text_prompt": "a: ", "text_pair_prompt": "key list", "pool_prompt": 
     ("fixture_name", "changes"),
     [
         ("", {"pooling": "max", "embedding_dense": 5, **PROMPTS}),
+        *(("", {"pooling": each}) for each in ("mean", "cls")),
         ("hf_gpt2", {"model_family": "gpt", "embedding_dense": 5, "normalize_embeddings": False}),
         ("hf_qwen3", {"model_family": "gpt", "position_embedding": "rotary", **PROMPTS, "text_pair_prompt": "a: "}),
     ],
 )
-def test_vectors_of_texts_in_the_graph_are_those_of_predict(fixture_name, changes):
+def test_vectors_of_texts_in_the_graph_and_in_onnx_are_those_of_predict(tmp_path, fixture_name, changes):
     tokenizer = tokenizer_files.read(DATA / fixture_name) if fixture_name else files.tokenizer()
     if fixture_name == "hf_qwen3":  # As in models for vectors.
         tokenizer = tokenizer._replace(model=with_ending(tokenizer))
@@ -151,6 +152,10 @@ def test_vectors_of_texts_in_the_graph_are_those_of_predict(fixture_name, change
     vectors = made["embed"].traced(**given)["embedding"]
     if model.config.pool_prompt:
         np.testing.assert_allclose(vectors, first[:3], **CLOSE)
+    pytest.importorskip("tf2onnx")
+    onnx_file.write(tmp_path / "embed.onnx", made["embed"], 0)
+    found = onnx_file.load(tmp_path / "embed.onnx")(**{name: each.numpy() for name, each in given.items()})
+    np.testing.assert_allclose(found["embedding"], vectors, **CLOSE)
 
 
 def with_ending(tokenizer):
