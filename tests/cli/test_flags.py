@@ -302,4 +302,4 @@ def test_a_variable_that_is_not_set_is_no_part_of_a_path(tmp_path, monkeypatch):
 def test_lines_of_a_mixture_have_paths_too(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mix").write_text("a=1:~/a\nb=2:$HOME/b # comment\n")
-    assert [source.folder for source in mixture.read(str(tmp_path / "mix"))] == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    assert [source.path for source in mixture.read(str(tmp_path / "mix"))] == [f"{tmp_path}/a", f"{tmp_path}/b"]

@@ -250,7 +250,7 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
     shutil.copytree(small, tmp_path / "copy")
     here = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{small}")
     there = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{ADDRESS}", cache_dir=str(tmp_path))
-    assert [each.folder for each, _ in opened_data(there).manifest.sources] == [str(tmp_path / "copy"), ADDRESS]
+    assert [each.path for each, _ in opened_data(there).manifest.sources] == [str(tmp_path / "copy"), ADDRESS]
     same(*(train_batches(open_source(data, "train", 101, 1), data, 1, 0, 8, 0, 8) for data in (here, there)), 4)
 
 

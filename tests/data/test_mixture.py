@@ -15,8 +15,10 @@ from tests.kit.data_sets import open_source, opened_data
 from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.mixture import PERIOD, Source
+from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.mixture import Mixture
 from tftrain.data.pipeline import eval_batches, train_batches
+from tftrain.finetune.splits import JoinedSource, MemorySource
 from tftrain.prepare.preparation import prepare
 
 SEED = 5
@@ -27,8 +29,8 @@ def sources(weights):
     return [Source(f"s{number}", weight / sum(weights), "") for number, weight in enumerate(weights)]
 
 
-def mixed(weights, sizes=None):
-    return Mixture(dict(zip(sources(weights), sizes or [100] * len(weights), strict=True)))
+def mixed(weights, sizes=None, block=1):
+    return Mixture(dict(zip(sources(weights), sizes or [100] * len(weights), strict=True)), block)
 
 
 def source_of(found, begins):
@@ -44,11 +46,14 @@ def test_shares_hold_to_a_thousandth_over_any_ten_thousand_samples(weights, firs
     np.testing.assert_allclose(counts / 10_000, np.array(weights) / sum(weights), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("block", [1, 6])
 @pytest.mark.parametrize("weights", [[0.7, 0.3], [5, 1, 1, 3]])
-def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another_order(weights):
+def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another_order(weights, block):
     sizes = [31, 17, 13, 20][: len(weights)]
-    own, begins = mixed(weights, sizes), np.cumsum([0, *sizes])
+    own, begins = mixed(weights, sizes, block), np.cumsum([0, *sizes])
     found = own.example_numbers(np.arange(2000), SEED)
+    owners = source_of(found[: 2000 // block * block], begins[:-1]).reshape(-1, block)
+    assert (owners == owners[:, :1]).all()
     for number, size in enumerate(sizes):
         of_source = found[source_of(found, begins[:-1]) == number] - begins[number]
         whole = of_source[: len(of_source) // size * size].reshape(-1, size)
@@ -58,9 +63,10 @@ def test_every_example_of_a_source_occurs_once_in_its_epochs_and_each_in_another
         assert list(own.rows(number)) == list(range(begins[number], begins[number + 1]))
 
 
+@pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("first", [0, 1, 777, PERIOD - 3, 5 * PERIOD - 1])
-def test_the_count_of_consumed_samples_is_that_of_the_samples(first):
-    own = mixed([3, 1, 2])
+def test_the_count_of_consumed_samples_is_that_of_the_samples(first, block):
+    own = mixed([3, 1, 2], block=block)
     counts = [own.consumed(number) for number in range(first, first + 5)]
     found = source_of(own.example_numbers(np.arange(first, first + 4), SEED), np.array([0, 100, 200]))
     for number, before, after in zip(found, counts, counts[1:], strict=False):
@@ -73,6 +79,32 @@ def test_a_sample_does_not_depend_on_the_samples_asked_for_with_it():
     alone = [own.example_numbers(samples[n : n + 1], SEED)[0] for n in range(len(samples))]
     assert own.example_numbers(samples, SEED).tolist() == alone
     assert own.example_numbers(samples, SEED + 1).tolist() != alone
+
+
+def labelled(block, first, count, start=0, stop=6, left_out=NOTHING):
+    """Returns `count` batches of 6 samples from `first` on, [count, n]: 1000 s + n for row n of source s."""
+    sizes = (31, 17, 50)
+    rows = [lambda numbers, first=first: {"x": first + numbers} for first in (0, 1000, 2000)]
+    source = JoinedSource([MemorySource([], size, 8, each) for size, each in zip(sizes, rows, strict=True)])
+    source.mixture = mixed([3, 1, 2], sizes, block)
+    found = train_batches(source, DataConfig(), SEED, first, 6, start, stop, left_out).take(count).as_numpy_iterator()
+    found, owners = zip(*((batch["x"], batch["source"]) for batch in found), strict=True)
+    np.testing.assert_array_equal(np.array(found) // 1000, owners)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("block", [1, 6])
+def test_labelled_files_give_the_same_samples_on_any_ranks_and_after_a_resume(block):
+    whole = labelled(block, 0, 40)
+    ranks = [labelled(block, 30, 35, 2 * rank, 2 * rank + 2) for rank in range(3)]
+    np.testing.assert_array_equal(np.concatenate(ranks, axis=1), whole[5:])
+    np.testing.assert_allclose(np.bincount(whole.reshape(-1) // 1000), [120, 40, 80], atol=2 * block)
+
+
+@pytest.mark.parametrize(("first", "left_out"), [(0, NOTHING), (31, NOTHING), (31, LeftOut(((40, 53),)))])
+def test_a_batch_has_one_source_even_after_a_change_of_its_size(first, left_out):
+    found = labelled(6, first, 30, left_out=left_out) // 1000
+    assert ((found == found[:, :1]).all(), len(np.unique(found))) == (True, 3)
 
 
 def test_a_thousand_sources_are_ready_in_a_second():
@@ -174,7 +206,7 @@ def test_shares_and_temperature():
 def test_a_file_names_sources_too(tmp_path):
     (tmp_path / "mix.txt").write_text("# two\nwiki=0.7: data/wiki\n\ncode=0.3:data/code # more\n")
     found = mixture.read(str(tmp_path / "mix.txt"))
-    assert [(each.name, each.folder) for each in found] == [("wiki", "data/wiki"), ("code", "data/code")]
+    assert [(each.name, each.path) for each in found] == [("wiki", "data/wiki"), ("code", "data/code")]
 
 
 def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
@@ -187,8 +219,8 @@ def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        *(("", "expected NAME=SHARE:FOLDER"), ("a=1:x,b=2", "b=2: expected NAME=SHARE:FOLDER")),
-        *(("a=much:x", "a=much:x: expected NAME=SHARE:FOLDER"), ("a b=1:x", "a b=1:x: expected NAME=SHARE:FOLDER")),
+        *(("", "expected NAME=SHARE:PATH"), ("a=1:x,b=2", "b=2: expected NAME=SHARE:PATH")),
+        *(("a=much:x", "a=much:x: expected NAME=SHARE:PATH"), ("a b=1:x", "a b=1:x: expected NAME=SHARE:PATH")),
         *(("a=-1:x", "a=-1:x: expected a share above 0"), ("a=nan:x", "a=nan:x: expected a share above 0")),
         ("a=1:x,a=2:y", "a=2:y: the name a is there twice"),
         ("a=1:x,b=1e-9:y", "b has 1.0e-09 of the samples; expected at least 1.2e-06"),

@@ -3,12 +3,14 @@
 import functools
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.finetune import files
+from tests.formats.models import DATA
 from tests.kit import pictures, runs
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import read_rows
@@ -55,6 +57,30 @@ def train(args, *more):
 def batch_of(config, task, count):
     source = sources.open_source(task, Inputs.open(config).data[0], "eval", 1)
     return next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
+
+
+@pytest.mark.parametrize("name", [*OUTPUT_SHAPES, "completion"])
+def test_files_with_shares_are_joined(data, tmp_path, name):
+    paths = [files.write_completions(tmp_path / f"{number}.jsonl", 30, number) for number in (1, 2)]
+    args = ("--task=completion", f"--init_checkpoint=hf:{DATA / 'hf_llama'}", "--max_seq_length=48")
+    if name != "completion":
+        paths = [flag.partition("=")[2] for flag in data[name] if flag.startswith(("--train_file", "--eval_file"))]
+        args = [flag for flag in data[name] if not flag.startswith(("--train_file", "--eval_file"))]
+
+    def opened(*more):
+        config = runs.checked(*more, "--output_dir=unused", base=args)
+        opened, task = Inputs.open(config).data[0], types.SimpleNamespace(config=config)
+        return sources.open_source(task, opened, "train", 1), config.model.labels
+
+    joined, labels = opened(f"--mix=a=1:{paths[0]},b=1:{paths[1]}")
+    begin, classes = 0, [f"--labels={label}" for label in labels]
+    for path in paths:
+        alone, _ = opened(f"--train_file={path}", *classes)
+        found = joined.batch(begin, alone.num_examples, lambda rows: rows)
+        for feature, values in alone.batch(0, alone.num_examples, lambda rows: rows).items():
+            np.testing.assert_array_equal(found[feature], values)
+        begin += alone.num_examples
+    assert (joined.num_examples, sum(joined.mixture.sizes)) == (begin, begin)
 
 
 def log_softmax(logits):

@@ -1,12 +1,16 @@
 """Embeddings from a file to scores: runs of each kind of loss, their evaluation, and their resume."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from tests.checkpoint import states
 from tests.finetune import files
-from tests.kit import runs
+from tests.kit import programs, runs
+from tests.kit.ranks import run_ranks
+from tftrain.checkpoint import folder as checkpoints
 from tftrain.finetune.splits import open_source
 from tftrain.inputs.inputs import Inputs
 from tftrain.plan.workload import from_config
@@ -79,6 +83,37 @@ def test_a_run_is_evaluated_and_resumed_with_another_micro_batch(given, tmp_path
     for each in predictions:  # Held-out samples have all their negatives.
         assert np.size(each["prediction"]) == (1 if texts == 2 else 4)
         assert len(each["texts"]) == 1 + np.size(each["prediction"])
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+@pytest.mark.parametrize("by", ["batch", pytest.param("sample", marks=pytest.mark.nightly)])
+def test_files_with_shares_train_alike_on_any_ranks_and_after_a_resume_and_serve(given, tmp_path, by):
+    base = [flag for flag in given("in_batch") if not flag.startswith(("--train_file", "--output_dir"))]
+    pairs = [{"anchor": f"list {number}", "positive": f"{number} map"} for number in range(9)]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    base += [f"--mix=a=3:{tmp_path}/train.jsonl,b=1:{tmp_path}/b.jsonl", f"--mix_by={by}"]
+    output = {}
+
+    def steps(name, ranks, micro_batch):
+        flags = (f"--micro_batch_size={micro_batch}", f"--output_dir={tmp_path / name}", "--checkpoint_every=4")
+        output[name] = run_ranks(ranks, ["-m", "tftrain.run", *base, *flags, "--max_steps=8"])
+        found = [each for each in runs.read_rows(tmp_path / name) if "step_time_s" in each]
+        return [{key: value for key, value in each.items() if key.startswith("task_loss")} for each in found]
+
+    whole, small = steps("whole", 1, 8), steps("small", 2, 2)
+    states.begun_from(checkpoints.find(tmp_path / "whole")[0], tmp_path / "resumed")
+    for expected, found in zip(2 * whole, [*small, *steps("resumed", 1, 4)], strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert sorted(found.values())[1] == pytest.approx(found["task_loss"])
+        assert len(found) == (2 if by == "batch" else 3)  # A batch of one file has no loss of another.
+    a, b = map(int, re.search(r"mixture: a 75.00% .*?\((\d+)\).* b 25.00% .*?\((\d+)\)", output["small"]).groups())
+    assert (a + b, abs(a - 48) <= 8) == (64, True)
+    assert "--mix: 37 of 49 samples have fewer than 3 hard negatives" in output["whole"]
+    for case in ("started --mode=evaluate", "predict list", f"export --to={tmp_path}/exported"):
+        program, flags = case.split()
+        programs.done(program, f"--output_dir={tmp_path}/whole {flags}")
+    programs.done("plan", " ".join([*base, "--vocab_size=99", "--micro_batch_size=1"]))
 
 
 def test_the_ids_of_texts_and_the_labels_are_features(given):

@@ -69,7 +69,7 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
 def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataConfig, mode: str) -> Iterator[Problem]:
     """Yields what contradicts in the task and its labelled examples."""
     if model.task in TASKS or model.is_custom:
-        yield from fine_tuning.problems(settings, model.task, model.model_family, mode)
+        yield from fine_tuning.problems(settings, model.task, model.model_family, mode, data.mix)
     if model.labels and model.task in TASKS and model.task not in WITH_CLASSES:
         yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
@@ -77,17 +77,17 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
     yield from fine_tuning.width_problems(settings, model.vector_size)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
-        yield from (refused(data, name, expected) for name in [*data.sources, *(["phases"] if data.phases else [])])
+        yield from superfluous(data, ("data_dir", "train_files", "synthetic_data", "phases"), expected)
 
 
-def check_data(data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
-    """Yields what contradicts in the data of a pre-training."""
+def check_data(data: DataConfig, model: ModelConfig, batch: BatchConfig) -> Iterator[Problem]:
+    """Yields what contradicts in the data of a pre-training, or in a mixture."""
     if not model.reads_examples and len(data.sources) != 1:
         named = ", ".join(f"--{name}" for name in data.sources) or "none"
         expected = f"expected exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: {named}"
         yield refused(data, "data_dir", expected)
-    yield from mixture.problems(data.mix, data.mix_temperature)
-    if data.document_mask and not (model.is_causal and (data.data_dir or data.mix)):
+    yield from mixture.problems(data.mix, data.mix_temperature, data.mix_by, model.reads_examples, batch.batch_rampup)
+    if data.document_mask and not (model.is_causal and (data.data_dir or data.mix) and not model.reads_examples):
         families = listed("causal")
         expected = f"remove this flag, or use --model_family={families} and --data_dir, which names the end token"
         yield Problem("document_mask", True, expected)

@@ -17,9 +17,13 @@ class DataConfig:
     """Folder that tftrain.prepare wrote, with manifest.json, or its address such as s3://bucket/data."""
     mix: str | None = flag(None, names="content")
     """Mixture of prepared data, instead of --data_dir, such as wiki=0.7:data/wiki,code=0.3:data/code. Each source has a
-    name, a share of the samples, and a folder or address. Or a file with one source on each line."""
+    name, a share of the samples, and a folder or address; in fine-tuning, a file, in place of --train_file. Or a file
+    with one source on each line."""
     mix_temperature: float = flag(1.0, above=0)
     """The shares of --mix are raised to the power of 1 / --mix_temperature. Above 1, they become more alike."""
+    mix_by: str = flag("sample", choices=("sample", "batch"))
+    """What has one source of --mix: each sample, so that batches are mixed, or, in fine-tuning, each global batch: then
+    negatives of --task=embedding are of the same source."""
     train_files: str | None = flag(None, "Glob of TFRecords of the original BERT, instead of --data_dir.", names="path")
     eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with --train_files.", names="path")
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
@@ -60,4 +64,4 @@ class DataConfig:
         """A folder of prepared data, which has the vocabulary: data_dir, or the first one of a mixture."""
         if not self.mix or mixture.problems(self.mix, self.mix_temperature):
             return self.data_dir
-        return mixture.read(self.mix)[0].folder
+        return mixture.read(self.mix)[0].path

@@ -133,8 +133,8 @@ def width_problems(settings: FineTuningConfig, width: int) -> list[Problem]:
     return []
 
 
-def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> list[Problem]:
-    """Returns every reason to refuse the flags of fine-tuning, of a run in a mode, that needs no look at files."""
+def problems(settings: FineTuningConfig, task: str, family: str, mode: str, mix: str | None) -> list[Problem]:
+    """Returns every reason to refuse the flags of fine-tuning, and --mix, of a run in a mode, without reading files."""
     if task == "pretraining":
         return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
     problems = restricted(settings, {"task": task})
@@ -152,10 +152,13 @@ def problems(settings: FineTuningConfig, task: str, family: str, mode: str) -> l
         ]
     if settings.glue_dir and not settings.glue_task:
         problems.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add --glue_task"))
-    if not settings.glue_task and not settings.train_file and mode != "evaluate":
-        problems.append(
-            Problem("train_file", None, "expected a file of labelled examples, or --glue_task and --glue_dir")
-        )
+    given = [name for name in ("glue_task", "train_file") if getattr(settings, name)]
+    if mix and (given or is_class_name(task)):
+        one = "the class of --task reads one file" if is_class_name(task) else f"--{given[0]} names the training file"
+        problems.append(Problem("mix", mix, f"remove this flag: {one}"))
+    elif not given and not mix and mode != "evaluate":
+        expected = "expected a file of labelled examples, or --mix, or --glue_task and --glue_dir"
+        problems.append(Problem("train_file", None, expected))
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column", "eval_corpus")
         problems += superfluous(settings, names, f"remove this flag: --glue_task={settings.glue_task} sets it")

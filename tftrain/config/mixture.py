@@ -1,4 +1,4 @@
-"""`--mix`: named folders of prepared data, and the share of the samples that each gives."""
+"""`--mix`: named folders of prepared data, or labelled files, and the share of the samples that each gives."""
 
 import math
 import os
@@ -13,16 +13,16 @@ from tftrain.files.reading import expanded
 # Shares are multiples of 1 / PERIOD; a Fibonacci number, see `tftrain.data.mixture`.
 PERIOD = 832040
 _ENTRY = re.compile(r"([\w.-]+)=([^:,]+):\s*([^,]+)")
-_FORM = "expected NAME=SHARE:FOLDER, several separated by commas, or a file with one on each line"
+_FORM = "expected NAME=SHARE:PATH, several separated by commas, or a file with one on each line"
 _MAX_BYTES = 4 << 20
 
 
 class Source(NamedTuple):
-    """Prepared data of a mixture."""
+    """Prepared data of a mixture, or a labelled file."""
 
     name: str
     share: float  # its part of the samples; the shares of all sources are 1 together
-    folder: str
+    path: str
 
 
 def read(value: str, temperature: float = 1.0) -> list[Source]:
@@ -34,21 +34,21 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
         ValueError: the value can't be read, or a source has no share or occurs twice; the message says why.
     """
     named: dict[str, Source] = {}
-    folders: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for entry in _entries(value):
         match = _ENTRY.fullmatch(entry)
         share = _number(match[2]) if match else None
         if share is None:
             raise ValueError(f"{entry}: {_FORM}")
-        name, _, folder = match.groups()
+        name, _, path = match.groups()
         if not 0 < share < math.inf:
             raise ValueError(f"{entry}: expected a share above 0; leave a source without a share out")
         if name in named:
             raise ValueError(f"{entry}: the name {name} is there twice; expected one for each source")
-        other = folders.setdefault(os.path.realpath(folder), name)
+        other = paths.setdefault(os.path.realpath(path), name)
         if other != name:
-            raise ValueError(f"{entry}: {name} and {other} are the same folder; add their shares up")
-        named[name] = Source(name, share, folder)
+            raise ValueError(f"{entry}: {name} and {other} are the same data; add their shares up")
+        named[name] = Source(name, share, path)
     if not named:
         raise ValueError(_FORM)
     largest = max(source.share for source in named.values())
@@ -62,15 +62,28 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
     return sources
 
 
-def problems(mix: str | None, temperature: float) -> list[Problem]:
-    """Returns what is wrong with --mix and --mix_temperature, without a look at the folders."""
+def problems(
+    mix: str | None, temperature: float, by: str = "sample", is_labelled: bool = True, ramp: str = "none"
+) -> list[Problem]:
+    """Returns what is wrong with --mix, --mix_temperature and --mix_by, without a look at the data.
+
+    Args:
+        is_labelled: whether it has files of labelled examples.
+        ramp: the value of --batch_rampup.
+    """
     if not mix:
-        return [Problem("mix_temperature", temperature, "remove this flag, or add --mix")] if temperature != 1 else []
+        given = [("mix_temperature", temperature, 1), ("mix_by", by, "sample")]
+        return [
+            Problem(name, value, "remove this flag, or add --mix") for name, value, plain in given if value != plain
+        ]
     try:
         read(mix, temperature)
     except ValueError as error:
         return [Problem("mix", mix, str(error))]
-    return []
+    if by != "batch" or (is_labelled and ramp == "none"):
+        return []
+    ramped = "expected sample: --batch_rampup changes the size of the batches"
+    return [Problem("mix_by", by, ramped if is_labelled else "expected sample, or a --task other than pretraining")]
 
 
 def with_absolute_paths(value: str | None) -> str | None:
@@ -78,7 +91,7 @@ def with_absolute_paths(value: str | None) -> str | None:
     if not value:
         return value
     parts = [entry.partition(":") for entry in _entries(value)]
-    return ",".join(f"{share}:{absolute(folder.strip())}" for share, _, folder in parts)
+    return ",".join(f"{share}:{absolute(path.strip())}" for share, _, path in parts)
 
 
 def _entries(value: str) -> list[str]:

@@ -49,7 +49,7 @@ class TrainConfig:
             *of_fields,
             *combinations.check_model(model, data, compute, parallel),
             *combinations.check_examples(self.fine_tuning, model, data, run.mode),
-            *combinations.check_data(data, model),
+            *combinations.check_data(data, model, batch),
             *combinations.check_schedule(self.optimizer, run.max_steps),
             *combinations.check_ranks(parallel, model, data, compute, ranks),
             *(combinations.check_sums(compute, parallel, compares) if run.mode == "train" else ()),

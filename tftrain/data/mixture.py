@@ -6,7 +6,8 @@ frac(n * phi) lies. The multiples of the golden ratio phi are spread as evenly a
 "Random Number Generation and Quasi-Monte Carlo Methods", 1992, section 3.1), so every run of samples has the shares.
 Here phi is a ratio of two Fibonacci numbers. Then the sequence repeats after `PERIOD` samples, and tables of one period
 tell the source of a sample and how many of the samples before it have the same source. That number is the sample's
-number in its source, which has epochs of its own (`order`).
+number in its source, which has epochs of its own (`order`). If a global batch has one source, all this holds for
+batches, as blocks of samples.
 """
 
 import zlib
@@ -24,9 +25,10 @@ _SHOWN = 8
 
 
 class Mixture:
-    """The samples of sources, given the number of the examples of each."""
+    """The samples of sources, given the number of the examples of each; each `block` of samples has one source."""
 
-    def __init__(self, sizes: Mapping[Source, int]):
+    def __init__(self, sizes: Mapping[Source, int], block: int = 1):
+        self.block = block
         self.sources, self.sizes = list(sizes), list(sizes.values())
         self.number(sorted(source.name for source in sizes))
         self._begins = np.cumsum([0, *self.sizes])
@@ -41,9 +43,10 @@ class Mixture:
 
     def example_numbers(self, samples: np.ndarray, seed: int) -> np.ndarray:
         """Maps sample numbers from 0, int64 [n], to example numbers, int64 [n]."""
-        periods, places = np.divmod(samples, PERIOD)
+        blocks, offsets = np.divmod(samples, self.block)
+        periods, places = np.divmod(blocks, PERIOD)
         of_samples = self._source[places]
-        numbers = periods * self._counts[of_samples] + self._before[places]
+        numbers = (periods * self._counts[of_samples] + self._before[places]) * self.block + offsets
         chosen = np.empty_like(numbers)
         for source in np.unique(of_samples):
             own = of_samples == source
@@ -66,15 +69,17 @@ class Mixture:
 
     def consumed(self, samples: int) -> np.ndarray:
         """Returns how many of the first `samples` come from each source, int64 [sources]."""
-        periods, places = divmod(samples, PERIOD)
-        return periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
+        blocks, rest = divmod(samples, self.block)
+        periods, places = divmod(blocks, PERIOD)
+        counts = periods * self._counts + np.bincount(self._source[:places], minlength=len(self.sizes))
+        return counts * self.block + rest * (np.arange(len(counts)) == self._source[places])
 
     def describe(self, samples: int, first: int = 0, left_out: LeftOut = NOTHING) -> str:
-        """Returns share, size and epochs of each source, from sample `first` of the run to `samples`, for the log."""
+        """Returns share, samples and epochs of each source, from sample `first` of the run to `samples`, for a log."""
         before, after = (left_out.total(number, self.consumed) for number in (first, samples))
         counts = (after - before).tolist()
         words_of = [
-            f"{source.name} {source.share:.2%} of the samples, {count / size:.2f} epochs of {size}"
+            f"{source.name} {source.share:.2%} of the samples ({count}), {count / size:.2f} epochs of {size}"
             for source, size, count in zip(self.sources, self.sizes, counts, strict=True)
         ]
         return listed(words_of, _SHOWN)

@@ -48,8 +48,12 @@ def train_batches(
         lengths = length_choice.read(data.seq_length_buckets, source.max_seq_length)
         buckets = LengthBuckets(source, seed, lengths, global_batch_size, left_out)
 
+    block = source.mixture.block if source.mixture else 1
+
     def order(samples: np.ndarray) -> np.ndarray:
-        return source.example_numbers(left_out.positions(samples), seed)
+        offsets = (samples - first_sample) % block  # in a global batch that has one source
+        begins = left_out.positions(samples - offsets)
+        return source.example_numbers(-(-begins // block) * block + offsets, seed)
 
     def batch(number: tf.Tensor) -> Batch:
         first, count = first_sample + number * global_batch_size, stop - start

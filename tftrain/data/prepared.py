@@ -56,14 +56,14 @@ class Prepared(OpenedData):
             sources = mixture.read(data.mix, data.mix_temperature)
         except ValueError as error:
             raise DataError(f"--mix={data.mix}: {error}") from error
-        folders = addresses.in_parallel(lambda source: local_folder(source.folder, data.cache), sources)
+        folders = addresses.in_parallel(lambda source: local_folder(source.path, data.cache), sources)
         first = read_manifest(folders[0])
         manifests = [first, *(read_manifest(folder, first.vocab_sha256) for folder in folders[1:])]
         for source, manifest in zip(sources, manifests, strict=True):
             if fault := difference(first, manifest):
-                raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.folder} has {fault}")
+                raise DataError(f"{source.name} and {sources[0].name} do not fit together: {source.path} has {fault}")
             if not manifest.examples("train"):
-                raise DataError(f"{source.name}: the train split of {source.folder} is empty; leave this source out")
+                raise DataError(f"{source.name}: the train split of {source.path} is empty; leave this source out")
         splits = {
             split: [
                 msgspec.structs.replace(shard, file=os.path.abspath(manifest.path(shard.file)))

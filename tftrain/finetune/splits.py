@@ -52,6 +52,23 @@ class MemorySource(ExampleSource):
         return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
 
 
+class JoinedSource(MemorySource):
+    """The rows of several sources of a task, one source after another."""
+
+    def __init__(self, sources: Sequence[MemorySource]):
+        ends = np.cumsum([each.num_examples for each in sources])
+        begins = ends - [each.num_examples for each in sources]
+
+        def rows(numbers: np.ndarray) -> Mapping[str, np.ndarray]:
+            owners = np.searchsorted(ends, numbers, side="right")
+            places = np.argsort(np.argsort(owners, kind="stable"))  # among the rows by source
+            found = [sources[each]._rows(numbers[owners == each] - begins[each]) for each in np.unique(owners)]
+            return {name: np.concatenate([part[name] for part in found])[places] for name in found[0]}
+
+        super().__init__([], int(ends[-1]), sources[0].max_seq_length, rows)
+        self.real_examples = sum(each.real_examples for each in sources)
+
+
 def open_source(
     examples: list, split: str, tokenizer: Tokenizer, model: ModelConfig, settings: FineTuningConfig, length: int
 ) -> MemorySource:

@@ -62,10 +62,10 @@ def samples(
 def together(
     examples: list[TextExample], path: str, settings: FineTuningConfig, split: str, notes: FileNotes
 ) -> list[TextExample]:
-    """Returns samples with equally many texts, without those whose first two texts do not belong together.
+    """Returns samples with equally many texts, see `filled`, without those whose first two do not belong together.
 
-    "" stands for a hard negative that one lacks. Texts belong together without a label, or with one above 0. Those with
-    other labels remain if the loss takes labels, or for the correlation of a scorer: if held out, and the column named.
+    Texts belong together without a label, or with one above 0. Those with other labels remain if the loss takes labels,
+    or for the correlation of a scorer: if held out, and the column named.
     """
     labels, takes_labels = {each.label for each in examples}, settings.embedding_loss in (*SCORED, *TAUGHT)
     if settings.embedding_loss in SCORED and len(labels) < 2:
@@ -78,11 +78,15 @@ def together(
         fate = "count in spearman alone" if keeps_others else "are left out"
         count = len(examples) - len(own)
         notes.info(f"{path}: pairs with a label above 0 belong together; the {count} others of {len(examples)} {fate}")
-    kept = examples if keeps_others else [example._replace(label=None) for example in own]
-    most = max(len(each.texts) for each in kept)
-    if lacking := sum(len(each.texts) < most for each in kept):
-        notes.info(f"{path}: {lacking} of {len(kept)} samples have fewer than {most - 2} hard negatives")
-    return [each._replace(texts=each.texts + ("",) * (most - len(each.texts))) for each in kept]
+    return filled(examples if keeps_others else [example._replace(label=None) for example in own], path, notes)
+
+
+def filled(examples: list[TextExample], path: str, notes: FileNotes) -> list[TextExample]:
+    """Returns samples with equally many texts: "" stands for a hard negative that one lacks."""
+    most = max(len(each.texts) for each in examples)
+    if lacking := sum(len(each.texts) - each.texts.count("") < most for each in examples):
+        notes.info(f"{path}: {lacking} of {len(examples)} samples have fewer than {most - 2} hard negatives")
+    return [each._replace(texts=each.texts + ("",) * (most - len(each.texts))) for each in examples]
 
 
 def features(examples: Sequence[TextExample]) -> dict[str, np.ndarray]:

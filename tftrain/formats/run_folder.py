@@ -151,10 +151,12 @@ def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int 
         return None, None
     try:
         settings = msgspec.convert(config["fine_tuning"], FineTuningConfig)
+        is_tuned = config["model"].get("task", "pretraining") != "pretraining"
+        mix = msgspec.convert(config["data"].get("mix"), str | None) if is_tuned else None  # names the training files
         data = DataConfig(max_seq_length=msgspec.convert(config["data"]["max_seq_length"], int) or None)
         for section in (settings, data):
             _check(section, path)
-        return settings, data.max_seq_length
+        return dataclasses.replace(settings, train_file=settings.train_file or mix), data.max_seq_length
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise FormatError(f"{path}: its manifest does not say how the model was fine-tuned") from error
 

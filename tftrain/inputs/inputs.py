@@ -88,10 +88,15 @@ class Inputs:
         """Returns why the training examples are too few for a global batch of this size, if they are compared."""
         data = self.data[0]
         compares = isinstance(data, Labelled) and data.settings.compares_samples(data.model.task)
-        if not compares or self.mode != "train" or (count := data.count("train")) >= size:
+        if not compares or self.mode != "train":
             return []
-        expected = f"expected at most the {count} pairs of the training file; a pair that is twice in a batch would be "
-        return [Problem("global_batch_size", size, f"{expected}compared with itself")]
+        shares = [(source.share if data.data.mix_by == "sample" else 1, own) for source, own in data.sources]
+        for share, own in shares or [(1, data)]:
+            if int(share * size) > (count := own.count("train")):
+                expected = f"expected at most {int(count / share)} with the {count} pairs of {own.settings.train_file}"
+                twice = "a pair that is twice in a batch would be compared with itself"
+                return [Problem("global_batch_size", size, f"{expected}; {twice}")]
+        return []
 
     def with_sizes(self, config: TrainConfig) -> TrainConfig:
         """Returns a configuration, that of `open` or what it resolves to, with the sizes and classes of the data.

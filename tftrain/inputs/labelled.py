@@ -6,6 +6,7 @@ import hashlib
 import logging
 from dataclasses import dataclass
 
+from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, refused
 from tftrain.config.fine_tuning import FineTuningConfig, scores_of
@@ -13,10 +14,11 @@ from tftrain.config.model import WITH_CLASSES, ModelConfig
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
-from tftrain.finetune import completions, conll, examples, glue, retrieval, squad
+from tftrain.finetune import completions, conll, examples, glue, retrieval, squad, text_groups
 from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.finetune.examples import with_model_labels
 from tftrain.finetune.tables import FileNotes, RowError, digest, read_bytes
+from tftrain.host.text import listed
 from tftrain.host.user_code import file_of
 from tftrain.inputs.tokenizers import TokenizerChoice
 from tftrain.tokenizer.tokenizer_model import Tokenizer
@@ -64,12 +66,34 @@ class Labelled(PhaseData):
             return self.model.labels
         if self.settings.glue_task:
             return glue.TASKS[self.settings.glue_task].labels
-        return examples.labels_of(self._read("train")[0], self.model.task)
+        labels = examples.labels_of(self._read("train")[0], self.model.task)
+        rows = {
+            source.name: [examples.classes_of(row, self.model.task) for row in each._train[0]]
+            for source, each in self.sources
+        }
+        lacking = {name: {*labels}.difference(*own) for name, own in rows.items()}
+        if rows and all(lacking.values()):
+            words = "; ".join(f"{name} lacks {listed(sorted(each), 3)}" for name, each in lacking.items())
+            raise DataError(f"no source has all {len(labels)} classes: {words}; expected --labels with all of them")
+        return labels
+
+    @functools.cached_property
+    def sources(self) -> list[tuple[mixture.Source, "Labelled"]]:
+        """The training files of a mixture, each as if it was the only one; raises a DataError if it can't be read."""
+        if not self.data.mix:
+            return []
+        try:
+            found = mixture.read(self.data.mix, self.data.mix_temperature)
+        except ValueError as error:
+            raise DataError(f"--mix={self.data.mix}: {error}") from error
+        settings = [dataclasses.replace(self.settings, train_file=each.path) for each in found]
+        alone = dataclasses.replace(self, data=dataclasses.replace(self.data, mix=None))
+        return [(each, dataclasses.replace(alone, settings=own)) for each, own in zip(found, settings, strict=True)]
 
     @property
     def negatives(self) -> int | None:
         """Hard negatives of a training sample of embeddings, if its file has any; for errors see `examples`."""
-        reads = self.model.task == "embedding" and self.settings.train_file is not None
+        reads = self.model.task == "embedding" and (self.settings.train_file or self.data.mix)
         return (len(self._read("train")[0][0].texts) - 2 if reads else 0) or self.settings.negatives
 
     @property
@@ -103,7 +127,13 @@ class Labelled(PhaseData):
 
     @functools.cached_property
     def _train(self) -> tuple[list, FileNotes]:
-        return self._read_file("train")
+        if not self.sources:
+            return self._read_file("train")
+        rows = [row for _, each in self.sources for row in each._train[0]]
+        notes = FileNotes(note for _, each in self.sources for note in each._train[1])
+        if self.model.task == "embedding":
+            rows = text_groups.filled(rows, "--mix", notes)
+        return rows, notes
 
     @functools.cached_property
     def _eval(self) -> tuple[list, FileNotes]:
@@ -160,9 +190,10 @@ class Labelled(PhaseData):
         labels = self.model.labels
         for split in ("train", "eval"):
             flag = "glue_dir" if settings.glue_task else f"{split}_file"
+            flag = "mix" if self.data.mix and flag == "train_file" else flag
             if flag in {problem.flag for problem in problems}:
                 continue
-            if getattr(settings, flag) is None:
+            if flag != "mix" and getattr(settings, flag) is None:
                 if split == "eval" and mode == "evaluate":
                     expected = "expected held-out examples, which --mode=evaluate reads"
                     problems.append(Problem("eval_file", None, expected))
@@ -185,7 +216,8 @@ class Labelled(PhaseData):
     def _problem(self, error: DataError, flag: str) -> Problem:
         """Returns an error as a problem of a flag; the message may begin with the flag."""
         initial = self.chosen.initial
-        value = getattr(self.settings, flag, None) or (initial.value if initial else None)
+        named = self.data if flag == "mix" else self.settings
+        value = getattr(named, flag, None) or (initial.value if initial else None)
         message = str(error)
         for prefix in (f"--{flag}={value}: ", f"{value}: ", f"{value}, "):
             message = message.removeprefix(prefix)
@@ -213,6 +245,8 @@ class Labelled(PhaseData):
             identity["the token before a text"] = tokenizer.named_tokens["bos_token"]
         if self.model.is_custom and (path := file_of(self.model.task)):
             identity["the file of --task"] = _digest(read_bytes(path))
+        for source, _ in self.sources:
+            identity[f"the source {source.name}"] = f"{source.share:.6f}, SHA-256 {digest(source.path)[:16]}"
         for split in ("train", "eval"):
             if settings.glue_task or getattr(settings, f"{split}_file"):
                 identity[f"the labelled {split} file"] = f"SHA-256 {digest(examples.path_of(settings, split))[:16]}"

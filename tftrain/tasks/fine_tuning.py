@@ -89,7 +89,7 @@ class FineTuning(LabelledTask):
             "correct": tf.reduce_sum(tf.cast(correct, loss.dtype) * weights),
             "examples": tf.reduce_sum(tf.cast(self.examples(batch), loss.dtype)),
             "outputs": self.to_score(outputs, batch),
-        }
+        } | self.of_sources(loss, weights, batch)
 
     def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
         """Returns what `loss_terms` and `to_score` take, by default the head's outputs; see `loss_sums`."""

@@ -56,7 +56,9 @@ class SentenceEmbedding(FineTuning):
         samples = _samples(vectors, batch)
         loss, is_nearest, gradient = self._loss(samples, group, trains)
         correct = tf.reduce_sum(tf.cast(is_nearest, loss.dtype) * samples.weights)
-        return {"loss_sum": exact_sum(loss * samples.weights), "correct": correct}, gradient
+        of_sources = self.of_sources(loss, samples.weights, batch)  # The other sums have the weights.
+        totals = {name: value for name, value in of_sources.items() if name.startswith(self.means[0].total)}
+        return {"loss_sum": exact_sum(loss * samples.weights), "correct": correct} | totals, gradient
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns loss and whether the partner is the nearest, [b]; zeros for a corpus, or if `compare` has them."""

@@ -3,7 +3,10 @@
 What only this module calls of a user's class is private, so that it takes no name of theirs.
 """
 
+import dataclasses
 import functools
+import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from tftrain.data import source as pretraining
 from tftrain.data.example_source import ExampleSource
+from tftrain.data.mixture import Mixture
 from tftrain.data.opened import OpenedData
 from tftrain.data.phase_data import PhaseData
 from tftrain.finetune import splits, squad_answers
@@ -25,6 +29,8 @@ from tftrain.tasks.fine_tuning import FineTuning
 from tftrain.tasks.task import Task
 from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 
+logger = logging.getLogger(__name__)
+
 
 def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSource:
     """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
@@ -36,9 +42,19 @@ def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSo
         return pretraining.open_source(data, split, seed)
     if isinstance(task, CustomTask):
         return _custom_source(task, data, split)
-    config, length = task.config, task.config.data.max_seq_length
-    examples = data.examples(split)
-    return splits.open_source(examples, split, data.tokenizer, config.model, config.fine_tuning, length)
+    config, examples = task.config, data.examples(split)
+    given = {"split": split, "tokenizer": data.tokenizer, "model": config.model, "length": config.data.max_seq_length}
+    if split == "eval" or not data.sources:
+        return splits.open_source(examples, settings=config.fine_tuning, **given)
+    rows, parts = iter(examples), {}
+    for source, own in data.sources:
+        count, settings = own.count(split), dataclasses.replace(config.fine_tuning, train_file=source.path)
+        logger.info(f"{source.path}: {count} examples of {source.name}")
+        parts[source] = splits.open_source(list(itertools.islice(rows, count)), settings=settings, **given)
+    joined, block = splits.JoinedSource(list(parts.values())), config.batch.global_batch_size
+    sizes = {source: part.num_examples for source, part in parts.items()}
+    joined.mixture = Mixture(sizes, block if config.data.mix_by == "batch" else 1)
+    return joined
 
 
 def scorer_of(task: Task, source: ExampleSource) -> Scorer | None:

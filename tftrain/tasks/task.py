@@ -184,9 +184,10 @@ class Task(abc.ABC):
         raise NotImplementedError
 
     def of_sources(self, entropy: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the sums of each source, given all cross-entropies, [b, n]; zeros for a batch without `source`."""
+        """Returns the sums of each source, given all losses, [b] or [b, n]; zeros for a batch without `source`."""
         if not self.source_names:
             return {}
+        entropy, weights = (tf.reshape(each, [tf.shape(each)[0], -1]) for each in (entropy, weights))
         weights, count = tf.cast(weights, entropy.dtype), len(self.source_names)
         of_rows = tf.reduce_sum(tf.cast(tf.stack([entropy * weights, weights], axis=1), tf.float64), axis=2)
         rows = tf.one_hot(batch.get("source", tf.fill(tf.shape(entropy)[:1], -1)), count, dtype=tf.float64)
