@@ -105,11 +105,6 @@ class Architecture:
         """Most ranks that can divide each layer."""
         return min(self.block.attention.key_value_heads, self.inner, self.vocab)
 
-    @property
-    def positions(self) -> int:
-        """Rows of the position embedding; 0 without."""
-        return next((table.rows for name, table in self.tables if name == "position"), 0)
-
     def head(self, name: str) -> dict[str, Leaf] | None:
         """Returns the layers of an output head by their names within it; None if there is no such head."""
         return next((dict(head.leaves) for head in self.heads if head.name == name), None)

@@ -13,16 +13,9 @@ from tftrain.architecture.parts import DenseSpec
 class ForwardFlops(NamedTuple):
     """Operations of one forward pass over one sample; the fields add up to `total`."""
 
-    attention_projections: int  # queries, keys, values and output of all layers
-    attention_products: int  # scores and weighted values of all layers
-    feed_forward: int  # the products of all layers
+    blocks: int  # the products of all layers
     heads: int  # the dense layers of the heads
     logits: int  # products with the output layer
-
-    @property
-    def blocks(self) -> int:
-        """The products of all layers."""
-        return self.attention_projections + self.attention_products + self.feed_forward
 
     @property
     def total(self) -> int:
@@ -49,13 +42,12 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
         predictions: masked positions of a sample, P, with padding, which is computed too; a decoder predicts every
             token.
     """
-    attention, feed_forward = model.block.attention, model.block.feed_forward
+    dense = sum(_product(tokens, leaf) for _, leaf in model.block.parts() if isinstance(leaf, DenseSpec))
+    # Scores and weighted values of all layers.
+    attention = round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * model.block.attention.query.outputs
     after = [(name, _product(rows, leaf)) for name, rows, leaf in layers_of_heads(model, tokens, predictions)]
     return ForwardFlops(
-        attention_projections=model.layers
-        * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, DenseSpec)),
-        attention_products=round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * attention.query.outputs,
-        feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
+        blocks=model.layers * dense + attention,
         heads=sum(flops for name, flops in after if name != "logits"),
         logits=sum(flops for name, flops in after if name == "logits"),
     )
