@@ -14,7 +14,7 @@ from tftrain.ops.library import candidates
 TINY = {"hidden": 64, "heads": 4, "layers": 1, "seq": 16, "vocab": 101}
 
 # 2 samples of 3 rows of 5 columns in fp32: a tensor is 120 bytes, a bias 20, the statistics of its rows 24.
-SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
+SMALL = {"batch": 2, "elements": 15, "columns": 5, "item": 4}
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
     ],
 )
 def test_the_least_bytes_are_those_of_inputs_and_outputs(op, forward, backward):
-    assert [each.bytes(SMALL) for each in traffic.TRAFFIC[op]] == [forward, backward]
+    assert [each.bytes(**SMALL) for each in traffic.TRAFFIC[op]] == [forward, backward]
 
 
 def test_bf16_statistics_stay_fp32():
-    half = [each.bytes(SMALL._replace(item=2)) for each in traffic.TRAFFIC["layer_norm"]]
+    half = [each.bytes(**SMALL | {"item": 2}) for each in traffic.TRAFFIC["layer_norm"]]
     assert half == [2 * 60 + 2 * 10 + 2 * 24, 3 * 60 + 3 * 10 + 2 * 24]
 
 

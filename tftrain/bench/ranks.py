@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -104,11 +103,10 @@ def memory_of(pids: Iterable[int]) -> RankMemory:
     """Returns the memory of processes, without those that have ended."""
     sizes, threads = [0], [0]
     for pid in pids:
-        folder = Path("/proc", str(pid))
-        with contextlib.suppress(OSError):
-            threads.append(len(list((folder / "task").iterdir())))
-            lines = (folder / "smaps_rollup").read_text().splitlines()
-            sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")]
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            threads.append(process.num_threads())
+            sizes.append(process.memory_full_info().pss)
     return RankMemory(sum(sizes), max(sizes), max(threads))
 
 

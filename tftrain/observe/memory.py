@@ -6,12 +6,11 @@ formulas. The peak is measured. The rest of the peak is activations and temporar
 
 import ctypes
 import itertools
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from tftrain.host import devices
@@ -40,8 +39,7 @@ def measure() -> Measured:
     peak = round(devices.peak_memory_gb() * 1e9)
     if devices.has_gpu():
         return Measured(tf.config.experimental.get_memory_info("GPU:0")["current"], peak)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    now = pages * os.sysconf("SC_PAGE_SIZE")
+    now = psutil.Process().memory_info().rss
     return Measured(now, max(now, peak))  # The system brings the peak up to date a little later.
 
 

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tftrain.bench.kernels import traffic
-from tftrain.host.units import ITEM_BYTES
+from tftrain.host.units import DTYPES, ITEM_BYTES
 from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.library import library
 
-DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 EPSILON = 1e-12
 RATE = 0.1
 MASKED = -1e9
@@ -55,7 +54,7 @@ class Op(NamedTuple):
     by_name: dict[str, Callable[..., tf.Tensor]]
 
 
-def normal(seed: int, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+def normal(seed: int, shape: Sequence[int], dtype: tf.DType | str) -> tf.Tensor:
     """Returns normal random numbers, drawn in the dtype itself."""
     return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
 
@@ -148,29 +147,26 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
-    """Makes the case of an op that is not an optimizer.
+    """Returns the case of an op that is not an optimizer, with random inputs.
 
     Args:
         op: a key of `traffic.TRAFFIC`.
         dtype: fp32, bf16 or fp16, of the tensors and of biases and norm parameters.
         sizes: hidden, heads and seq of the model.
         working_set: the least number of bytes that forward must move; the batch follows from it.
-
-    Returns:
-        The case; its inputs are random.
     """
     shape = _sample_shape(op, sizes)
     elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
-    extent, moved = traffic.Extent(batch, elements, columns, item), traffic.TRAFFIC[op]
+    extent, moved = (batch, elements, columns, item), traffic.TRAFFIC[op]
     case = _softmax(sizes, op.endswith("causal")) if op.startswith("attention_softmax") else OPS[op]
     inputs = _inputs(case.arguments, [batch, *shape], DTYPES[dtype])
     compiled = {name: tf.function(function, autograph=False) for name, function in case.by_name.items()}
     forward = {name: partial(function, *inputs) for name, function in compiled.items()}
     backward = {name: _Backward(function, inputs) for name, function in compiled.items()}
     passes = {
-        "forward": Pass(moved.forward.bytes(extent), forward),
-        "backward": Pass(moved.backward.bytes(extent), backward),
+        "forward": Pass(moved.forward.bytes(*extent), forward),
+        "backward": Pass(moved.backward.bytes(*extent), backward),
     }
     return Case("x".join(map(str, [batch, *shape])), passes)
 
@@ -182,7 +178,7 @@ def _sample_shape(op: str, sizes: dict[str, int]) -> list[int]:
     return [sizes["seq"], wide]
 
 
-def _inputs(arguments: str, shape: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
+def _inputs(arguments: str, shape: Sequence[int], dtype: str) -> list[tf.Tensor]:
     """Returns a value for each argument of an `Op`."""
     fixed = {"m": tf.ones([shape[0], shape[-1]], tf.int32), "s": tf.constant(3, tf.int64)}
     shapes = {"t": shape, "v": shape[-1:]}

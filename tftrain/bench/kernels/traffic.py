@@ -9,22 +9,6 @@ from typing import NamedTuple
 STATISTIC = 4  # bytes of a mean or a reciprocal deviation, and of an int32
 
 
-class Extent(NamedTuple):
-    """The sizes that determine the bytes.
-
-    Attributes:
-        batch: samples.
-        elements: of one sample's largest tensor.
-        columns: of the last axis; biases and norm parameters have as many.
-        item: bytes of an element.
-    """
-
-    batch: int
-    elements: int
-    columns: int
-    item: int
-
-
 class Moved(NamedTuple):
     """How often one pass of an op reads or writes each kind of memory."""
 
@@ -34,13 +18,20 @@ class Moved(NamedTuple):
     masks: int = 0  # int32 numbers, one for each column of each sample
     triangles: int = 0  # tensors of which only the keys up to each query count
 
-    def bytes(self, extent: Extent) -> int:
-        """Returns the bytes that a pass with these sizes moves."""
-        rows = extent.batch * extent.elements // extent.columns
+    def bytes(self, batch: int, elements: int, columns: int, item: int) -> int:
+        """Returns the bytes that a pass moves.
+
+        Args:
+            batch: samples.
+            elements: of one sample's largest tensor.
+            columns: of the last axis; biases and norm parameters have as many.
+            item: bytes of an element.
+        """
+        rows = batch * elements // columns
         return (
-            (self.tensors * rows * extent.columns + self.triangles * rows * (extent.columns + 1) // 2) * extent.item
-            + self.vectors * extent.columns * extent.item
-            + (self.statistics * rows + self.masks * extent.batch * extent.columns) * STATISTIC
+            (self.tensors * rows * columns + self.triangles * rows * (columns + 1) // 2) * item
+            + self.vectors * columns * item
+            + (self.statistics * rows + self.masks * batch * columns) * STATISTIC
         )
 
 
@@ -82,6 +73,6 @@ UPDATE_BYTES = {"lamb": {"fp32": 44, "bf16": 42}, "adamw": {"fp32": 32, "bf16": 
 def batch_for(op: str, elements: int, columns: int, item: int, working_set: float) -> int:
     """Returns the smallest power of two, as a batch, with which forward moves at least `working_set` bytes."""
     batch = 1
-    while TRAFFIC[op].forward.bytes(Extent(batch, elements, columns, item)) < working_set:
+    while TRAFFIC[op].forward.bytes(batch, elements, columns, item) < working_set:
         batch *= 2
     return batch

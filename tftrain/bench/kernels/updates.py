@@ -12,9 +12,10 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.architecture.shard import whole_shard
 from tftrain.bench.kernels import traffic
-from tftrain.bench.kernels.cases import DTYPES, Case, Pass, normal
+from tftrain.bench.kernels.cases import Case, Pass, normal
 from tftrain.config.model import ModelConfig
 from tftrain.config.optimizer import OptimizerConfig
+from tftrain.host.units import DTYPES
 from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.optimizer import Optimizer
