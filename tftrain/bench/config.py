@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tftrain.cli import flags
-from tftrain.config.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag, refused
 from tftrain.config.train import TrainConfig
 
 FORMATS = ("csv", "md", "json")
@@ -44,23 +44,20 @@ class BenchConfig:
         """Returns the problems of this configuration."""
         problems = field_problems(self)
         if not self.list and not self.table:
-            problems.append(Problem("table", None, "expected the name of a table; --list names them all"))
+            problems.append(refused(self, "table", "expected the name of a table; --list names them all"))
         if not _is_scale(self.scale):
             expected = "expected auto, full, or a factor above 0 and up to 1, such as 0.125"
-            problems.append(Problem("scale", self.scale, expected))
+            problems.append(refused(self, "scale", expected))
         try:
             shlex.split(self.extra_flags)
         except ValueError as error:
-            problems.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
+            problems.append(refused(self, "extra_flags", f"expected flags as a shell splits them: {error}"))
         return problems
 
 
-def run_config(arguments: Sequence[str]) -> TrainConfig:
-    """Returns the resolved configuration of flags of tftrain.run, for one rank; ConfigError: a flag is wrong."""
-    config = flags.parse(TrainConfig, ["tftrain.run", *arguments])
-    if problems := config.problems(1):
-        raise ConfigError(problems)
-    return config.resolve(1)
+def run_config(arguments: Sequence[str], ranks: int = 1) -> TrainConfig:
+    """Returns the resolved configuration of flags of tftrain.run; ConfigError: a flag is wrong."""
+    return flags.parse(TrainConfig, ["tftrain.run", *arguments]).resolve(ranks)
 
 
 def _is_scale(scale: str) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
+from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag, refused
 from tftrain.files.addresses import is_address
 
 FORMATS = {
@@ -101,9 +101,8 @@ class ConvertConfig:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
-        ends = place_problems("from", self.from_, exists=True) + place_problems("to", self.to, exists=False)
         source, problems = parse_place(self.from_ or ""), field_problems(self)
         if self.average_last > 1 and source and source.format != "tftrain":
-            problems += [Problem("average_last", self.average_last, "expected 1: only runs have several checkpoints")]
-        problems += average_problems(self.weights, source)
-        return problems + ends + tokenizer_problems(self.tokenizer_dir)
+            problems.append(refused(self, "average_last", "expected 1: only runs have several checkpoints"))
+        problems += average_problems(self.weights, source) + place_problems("from", self.from_, exists=True)
+        return problems + place_problems("to", self.to, exists=False) + tokenizer_problems(self.tokenizer_dir)

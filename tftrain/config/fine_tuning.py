@@ -1,6 +1,7 @@
 """The flags of fine-tuning: where the labelled examples are, and how a run is judged."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,41 +134,40 @@ def width_problems(settings: FineTuningConfig, width: int) -> list[Problem]:
     return []
 
 
-def problems(settings: FineTuningConfig, task: str, family: str, mode: str, mix: str | None) -> list[Problem]:
-    """Returns every reason to refuse the flags of fine-tuning, and --mix, of a run in a mode, without reading files."""
+def problems(settings: FineTuningConfig, task: str, family: str, mode: str, mix: str | None) -> Iterator[Problem]:
+    """Yields every reason to refuse the flags of fine-tuning, and --mix, of a run in a mode, without reading files."""
     if task == "pretraining":
-        return superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
-    problems = restricted(settings, {"task": task})
+        yield from superfluous(settings, vars(settings), "remove this flag, or add a --task other than pretraining")
+        return
+    yield from restricted(settings, {"task": task})
     objective = FAMILIES[family].objective if family in FAMILIES else None
     takes_any = task == "embedding" or is_class_name(task)
     if objective not in (None, "causal" if task == "completion" else "masked") and not takes_any:
         others = "pretraining, completion or embedding" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
-        problems.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
+        yield Problem("task", task, f"expected {others}, or use --model_family={other}")
     if task == "completion" and settings.chat_template and not Path(settings.chat_template).is_file():
-        problems.append(Problem("chat_template", settings.chat_template, "expected a file with a template"))
-    if settings.glue_task and not settings.glue_dir:
-        problems += [
-            Problem("glue_dir", None, f"expected the folder with the files of --glue_task={settings.glue_task}")
-        ]
-    if settings.glue_dir and not settings.glue_task:
-        problems.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add --glue_task"))
+        yield refused(settings, "chat_template", "expected a file with a template")
+    if settings.glue_task:
+        if not settings.glue_dir:
+            expected = f"expected the folder with the files of --glue_task={settings.glue_task}"
+            yield refused(settings, "glue_dir", expected)
+        names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column", "eval_corpus")
+        yield from superfluous(settings, names, f"remove this flag: --glue_task={settings.glue_task} sets it")
+    elif settings.glue_dir:
+        yield refused(settings, "glue_dir", "remove this flag, or add --glue_task")
     given = [name for name in ("glue_task", "train_file") if getattr(settings, name)]
     if mix and (given or is_class_name(task)):
         one = "the class of --task reads one file" if is_class_name(task) else f"--{given[0]} names the training file"
-        problems.append(Problem("mix", mix, f"remove this flag: {one}"))
+        yield Problem("mix", mix, f"remove this flag: {one}")
     elif not given and not mix and mode != "evaluate":
         expected = "expected a file of labelled examples, or --mix, or --glue_task and --glue_dir"
-        problems.append(Problem("train_file", None, expected))
-    if settings.glue_task:
-        names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column", "eval_corpus")
-        problems += superfluous(settings, names, f"remove this flag: --glue_task={settings.glue_task} sets it")
+        yield refused(settings, "train_file", expected)
     if settings.eval_corpus:
         for name in ("eval_file", "eval_qrels"):
             if not getattr(settings, name):
-                problems.append(Problem(name, None, f"expected it with --eval_corpus={settings.eval_corpus}"))
+                yield refused(settings, name, f"expected it with --eval_corpus={settings.eval_corpus}")
     else:
-        problems += superfluous(settings, ("eval_qrels",), "remove this flag, or add --eval_corpus")
+        yield from superfluous(settings, ("eval_qrels",), "remove this flag, or add --eval_corpus")
     if settings.early_stopping and not (settings.eval_file or settings.glue_task):
-        problems.append(Problem("early_stopping", settings.early_stopping, "expected 0 without --eval_file"))
-    return problems
+        yield refused(settings, "early_stopping", "expected 0 without --eval_file")

@@ -12,7 +12,7 @@ from tftrain.config.convert import (
     place_problems,
     tokenizer_problems,
 )
-from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag
+from tftrain.config.fields import WEIGHTS, Problem, field_problems, flag, refused
 from tftrain.files.addresses import is_address
 
 
@@ -43,10 +43,10 @@ class ModelSource:
         """Returns every reason to refuse these flags."""
         problems = field_problems(self)
         if bool(self.output_dir) == bool(self.init_checkpoint):
-            problems.append(Problem("output_dir", self.output_dir, "expected either --output_dir or --init_checkpoint"))
+            problems.append(refused(self, "output_dir", "expected either --output_dir or --init_checkpoint"))
         elif self.init_checkpoint:
             problems += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
             problems += average_problems(self.weights, parse_place(self.init_checkpoint))
         elif not is_address(self.output_dir) and not Path(self.output_dir).is_dir():
-            problems.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
+            problems.append(refused(self, "output_dir", "no such folder; expected that of a run"))
         return problems + tokenizer_problems(self.tokenizer_dir)

@@ -3,11 +3,11 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tftrain.config import ramp
-from tftrain.config.fields import ConfigError, Problem, flag, superfluous
+from tftrain.config.fields import ConfigError, Problem, flag, refused, superfluous
 
 GROUP_TRANSPORTS = ("auto", "horovod", "tensorflow")
 SPLIT_GROUPS = ("all", "host")
@@ -167,61 +167,56 @@ class ParallelConfig:
         """Returns the number of data parallel ranks among `ranks` ranks."""
         return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
-    def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
-        """Returns every reason why `ranks` ranks can't partition the work in this way.
+    def problems(self, ranks: int, widths: Mapping[str, int]) -> Iterator[Problem]:
+        """Yields every reason why `ranks` ranks can't partition the work in this way.
 
         Args:
             widths: the widths of the layers that tensor parallel ranks partition, by their flag.
         """
-        problems, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
+        size, stages = self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
             expected = f"expected a divisor of the {ranks} ranks, such as {_nearest_divisors(ranks, size)}"
-            problems.append(Problem("tensor_parallel_size", size, expected))
+            yield Problem("tensor_parallel_size", size, expected)
         elif size > 0 and stages > 0 and ranks % (size * stages):
             nearest = _nearest_divisors(ranks // size, stages)
             shared = f"{ranks // size}, which is {ranks} ranks / --tensor_parallel_size={size}"
-            expected = f"expected a divisor of {shared}, such as {nearest}"
-            problems.append(Problem("pipeline_parallel_size", stages, expected))
+            yield Problem("pipeline_parallel_size", stages, f"expected a divisor of {shared}, such as {nearest}")
         if self.split_grad_accum and stages > 1:
             expected = (
                 "expected --split_opt_state instead with --pipeline_parallel_size > 1: summing the gradients of each "
                 "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
-            problems.append(Problem("split_grad_accum", True, expected))
+            yield Problem("split_grad_accum", True, expected)
         if self.split_weights and stages > 1:
             expected = (
                 "expected --split_opt_state instead with --pipeline_parallel_size > 1: every stage would gather its "
                 "weights again for each micro-batch"
             )
-            problems.append(Problem("split_weights", True, expected))
+            yield Problem("split_weights", True, expected)
         if not self.split_weights:
-            problems += superfluous(
-                self, ("prefetch_blocks", "split_group"), "remove this flag, or add --split_weights"
-            )
+            expected = "remove this flag, or add --split_weights"
+            yield from superfluous(self, ("prefetch_blocks", "split_group"), expected)
         if self.group_transport == "tensorflow" and size == stages == 1:
             expected = "remove this flag, or add --tensor_parallel_size or --pipeline_parallel_size"
-            problems.append(Problem("group_transport", "tensorflow", expected))
+            yield Problem("group_transport", "tensorflow", expected)
         for name, width in widths.items():
             if size > 0 and width % size:
-                problems.append(Problem("tensor_parallel_size", size, f"expected a divisor of --{name}={width}"))
+                yield Problem("tensor_parallel_size", size, f"expected a divisor of --{name}={width}")
+        if wrong := self._wrong_strategy(self.data_parallel_size(ranks) if size > 0 and stages > 0 else None):
+            yield refused(self, "state_split_strategy", wrong)
+
+    def _wrong_strategy(self, data_ranks: int | None) -> str:
+        """Returns what is expected instead of `state_split_strategy`, if it is wrong; None: the ranks are not known."""
+        kind, _, owners = self.state_split_strategy.partition(":")
         if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
-            expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
-            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        elif self.state_split_strategy != "even" and not self.splits_state:
-            expected = "remove this flag, or add --split_opt_state or --split_grad_accum"
-            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        elif self.state_split_strategy != "even" and self.split_group != "all":
-            expected = f"expected even with --split_group={self.split_group}"
-            problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
-            owners, data_ranks = (
-                int(self.state_split_strategy.partition(":")[2]),
-                max(self.data_parallel_size(ranks), 1),
-            )
-            if owners > data_ranks:
-                expected = f"expected at most the {data_ranks} data parallel ranks"
-                problems.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        return problems
+            return "expected even, naive, or greedy:K with K ranks, such as greedy:4"
+        if kind != "even" and not self.splits_state:
+            return "remove this flag, or add --split_opt_state or --split_grad_accum"
+        if kind != "even" and self.split_group != "all":
+            return f"expected even with --split_group={self.split_group}"
+        if owners and data_ranks is not None and int(owners) > max(data_ranks, 1):
+            return f"expected at most the {max(data_ranks, 1)} data parallel ranks"
+        return ""
 
 
 def _nearest_divisors(number: int, size: int) -> str:

@@ -1,9 +1,10 @@
 """The configuration of `tftrain.predict`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tftrain.config.fields import Problem, field_problems, flag, superfluous
+from tftrain.config.fields import Problem, field_problems, flag, refused, superfluous
 from tftrain.config.model_source import ModelSource
 
 STANDARD_INPUT = "-"
@@ -59,41 +60,40 @@ class PredictFlags:
         """How many candidates, classes or answers are shown."""
         return self.top_k or 5
 
-    def problems(self, texts: int) -> list[Problem]:
-        """Returns every reason to refuse these flags.
+    def problems(self, texts: int) -> Iterator[Problem]:
+        """Yields every reason to refuse these flags.
 
         Args:
             texts: number of texts among the arguments.
         """
-        problems = field_problems(self)
+        yield from field_problems(self)
         path = self.input_file
         if not self.max_new_tokens:
-            problems += superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add --max_new_tokens")
+            yield from superfluous(self, ("temperature", "stop", "chat"), "remove this flag, or add --max_new_tokens")
         if not self.temperature:
             names = ("top_p", "seed") if self.mine_sampling == "top" else ("top_p",)
-            problems += superfluous(self, names, "remove this flag, or add --temperature")
-        mining = ("mine_negatives", "mine_skip", "mine_depth", "mine_margin", "mine_sampling")
-        others = ("top_k", "max_new_tokens", "null_score_threshold")
+            yield from superfluous(self, names, "remove this flag, or add --temperature")
         if self.mine:
-            problems += superfluous(self, others, "remove this flag: --mine predicts nothing")
+            others = ("top_k", "max_new_tokens", "null_score_threshold")
+            yield from superfluous(self, others, "remove this flag: --mine predicts nothing")
+            if not path:
+                yield refused(self, "input_file", "expected a file of pairs for --mine")
         else:
-            problems += superfluous(self, mining, "remove this flag, or add --mine")
-        if self.mine and not path:
-            problems.append(Problem("input_file", path, "expected a file of pairs for --mine"))
+            mining = ("mine_negatives", "mine_skip", "mine_depth", "mine_margin", "mine_sampling")
+            yield from superfluous(self, mining, "remove this flag, or add --mine")
         if self.mine_depth - self.mine_skip < self.mine_negatives:
             expected = f"expected at least the sum of --mine_skip and --mine_negatives={self.mine_negatives}"
-            problems.append(Problem("mine_depth", self.mine_depth, expected))
+            yield refused(self, "mine_depth", expected)
         if "" in self.stop:
-            problems.append(Problem("stop", "", "expected at least one character"))
+            yield Problem("stop", "", "expected at least one character")
         if not path and not texts:
-            problems.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
+            yield refused(self, "input_file", "expected texts as arguments, or a file with one text a line")
         elif path and texts:
-            problems.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
+            yield refused(self, "input_file", "expected either texts as arguments or a file, not both")
         elif path and path != STANDARD_INPUT and not Path(path).exists():
-            problems.append(Problem("input_file", path, "no such file; expected one with one text a line"))
+            yield refused(self, "input_file", "no such file; expected one with one text a line")
         elif path and Path(path).is_dir() and not self.mine:
-            problems.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
-        return problems
+            yield refused(self, "input_file", "a folder; expected a file with one text a line")
 
 
 @dataclass(frozen=True)
@@ -105,4 +105,4 @@ class PredictConfig:
 
     def problems(self, texts: int) -> list[Problem]:
         """Returns every reason to refuse this configuration; see `PredictFlags.problems`."""
-        return self.source.problems() + self.predict.problems(texts)
+        return [*self.source.problems(), *self.predict.problems(texts)]

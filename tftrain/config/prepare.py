@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from tftrain.config.fields import Problem, field_problems, flag, not_installed, superfluous
+from tftrain.config.fields import Problem, field_problems, flag, not_installed, refused, superfluous
 from tftrain.families import listed
 from tftrain.families.bert import NORMALIZATION
 from tftrain.files.addresses import is_address
@@ -138,102 +139,88 @@ class PrepareConfig:
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
-        problems = field_problems(self)
+        return [*field_problems(self), *self._problems()]
+
+    def _problems(self) -> Iterator[Problem]:
+        """Yields what contradicts in several flags."""
         if bool(self.input_files) + self.builtin_corpus + bool(self.input_records) != 1:
             expected = "expected either --input_files, --builtin_corpus or --input_records"
-            problems.append(Problem("input_files", self.input_files, expected))
+            yield refused(self, "input_files", expected)
         if self.deduplicate == "near":
-            problems += not_installed("deduplicate", "near", "datasketch", "near")
+            yield from not_installed("deduplicate", "near", "datasketch", "near")
         if self.document_separator == "verbatim":
-            problems += self._verbatim_problems()
+            yield from self._verbatim_problems()
         if not self.output_dir or is_address(self.output_dir):
-            problems.append(Problem("output_dir", self.output_dir, "expected a local folder for what is prepared"))
+            yield refused(self, "output_dir", "expected a local folder for what is prepared")
         if self.vocab_file and self.vocab_size:
-            problems.append(Problem("vocab_size", self.vocab_size, "remove this flag: --vocab_file is given"))
-        problems += self._tokenizer_problems() + self._runner_problems()
+            yield refused(self, "vocab_size", "remove this flag: --vocab_file is given")
+        yield from self._tokenizer_problems()
+        if self.runner == "beam":
+            yield from self._beam_problems()
         if self.input_records:
-            return problems + self._records_problems()
-        problems += superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
-        return problems + (self._mask_problems() if self.objective == "masked" else [])
+            yield from self._records_problems()
+            return
+        yield from superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
+        if self.objective == "masked":
+            yield from self._mask_problems()
 
-    def _verbatim_problems(self) -> list[Problem]:
-        expected = None
+    def _verbatim_problems(self) -> Iterator[Problem]:
         if (self.objective, self.tokenizer_type) != ("causal", "bpe"):
             expected = "expected blank_line or file: only --objective=causal with --tokenizer_type=bpe has white space"
+            yield refused(self, "document_separator", expected)
         elif self.deduplicate == "paragraph":
             expected = "add --deduplicate=near or none: its paragraphs are lines, which stay although they occur twice"
-        return [Problem("document_separator", self.document_separator, expected)] if expected else []
+            yield refused(self, "document_separator", expected)
 
-    def _runner_problems(self) -> list[Problem]:
-        if self.runner != "beam":
-            return []
+    def _beam_problems(self) -> Iterator[Problem]:
         expected = "remove this flag with --runner=beam, whose options say how many workers there are"
-        problems = superfluous(self, ("num_workers",), expected)
-        problems += not_installed("runner", "beam", "apache_beam", "beam")
+        yield from superfluous(self, ("num_workers",), expected)
+        yield from not_installed("runner", "beam", "apache_beam", "beam")
         if not all(option.startswith("--") for option in self.split_beam_options):
-            expected = "expected options that begin with --, such as --runner=FlinkRunner"
-            problems.append(Problem("beam_options", self.beam_options, expected))
-        return problems
+            yield refused(self, "beam_options", "expected options that begin with --, such as --runner=FlinkRunner")
 
-    def _tokenizer_problems(self) -> list[Problem]:
-        problems = []
-        if self.tokenizer_type == "sentencepiece" and self.normalization == NORMALIZATION:
+    def _tokenizer_problems(self) -> Iterator[Problem]:
+        kind, normalizes = self.tokenizer_type, self.tokenizer_type in _NORMALIZATIONS
+        lowers = str(self.resolved_lower_case).lower()
+        if kind == "sentencepiece" and self.normalization == NORMALIZATION:
             expected = "remove this flag with --tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
-            problems.append(Problem("normalization", self.normalization, expected))
-        if self.strip_accents != "auto":
-            if self.tokenizer_type != "wordpiece":
-                expected = f"remove this flag: --tokenizer_type={self.tokenizer_type} strips no accents"
-                problems.append(Problem("strip_accents", self.strip_accents, expected))
-            elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
-                expected = (
-                    f"expected {str(self.resolved_lower_case).lower()}: --normalization=nfkc strips accents if it "
-                )
-                expected += "lower-cases; or remove this flag, or use --normalization=bert"
-                problems.append(Problem("strip_accents", self.strip_accents, expected))
-        kind = self.tokenizer_type
-        if kind in _NORMALIZATIONS:
-            return problems
-        does = "leaves the text as it is" if kind == "bpe" else "has its own normalization"
-        if self.normalization:
-            problems.append(
-                Problem("normalization", self.normalization, f"remove this flag: --tokenizer_type={kind} {does}")
+            yield refused(self, "normalization", expected)
+        if self.strip_accents != "auto" and kind != "wordpiece":
+            yield refused(self, "strip_accents", f"remove this flag: --tokenizer_type={kind} strips no accents")
+        elif self.resolved_normalization == "nfkc" and self.strip_accents not in ("auto", lowers):
+            expected = (
+                f"expected {lowers}: --normalization=nfkc strips accents if it lower-cases; or remove this flag, or "
+                "use --normalization=bert"
             )
-        if self.lower_case and (kind != "unigram" or self.vocab_file):
-            problems.append(Problem("lower_case", True, f"remove this flag with --tokenizer_type={kind}, which {does}"))
+            yield refused(self, "strip_accents", expected)
+        does = "leaves the text as it is" if kind == "bpe" else "has its own normalization"
+        if self.normalization and not normalizes:
+            yield refused(self, "normalization", f"remove this flag: --tokenizer_type={kind} {does}")
+        if self.lower_case and not normalizes and (kind != "unigram" or self.vocab_file):
+            yield refused(self, "lower_case", f"remove this flag with --tokenizer_type={kind}, which {does}")
         if kind == "pipeline" and not self.vocab_file:
-            problems.append(Problem("vocab_file", None, "expected a tokenizer.json for --tokenizer_type=pipeline"))
-        if kind != "bpe":
-            return problems
-        if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
+            yield refused(self, "vocab_file", "expected a tokenizer.json for --tokenizer_type=pipeline")
+        least = SMALLEST_BPE_VOCABULARY.get(self.objective, 0)
+        if kind == "bpe" and 64 <= (self.vocab_size or math.inf) < least:
             expected = f"expected at least {least} with --tokenizer_type=bpe: all bytes and the special tokens"
-            problems.append(Problem("vocab_size", self.vocab_size, expected))
-        return problems
+            yield refused(self, "vocab_size", expected)
 
-    def _records_problems(self) -> list[Problem]:
+    def _records_problems(self) -> Iterator[Problem]:
         others = [field.name for field in fields(self) if field.name not in _OF_RECORDS]
-        problems = superfluous(self, others, "remove this flag with --input_records, which stay as they are")
+        yield from superfluous(self, others, "remove this flag with --input_records, which stay as they are")
         if not self.vocab_file:
-            expected = "expected the vocabulary that --input_records were made with"
-            problems.append(Problem("vocab_file", None, expected))
-        return problems
+            yield refused(self, "vocab_file", "expected the vocabulary that --input_records were made with")
 
-    def _mask_problems(self) -> list[Problem]:
-        problems = []
+    def _mask_problems(self) -> Iterator[Problem]:
         if self.packing == "none" and self.max_sequences_per_pack:
-            expected = "remove this flag, or add --packing=greedy"
-            problems.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
+            yield refused(self, "max_sequences_per_pack", "remove this flag, or add --packing=greedy")
         if self.packing == "greedy" and self.masking == "static":
             expected = "expected none with --masking=static: records in the standard BERT format have one example each"
-            problems.append(Problem("packing", "greedy", expected))
+            yield refused(self, "packing", expected)
+        most = self.max_seq_length - 3
         if self.masking == "dynamic":
             expected = "remove this flag, or add --masking=static; tftrain.run has this flag for dynamic masks"
-            problems += superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
-        elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
-            problems.append(
-                Problem(
-                    "max_predictions_per_seq",
-                    self.max_predictions_per_seq,
-                    f"expected at most {self.max_seq_length - 3}, --max_seq_length without [CLS] and both [SEP]",
-                )
-            )
-        return problems
+            yield from superfluous(self, ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"), expected)
+        elif (self.max_predictions_per_seq or 1) > most:
+            expected = f"expected at most {most}, --max_seq_length without [CLS] and both [SEP]"
+            yield refused(self, "max_predictions_per_seq", expected)

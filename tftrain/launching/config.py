@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag, refused
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class LaunchConfig:
         """Returns every reason to refuse these options by themselves."""
         problems = field_problems(self)
         if self.hosts is not None and self.hostfile is not None:
-            problems.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
+            problems.append(refused(self, "hostfile", "expected either --hosts or --hostfile"))
         if self.num_proc is None and self.hosts is None and self.hostfile is None:
-            problems.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
+            problems.append(refused(self, "num_proc", "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
-            problems += [Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key")]
+            problems.append(refused(self, "ssh_identity_file", "no such file; expected a private key"))
         if self.cluster is not None and self.layout != "auto":
-            problems.append(Problem("cluster", self.cluster, "remove this flag, or add --layout=auto"))
+            problems.append(refused(self, "cluster", "remove this flag, or add --layout=auto"))
         return problems
 
 
@@ -71,11 +71,8 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
             flags += [arg, *waiting]
             break
         if spelling in _ELASTIC:
-            problems.append(
-                Problem(
-                    spelling[2:], None, "elastic runs are started by horovodrun, see python -m tftrain docs elastic"
-                )
-            )
+            expected = "elastic runs are started by horovodrun, see python -m tftrain docs elastic"
+            problems.append(Problem(spelling[2:], None, expected))
             if not separator and waiting:
                 waiting.pop(0)
         elif arg == "-m" and waiting[:1] == ["tftrain.run"]:

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from tftrain.bench.config import BenchConfig
+from tftrain.bench.config import BenchConfig, run_config
 from tftrain.bench.published.scale import LocalMachine, Scale, scaled
 from tftrain.bench.published.tables import Published
-from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.plan import memory
@@ -42,7 +41,7 @@ def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) 
 
 def resolved(case: Case) -> TrainConfig:
     """Returns the resolved configuration of a case's flags on its ranks; ConfigError: the flags are wrong."""
-    return flags.parse(TrainConfig, ["tftrain.run", *case.flags, "--output_dir=unused"]).resolve(case.work.ranks)
+    return run_config([*case.flags, "--output_dir=unused"], case.work.ranks)
 
 
 def refusal(case: Case, machine: LocalMachine) -> str | None:
