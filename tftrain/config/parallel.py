@@ -219,10 +219,15 @@ class ParallelConfig:
         return ""
 
 
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """Returns the divisors of a number up to `most`, ascending."""
+    return [each for each in range(1, min(number, most or number) + 1) if number % each == 0]
+
+
 def _nearest_divisors(number: int, size: int) -> str:
     """Returns the divisors of a number around a size that is none."""
-    divisors = [each for each in range(1, number + 1) if number % each == 0]
-    below, above = [each for each in divisors if each < size], [each for each in divisors if each > size]
+    every = divisors(number)
+    below, above = [each for each in every if each < size], [each for each in every if each > size]
     return " or ".join(map(str, below[-1:] + above[:1]))
 
 

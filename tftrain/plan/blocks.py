@@ -5,7 +5,6 @@ sums. Sizes are those of one rank and one micro-batch.
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.architecture.flops import layers_of_heads
@@ -64,11 +63,6 @@ class Inventory(NamedTuple):
     sums: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # bytes over tensor parallel ranks: forward, backward
     weights: float = 0.0  # number of this rank's weights
     summands: float = 0.0  # bytes of temporaries beside the gradients at the end of backward, after all blocks
-
-
-def total(numbers: Iterable[float]) -> float:
-    """Returns the sum, as a float."""
-    return float(sum(numbers))
 
 
 class BlockSizes(NamedTuple):

@@ -29,11 +29,6 @@ class Forecast(NamedTuple):
         return self.memory.fits(self.cluster, self.margin)
 
     @property
-    def is_tight(self) -> bool:
-        """Whether it fits only without the margin."""
-        return self.memory.fits(self.cluster) and not self.fits
-
-    @property
     def gb(self) -> float:
         """Peak memory of the fullest rank in GB."""
         return self.memory.total / GB

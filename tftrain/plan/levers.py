@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.model import FUSED_OPS
+from tftrain.config.parallel import divisors
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import FOR_SOME, Changes, differing, freed, layout_of, of_changes, text
 from tftrain.plan.config import PlanConfig, search_layouts, workload
@@ -142,15 +143,10 @@ def _changes(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[C
             yield {"activation_checkpointing": mode}
     # A smaller micro-batch, or fewer data parallel ranks, need more micro-batches for the same global batch.
     steps = round(work.micro_batches)
-    for factor in _factors(work.micro_batch):
+    for factor in divisors(work.micro_batch)[1:]:
         yield {"micro_batch_size": work.micro_batch // factor, "grad_accum_steps": steps * factor}
-    for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
+    for factor in divisors(work.dp)[1:] if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= cluster.per_node:
             yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
         if work.zero_stage in zero_stages(work.dp, work.pp * factor):
             yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}
-
-
-def _factors(number: int) -> list[int]:
-    """Returns the divisors of a number without 1."""
-    return [factor for factor in range(2, number + 1) if number % factor == 0]

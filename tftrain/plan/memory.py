@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
-from tftrain.plan.blocks import Inventory, SavedTensor, total
+from tftrain.plan.blocks import Inventory, SavedTensor
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
     @property
     def total(self) -> float:
         """The sum over all kinds."""
-        return total(self[:-1])
+        return sum(self[:-1])
 
     @property
     def minimum(self) -> float:
@@ -160,7 +160,7 @@ def held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str,
     all products' outputs until the second half.
     """
     block, layers = inventory.parts(one).block, work.layers_of(stage)
-    whole = _bytes(_saved(one._replace(checkpointing="none"), block, layers, 1))
+    whole = _bytes(saved_by_blocks(one._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
         whole += layers * 4 * work.rows * work.seq * work.model.width * work.item
     tensors = [("activations of a part until its backward ends", 0.6 * whole)]
@@ -184,7 +184,7 @@ def _activations(
 ) -> tuple[tuple[tuple[str, float], ...], float]:
     """Returns the tensors that a stage with `layers` blocks in each chunk saves, and their bytes."""
     block, embedding, head = inventory.parts(work)
-    tensors = _saved(work, block, layers, under_way.total)
+    tensors = saved_by_blocks(work, block, layers, under_way.total)
     if first:
         tensors += [(f"embedding: {saved.name}", under_way.of_chunks[0] * saved.size) for saved in embedding.saved]
     # A block is recomputed after the head has freed its tensors.
@@ -197,11 +197,11 @@ def _activations(
 
 
 def _bytes(tensors: list[tuple[str, float]]) -> float:
-    return total(size for _, size in tensors)
+    return sum((size for _, size in tensors), 0.0)
 
 
-def _saved(work: Workload, block: Inventory, layers: float, under_way: float) -> list[tuple[str, float]]:
-    """Returns the tensors that a stage's blocks save from forward to backward."""
+def saved_by_blocks(work: Workload, block: Inventory, layers: float, under_way: float) -> list[tuple[str, float]]:
+    """Returns the tensors that a stage's blocks save from forward to backward, with their bytes."""
     if work.checkpointing == "full":
         return [("inputs of blocks", layers * under_way * block.entry)]
     once = _once(work, block)

@@ -31,14 +31,7 @@ class Reach(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def seconds(reach: Reach, m: int, n: int, k: int, batch: int, item: int) -> float:
-    """Returns the seconds of `batch` products [m, k] x [k, n].
-
-    Args:
-        reach: what products reach.
-        m, n, k: sizes.
-        batch: products of these sizes.
-        item: bytes of a number.
-    """
+    """Returns the seconds of `batch` products [m, k] x [k, n] of numbers of `item` bytes."""
     cluster, rate, misaligned, misaligned_batch, bandwidth = reach
     traffic = batch * item * (m * k + k * n + m * n) / bandwidth
     lost = (misaligned if batch == 1 else misaligned_batch) ** missing_alignment(cluster.aligned, item, n, k)

@@ -148,7 +148,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Lever]) -> str:
     if plan.fits:
         return f"Fits: {plan.gb:.1f} of {limit:.1f} GB."
     needs = f"Does not fit: {plan.gb:.1f} of {limit:.1f} GB"
-    if plan.is_tight:
+    if plan.memory.fits(plan.cluster):
         left = f"less than {100 * plan.margin:g}% of the memory are left (--memory_margin)"
         needs = f"Tight: {plan.gb:.1f} of {limit:.1f} GB, {left}"
     if not suggestions:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tftrain.config.model import HEAD_SIZES
-from tftrain.config.parallel import schedule_problems
+from tftrain.config.attention_core import takes_heads
+from tftrain.config.parallel import divisors, schedule_problems
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
@@ -70,14 +70,10 @@ def search(
     margin: float = 0.0,
     accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
-    """Ranks the divisions of a workload by seconds per iteration, equal ones by memory.
+    """Ranks the divisions of a workload by seconds per iteration, equal ones by memory, and returns the `top` of them.
 
-    Args:
-        space: the divisions.
-        constants: constants of the software.
-        top: number of plans to return.
-        margin: share of a device's memory that must stay free.
-        accepts: whether the trainer takes a division; asked of the fastest ones.
+    A share of a device's memory, `margin`, must stay free. `accepts` says whether the trainer takes a division; it is
+    asked of the fastest ones.
     """
     cluster, count, fitting = space.cluster, 0, []
     for candidate in candidates(space):
@@ -118,10 +114,10 @@ def candidates(space: SearchSpace) -> Iterator[Workload]:
     work, cluster, max_nodes, ramp, constraints = space
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
-    for tp in _divisors(cluster.per_node):
+    for tp in divisors(cluster.per_node):
         if model.block.attention.key_value_heads % tp or model.inner % tp or not constraints.allows(tp=tp):
             continue
-        for pp in _divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
+        for pp in divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
                 allowed = constraints.allows(pp=pp, dp=dp, ranks=tp * pp * dp)
@@ -147,7 +143,7 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
     if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:
         modes.remove("full")  # The trainer computes backward in halves.
-    for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
+    for size in divisors(math.gcd(*shares), MAX_MICRO_BATCH):
         heads = work.model.attention_heads // work.tp * size
         aligned = not work.model.causal or "softmax" not in work.fused or heads % FUSED_SOFTMAX_UNIT == 0
         if any(schedule_problems(work.schedule, work.pp, share // size, work.chunks) for share in shares):
@@ -164,11 +160,8 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
 
 def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
     """Returns the attention cores to try; "" is that of the workload."""
-    multiple, largest = HEAD_SIZES["flash"]
-    size = work.model.block.attention.head_size
-    if not work.runs_here or constraints.core or size % multiple or size > largest:
-        return ("",)
-    return ("", "flash")
+    flash = not constraints.core and takes_heads("flash", work.model.block.attention.head_size)
+    return ("", "flash") if flash and work.runs_here else ("",)
 
 
 def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
@@ -177,7 +170,3 @@ def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
     if constraints.sequence_parallel is None:
         return (possible if work.runs_here else work.sequence_parallel,)
     return tuple(value for value in constraints.sequence_parallel if possible or not value)
-
-
-def _divisors(number: int, most: int | None = None) -> list[int]:
-    return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]

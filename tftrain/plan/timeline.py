@@ -6,7 +6,6 @@ A pipeline's stages hold several micro-batches at a time, by their schedule: the
 from typing import NamedTuple
 
 from tftrain.plan import inventory, memory, timing
-from tftrain.plan.blocks import Inventory, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -25,10 +24,11 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     needed, seconds = memory.estimate(work, constants), timing.step(work, cluster, constants)
     parts, durations = inventory.parts(work), timing.part_durations(inventory.one_block(work), cluster, constants)
     (block, embedding, head), (of_block, of_embedding, of_head) = parts, durations
-    lasting = total(needed[:4]) + needed.reserve + needed.accumulation + needed.gathered + needed.vectors
-    kept, again = _kept(work, block), total(saved.size for saved in block.saved) - _kept(work, block)
+    lasting = sum(needed[:4]) + needed.reserve + needed.accumulation + needed.gathered + needed.vectors
+    kept = sum(size for _, size in memory.saved_by_blocks(work, block, layers=1, under_way=1))
+    again = sum(saved.size for saved in block.saved) - kept
     share = needed.gradients / inventory.weights(work)  # bytes of a gradient that stays
-    saved_by_ends = [total(saved.size for saved in part.saved) for part in (embedding, head)]
+    saved_by_ends = [sum(saved.size for saved in part.saved) for part in (embedding, head)]
     moments, now = [Moment(0.0, lasting, "forward")], 0.0
     # With ZeRO-3, blocks wait for their weights; other sums follow backward.
     between = seconds.gradient_sums if work.zero_stage == 3 else 0.0
@@ -60,10 +60,3 @@ def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Mome
     move(0.0, lasting + left, "update")
     move(seconds.gradient_sums - between + seconds.update, lasting + left, "update")
     return [*moments, Moment(now, lasting, "update")]
-
-
-def _kept(work: Workload, block: Inventory) -> float:
-    """Returns the bytes that a block holds from forward to backward."""
-    if work.checkpointing == "full":
-        return block.entry
-    return total(saved.size for saved in block.saved if work.checkpointing == "none" or not saved.core)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tftrain.bench import host
 from tftrain.bench.published.row import PublishedRow
 from tftrain.config.fields import changed
+from tftrain.config.parallel import divisors
 from tftrain.config.train import TrainConfig
 from tftrain.host import hardware
 from tftrain.plan import memory, reported_flops
@@ -175,8 +176,8 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
     aims = [math.log(size) / math.log(work.ranks) * math.log(ranks) for size in sizes]
     candidates = (
         (ranks // (tp * pp), tp, pp)
-        for tp in _divisors(ranks)
-        for pp in _divisors(ranks // tp)
+        for tp in divisors(ranks)
+        for pp in divisors(ranks // tp)
         if all((here > 1) <= (size > 1) for here, size in zip((ranks // (tp * pp), tp, pp), sizes, strict=True))
     )
 
@@ -185,10 +186,6 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
         return dp + tp + pp, tp, pp, sum((math.log(own) - aim) ** 2 for own, aim in zip(here, aims, strict=True))
 
     return min(candidates, key=distance)
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def _owners(work: Workload, dp: int) -> str:
