@@ -6,11 +6,11 @@ from pathlib import Path
 from tftrain.bench import page
 from tftrain.bench.kernels import table as kernels
 from tftrain.bench.levers import FLAGS
-from tftrain.bench.published import table, tables
+from tftrain.bench.published import rows, table
 from tftrain.bench.table import BenchTable, RowOutcome
 from tftrain.bench.tables import TABLES
 
-PUBLISHED = tables.read()
+PUBLISHED = rows.by_table()
 MAX_ROWS = 70  # more than a page shows as bars
 FAILURE = "failed: exit code 1 of rank 0: tensorflow.python.framework.errors_impl.ResourceExhaustedError"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tftrain.bench import __main__ as program
 from tftrain.bench import host
-from tftrain.bench.published import chart, scale, table, tables
+from tftrain.bench.published import chart, rows, scale, table
 from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.report import render
 from tftrain.bench.table import RowOutcome, TableRow
@@ -20,7 +20,7 @@ from tftrain.bench.training.run import Figures
 from tftrain.bench.worker import MeasureError
 from tftrain.plan.system import Constants
 
-PUBLISHED = tables.read()
+PUBLISHED = rows.by_table()
 
 
 def test_published_figures_and_changes_are_those_of_the_file():
@@ -230,7 +230,7 @@ def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, t
     page = (tmp_path / "large_precision.html").read_text()
     assert not re.search(r"https?://|<script|<link|src=\"(?!data:)|url\(", page)
     for each in PUBLISHED["large_precision"]:
-        number = each.row.name.removeprefix("large_precision/")
+        number = each.name.removeprefix("large_precision/")
         assert page.count(f"<b>{number}</b>") == 2  # a bar of memory and one of speed
         assert page.count(f">large_<wbr>precision/<wbr>{number}<") == 2  # figures and notes
         assert each.note in html.unescape(page)

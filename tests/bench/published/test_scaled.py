@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import scale, tables
+from tftrain.bench.published import rows, scale
 from tftrain.bench.published.case import prepare, resolved
 from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.tables import TABLES
@@ -19,7 +19,7 @@ from tftrain.plan.workload import reference_optimizer
 
 REFERENCE = ROOT / "tftrain" / "bench" / "published" / "reference"
 RANKS = 4
-PUBLISHED = tables.read()
+PUBLISHED = rows.by_table()
 
 
 def cells():
@@ -30,9 +30,9 @@ def cells():
 
 
 def table_cases(name, factor=1 / 16, ranks=RANKS):
-    works = [each.row.workload for each in PUBLISHED[name]]
+    works = [each.workload for each in PUBLISHED[name]]
     size = scale.of_table(factor, works, ranks)
-    return {each.row.name: prepare(each, size, ranks, BenchConfig()) for each in PUBLISHED[name]}
+    return {each.name: prepare(each, size, ranks, BenchConfig()) for each in PUBLISHED[name]}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_every_row_of_the_reference_files_is_in_its_table():
 
 def test_the_base_of_the_large_tables_is_the_one_that_its_note_names():
     (noted,) = (each["row"] for each in cells() if 'the row "base"' in each.get("note", ""))
-    assert noted == tables.LARGE_BASE
+    assert noted == rows.LARGE_BASE
 
 
 def values(config: TrainConfig) -> dict[str, str]:
@@ -125,12 +125,12 @@ def test_other_rank_counts_are_accepted_too(name, ranks):
 def test_full_scale_changes_nothing_but_ranks_and_stages(ranks):
     for name in ("large_other", "gpt_heads", "sweep_multi_node"):
         for case in table_cases(name, 1.0, ranks).values():
-            given = case.published.row.workload
+            given = case.published.workload
             for field in ("seq", "micro_batch", "micro_batches"):
-                assert getattr(case.work, field) == getattr(given, field), (case.published.row.name, field)
+                assert getattr(case.work, field) == getattr(given, field), (case.published.name, field)
             # A pipeline may change the number of layers.
             layers = case.work.model.layers
-            assert case.work.model == dataclasses.replace(given.model, layers=layers), case.published.row.name
+            assert case.work.model == dataclasses.replace(given.model, layers=layers), case.published.name
             assert abs(case.work.model.layers - given.model.layers) < case.work.pp * case.work.chunks
 
 
@@ -142,7 +142,7 @@ def test_scaled_rows_keep_head_size_and_the_differences_of_their_table(cases):
         ]
 
     for case in cases.values():
-        given, work = case.published.row.workload, case.work
+        given, work = case.published.workload, case.work
         assert work.model.width * given.model.attention_heads == given.model.width * work.model.attention_heads
         assert work.model.attention_heads % work.tp == 0
         assert work.model.inner == 4 * work.model.width
@@ -154,7 +154,7 @@ def test_scaled_rows_keep_head_size_and_the_differences_of_their_table(cases):
 
 
 def workload(**changes):
-    return PUBLISHED["deeper"][0].row.workload._replace(**changes)
+    return PUBLISHED["deeper"][0].workload._replace(**changes)
 
 
 def test_divisions_keep_both_kinds_of_ranks_where_there_are_enough():
@@ -178,7 +178,7 @@ def test_owners_stay_in_order_and_within_the_ranks():
     size = scale.of_table(1.0, [workload()], 4)
 
     def owners(count, ranks):
-        row = PUBLISHED["deeper"][0].row._replace(workload=workload(dp=48, split_strategy=f"greedy:{count}"))
+        row = PUBLISHED["deeper"][0]._replace(workload=workload(dp=48, split_strategy=f"greedy:{count}"))
         _, work = scale.scaled(row, size, ranks)
         return int(work.split_strategy.removeprefix("greedy:"))
 
@@ -191,7 +191,7 @@ def machine(gb=1e3, flops=1e15):
 
 
 def test_auto_is_the_largest_power_that_fits_memory_and_time():
-    rows = [each.row for each in PUBLISHED["large_precision"]]
+    rows = PUBLISHED["large_precision"]
     works = [row.workload for row in rows]
     assert scale.choose("auto", rows, machine()).factor == 1
     for short in (machine(gb=6), machine(flops=1e10)):

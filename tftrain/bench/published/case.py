@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from tftrain.bench.config import BenchConfig, run_config
+from tftrain.bench.published.row import PublishedRow
 from tftrain.bench.published.scale import LocalMachine, Scale, scaled
-from tftrain.bench.published.tables import Published
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
 from tftrain.plan import memory
@@ -18,7 +18,7 @@ class Case(NamedTuple):
     `flags` are those of tftrain.run, without those for its length and its output.
     """
 
-    published: Published
+    published: PublishedRow
     work: Workload
     flags: list[str]
     note: str
@@ -32,9 +32,9 @@ class Case(NamedTuple):
         return f"{sizes}; {batch}; {_ranks(work)}"
 
 
-def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) -> Case:
+def prepare(published: PublishedRow, size: Scale, ranks: int, config: BenchConfig) -> Case:
     """Returns a row as it runs at a scale on at most `ranks` ranks, with the program's cpu_threads and extra_flags."""
-    scaled_config, work = scaled(published.row, size, ranks)
+    scaled_config, work = scaled(published, size, ranks)
     given = ["--synthetic_data", *given_flags(scaled_config), *config.run_flags()]
     return Case(published, work, given, _note(published, work))
 
@@ -58,9 +58,9 @@ def refusal(case: Case, machine: LocalMachine) -> str | None:
     return f"does not fit here: {needed:.2f} of {machine.gb:.2f} GB a rank" if needed > machine.gb else None
 
 
-def _note(published: Published, work: Workload) -> str:
+def _note(published: PublishedRow, work: Workload) -> str:
     """Returns the differences between row and scaled workload, the assumptions, and the source's own note."""
-    whole, levers, notes = published.row.workload, published.levers, []
+    whole, levers, notes = published.workload, published.levers, []
     if not whole.model.causal:
         notes.append("resource variables are on in every row: TensorFlow 2 has no others")
         if "tokenizer_type" in levers:
@@ -74,9 +74,9 @@ def _note(published: Published, work: Workload) -> str:
         notes.append(f"{_ranks(work)} for {_ranks(whole)}: {times}")
     if whole.dp > 1 and work.dp == 1:
         notes.append("no data parallel ranks are left here, so nothing is split over them")
-    if published.row.checkpointing_unstated:
+    if published.checkpointing_unstated:
         notes.append(f"checkpointing is not stated: {whole.checkpointing} assumed")
-    if published.row.table == "gpt_launch_blocking":
+    if published.table == "gpt_launch_blocking":
         notes.append("CUDA_LAUNCH_BLOCKING is the environment's, not a flag: rows that differ in it alone are the same")
     notes += [f"{what} not stated: assumed" for what in published.assumed]
     return "; ".join([*notes, *([f"source: {published.note}"] if published.note else [])])

@@ -1,10 +1,14 @@
 """A published measurement: a workload, its cluster and software system, and the measured figures."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tftrain.config.train import TrainConfig
 from tftrain.plan import reported_flops
 from tftrain.plan.workload import Workload
+
+NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
+LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a table that states no model either
 
 
 class Reference(NamedTuple):
@@ -40,6 +44,49 @@ class PublishedRow(NamedTuple):
     # Whether the source leaves model, batch and device open: only changes against the table's first row are comparable.
     relative: bool = False
     remark: str = ""  # difference between the plan and the stated row; "" for none
+    cells: Mapping[str, str] = {}  # the line of the file, by column
+
+    @property
+    def note(self) -> str:
+        """The source's note."""
+        return self.cells.get("note", "")
+
+    @property
+    def levers(self) -> dict[str, str]:
+        """Flags and values as the source states them; a decoder's file has none."""
+        return dict(pair.split("=") for pair in self.cells.get("levers", "").split())
+
+    @property
+    def assumed(self) -> list[str]:
+        """Sizes and levers that the source does not state and the planner assumes."""
+        unknown = [what for name, what in NOT_STATED.items() if self.cells.get(name) == ""]
+        if self.relative:
+            unknown += [what for name, what in LEVERS_NOT_STATED.items() if name not in self.levers]
+        if "accumulation" in unknown and (self.workload.micro_batches == 1 or "global batch" in self.note):
+            unknown.remove("accumulation")  # There is none, or it follows from what the note states.
+        return list(dict.fromkeys(unknown))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings in which rows of a table differ: sizes, division and levers."""
+        work, model = self.workload, self.workload.model
+        values = {"layers": model.layers, "hidden": model.width, "heads": model.attention_heads, "seq": work.seq}
+        values |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
+        if model.causal:
+            values |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
+            values |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
+        else:
+            values |= {"grad_accum_steps": round(work.micro_batches), **self.levers}
+            del values["tp"]  # among the levers
+        return {name: str(value) for name, value in values.items()}
+
+    def against(self, base: "PublishedRow") -> str:
+        """Returns the settings of this row that differ from those of the table's base row."""
+        own, other = self.settings, base.settings
+        if self.name == base.name:
+            return " ".join(f"{name}={value}" for name, value in own.items())
+        changed = [f"{name}={value}" for name, value in own.items() if other.get(name) != value]
+        return " ".join(changed + [f"no {name}" for name in other if name not in own]) or "the same settings"
 
     @property
     def reference_seconds(self) -> float | None:

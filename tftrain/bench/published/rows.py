@@ -19,6 +19,8 @@ TABLES = (
     "decoder_zero3",
 )
 REFERENCE = [f"{name}.csv" for name in TABLES]
+# By its note 'the row "base" of every other Large table'. All other tables begin with their own base.
+LARGE_BASE = "large_precision/04"
 
 
 class FileRows(NamedTuple):
@@ -31,6 +33,18 @@ class FileRows(NamedTuple):
 def read_reference() -> list[PublishedRow]:
     """Returns every row of the reference tables that come with the planner."""
     return [row for name in REFERENCE for row in read_text(reference_text(name), name).rows]
+
+
+def by_table() -> dict[str, tuple[PublishedRow, ...]]:
+    """Returns the rows of every reference table by its name; the first row is the base of the others."""
+    tables: dict[str, list[PublishedRow]] = {}
+    for row in read_reference():
+        tables.setdefault(row.table, []).append(row)
+    base = next(row for rows in tables.values() for row in rows if row.name == LARGE_BASE)
+    for table, rows in tables.items():
+        if table.startswith("large_") and base not in rows:
+            rows.insert(0, base)
+    return {table: tuple(rows) for table, rows in tables.items()}
 
 
 def reference_text(name: str) -> str:
@@ -89,7 +103,8 @@ def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Publishe
     """
     if len(cells) > len(columns):
         raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
-    row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
+    by_column = dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
+    row = read(CsvRow(by_column))._replace(cells=by_column)
     work = row.workload
     width, heads = work.model.width, work.model.attention_heads
     if width % heads:

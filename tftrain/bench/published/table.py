@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import compare, order, scale, tables
+from tftrain.bench.published import compare, order, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
-from tftrain.bench.published.tables import Published
+from tftrain.bench.published.row import PublishedRow
 from tftrain.bench.report import spread
 from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns
 from tftrain.bench.training import alternation, run
@@ -34,7 +34,7 @@ COLUMNS = columns(
 
 
 def measure(
-    published: Sequence[Published], group: list[TableRow], config: BenchConfig, say: Say
+    published: Sequence[PublishedRow], group: list[TableRow], config: BenchConfig, say: Say
 ) -> Iterator[RowOutcome]:
     """Measures rows of a table together with its base row, even if that was not chosen.
 
@@ -48,10 +48,10 @@ def measure(
         return
     machine, size = _machine_and_scale(published, config)
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
-    base = TableRow(published[0].row.name, group[0].group)
+    base = TableRow(published[0].name, group[0].group)
     others = [row for row in group if row.name != base.name]
     chosen = {row.name for row in group}
-    named = {each.row.name: each for each in published}
+    named = {each.name: each for each in published}
     cases = {row.name: prepare(named[row.name], size, machine.ranks, config) for row in (base, *others)}
     shared = same_runs(others, cases)
     unfit = {name: why for name, case in cases.items() if (why := refusal(case, machine))}
@@ -82,18 +82,19 @@ def same_runs(others: Sequence[TableRow], cases: Mapping[str, Case]) -> dict[str
     return {same[0].name: same for same in groups.values()}
 
 
-def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
+def settle(published: Sequence[PublishedRow], config: BenchConfig) -> BenchConfig:
     """Returns the configuration with the scale and the ranks of a table on this machine, if any row runs."""
-    if _planned_only(published[-1].row.table, config):
+    if _planned_only(published[-1].table, config):
         return config
     machine, size = _machine_and_scale(published, config)
     return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
 
 
-def _machine_and_scale(published: Sequence[Published], config: BenchConfig) -> tuple[scale.LocalMachine, scale.Scale]:
-    rows = [each.row for each in published]
-    machine = scale.inspect(config.np, any(row.workload.pp > 1 for row in rows))
-    return machine, scale.choose(config.scale, rows, machine)
+def _machine_and_scale(
+    published: Sequence[PublishedRow], config: BenchConfig
+) -> tuple[scale.LocalMachine, scale.Scale]:
+    machine = scale.inspect(config.np, any(row.workload.pp > 1 for row in published))
+    return machine, scale.choose(config.scale, published, machine)
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:
@@ -124,13 +125,13 @@ def run_record(compared: alternation.Compared, is_base: bool) -> Record:
     return record
 
 
-def reference(published: Sequence[Published]) -> dict[str, Record]:
+def reference(published: Sequence[PublishedRow]) -> dict[str, Record]:
     """Returns for each row the record that needs no run: settings, plan at the published scale, published figures."""
-    plans = compare.plan_all([each.row for each in published])
-    records = {each.row.name: _reference(each, plan) for each, plan in zip(published, plans, strict=True)}
-    base = records[published[0].row.name]
+    plans = compare.plan_all(published)
+    records = {row.name: _reference(row, plan) for row, plan in zip(published, plans, strict=True)}
+    base = records[published[0].name]
     for row in published:
-        record = records[row.row.name]
+        record = records[row.name]
         record["settings"] = row.against(published[0])
         if record is not base:
             for figure in ("planned_gb", "planned_speed", "published_gb", "published_speed"):
@@ -139,8 +140,7 @@ def reference(published: Sequence[Published]) -> dict[str, Record]:
     return records
 
 
-def _reference(published: Published, plan: compare.Planned) -> Record:
-    row = published.row
+def _reference(row: PublishedRow, plan: compare.Planned) -> Record:
     seconds = row.reference_seconds
     speed = row.counted * row.workload.global_batch / (seconds * row.workload.ranks) if seconds else None
     return {
@@ -150,7 +150,7 @@ def _reference(published: Published, plan: compare.Planned) -> Record:
         "planned_samples_per_sec_per_gpu": plan.samples_per_sec_per_gpu,
         "published_gb": "OOM" if row.reference.out_of_memory else row.reference.gb,
         "published_samples_per_sec_per_gpu": speed,
-        "note": f"source: {published.note}" if published.note else None,
+        "note": f"source: {row.note}" if row.note else None,
     }
 
 
@@ -161,14 +161,14 @@ def _change(value: float | str | None, base: float | str | None) -> float | None
     return 100 * (value / base - 1)
 
 
-def _table(name: str, published: Sequence[Published]) -> BenchTable:
-    kind = "a decoder" if published[-1].row.workload.model.causal else "an encoder"
-    own = next(each.row for each in published if each.row.table == name)
+def _table(name: str, published: Sequence[PublishedRow]) -> BenchTable:
+    kind = "a decoder" if published[-1].workload.model.causal else "an encoder"
+    own = next(row for row in published if row.table == name)
     return BenchTable(
         name,
-        f"published rows of {kind} on {own.cluster}, each against {published[0].row.name}",
+        f"published rows of {kind} on {own.cluster}, each against {published[0].name}",
         COLUMNS,
-        tuple(TableRow(each.row.name, name) for each in published),
+        tuple(TableRow(row.name, name) for row in published),
         functools.partial(measure, published),
         draw=draw,
         remarks=order.lines,
@@ -178,4 +178,4 @@ def _table(name: str, published: Sequence[Published]) -> BenchTable:
     )
 
 
-PUBLISHED = tuple(_table(name, published) for name, published in tables.read().items())
+PUBLISHED = tuple(_table(name, published) for name, published in rows.by_table().items())
