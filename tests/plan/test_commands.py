@@ -73,11 +73,11 @@ def answers(rng):
     yield from ((of_division(plan.work, config), plan) for plan in found.fastest)
     small = dataclasses.replace(cluster, memory_gb=rng.choice([2.0, 4.0, 8.0]))
     try:
-        first = workload(config, small)
+        plan = forecast(workload(config, small), small, CONSTANTS, config.plan.memory_margin)
     except ConfigError:
         return
-    if not forecast(first, small, CONSTANTS).fits:
-        yield from ((each.config.train, each.plan) for each in levers.cheapest(config, small, CONSTANTS))
+    if not plan.memory.fits(small):
+        yield from ((each.config.train, each.plan) for each in levers.cheapest(config, plan))
 
 
 @pytest.mark.parametrize("number", [30, pytest.param(200, marks=pytest.mark.nightly)])

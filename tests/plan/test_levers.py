@@ -73,20 +73,23 @@ def parsed(*given):
     return flags.parse(PlanConfig, ["plan", *given])
 
 
+def planned(config, cluster, software=Workload):
+    work = workload(config, CLUSTERS[cluster], software)
+    return forecast(work, CLUSTERS[cluster], systems()["encoder"], config.plan.memory_margin)
+
+
 def test_two_levers_are_tried_where_one_is_not_enough():
-    cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
     config = parsed(*WIDE, "--micro_batch_size=32")
-    single = levers.levers(config, workload(config, cluster), cluster, constants)
-    assert not any(lever.plan.fits for lever in single)
-    assert levers.cheapest(config, cluster, constants)
+    plan = planned(config, "a100_40gb")
+    assert not any(lever.plan.fits for lever in levers.levers(config, plan))
+    assert levers.cheapest(config, plan)
 
 
 def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
-    cluster, constants = CLUSTERS["a100_80gb"], systems()["encoder"]
     config = parsed(*BF16, "--nodes=6", "--micro_batch_size=16", "--grad_accum_steps=4", "--pipeline_parallel_size=2")
-    single = levers.levers(config, workload(config, cluster), cluster, constants)
-    enough = [lever.plan for lever in single if lever.plan.fits]
-    found = levers.cheapest(config, cluster, constants, most=100)
+    plan = planned(config, "a100_80gb")
+    enough = [lever.plan for lever in levers.levers(config, plan) if lever.plan.fits]
+    found = levers.cheapest(config, plan, most=100)
     assert enough
     assert found[0].plan.seconds < min(plan.seconds for plan in enough)
     # What is enough by itself stands by itself alone: with tensor parallel ranks it is, whatever else is pulled.
@@ -96,11 +99,9 @@ def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
 
 
 def test_a_lever_that_a_run_would_refuse_is_not_offered():
-    cluster = CLUSTERS["a100_80gb"]
-
     def offered(*given, software=Workload):
         config = parsed(*BF16, *given)
-        found = levers.levers(config, workload(config, cluster, software), cluster, systems()["encoder"])
+        found = levers.levers(config, planned(config, "a100_80gb", software))
         return {name for lever in found for name in lever.changes}
 
     assert {"tensor_parallel_size", "pipeline_parallel_size", "split_opt_state"} <= offered()
@@ -128,8 +129,8 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
     ],
 )
 def test_every_attention_core_that_a_run_accepts_is_a_lever(given, cluster, cores):
-    config, machine = parsed(*BF16, *given), CLUSTERS[cluster]
-    found = levers.levers(config, workload(config, machine), machine, systems()["encoder"])
+    config = parsed(*BF16, *given)
+    found = list(levers.levers(config, planned(config, cluster)))
     assert {lever.changes["attn_impl"] for lever in found if "attn_impl" in lever.changes} == cores
 
 
@@ -156,7 +157,8 @@ def test_no_layout_of_a_search_on_the_same_ranks_is_faster(model, cluster, nodes
     given = [*f"--flagfile=configs/{model}".split(), "--global_batch_size=512", f"--nodes={nodes}"]
     config, searched = parsed(*given, *layout), parsed(*given)
     software = SOFTWARE[config.plan.trainer]
-    assert not forecast(workload(config, machine, software), machine, constants).fits
+    plan = planned(config, cluster, software)
+    assert not plan.memory.fits(machine)
     space = search_request(searched, machine, software=software)
     space = space._replace(constraints=space.constraints._replace(ranks=nodes * machine.per_node))
 
@@ -164,4 +166,4 @@ def test_no_layout_of_a_search_on_the_same_ranks_is_faster(model, cluster, nodes
         return not work.runs_here or of_division(work, searched)
 
     fastest = search(space, constants, 1, config.plan.memory_margin, accepts).fastest[0]
-    assert levers.cheapest(config, machine, constants, 1, software)[0].plan.seconds <= fastest.seconds
+    assert levers.cheapest(config, plan, 1)[0].plan.seconds <= fastest.seconds

@@ -128,11 +128,11 @@ def print_plan(config: PlanConfig) -> int:
     """Prints the plan of a run; returns the exit status."""
     cluster, constants = machine_of(config)
     margin, every = config.plan.memory_margin, of_phases(config, cluster)
-    software = SOFTWARE[config.plan.trainer]
-    plans = [forecast(workload(own, cluster, software), cluster, constants, margin) for own in every]
+    works = [workload(own, cluster, SOFTWARE[config.plan.trainer]) for own in every]
+    plans = [forecast(work, cluster, constants, margin) for work in works]
     plan = max(plans, key=lambda each: each.memory.total)
     whole, config = config, every[plans.index(plan)]
-    suggestions = [] if plan.fits else levers.cheapest(config, cluster, constants, software=software, whole=whole)
+    suggestions = [] if plan.fits else levers.cheapest(config, plan, whole=whole)
     settings = config.plan
     print(report.text(plan, config.run.max_steps, suggestions, settings.examples_per_row, settings.utilisation), end="")
     if len(plans) > 1:
@@ -175,11 +175,11 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     """
     if not config.plan.html:
         return
-    work, cluster, constants = plan.work, plan.cluster, plan.constants
+    work, cluster = plan.work, plan.cluster
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
-    alone = list(levers.levers(config, work, cluster, constants))
+    alone = list(levers.levers(config, plan))
     space = SearchSpace(work, cluster, config.plan.nodes, constraints=Constraints(ranks=work.ranks))
-    every = [forecast(layout, cluster, constants) for layout in candidates(space)]
+    every = [forecast(layout, cluster, plan.constants) for layout in candidates(space)]
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)
     except OSError as error:

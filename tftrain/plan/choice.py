@@ -8,7 +8,8 @@ from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import FOR_SOME, changes_of, layout_of, of_division, text
-from tftrain.plan.config import PlanConfig, search_layouts
+from tftrain.plan.config import PlanConfig, search_layouts, workload
+from tftrain.plan.forecast import forecast
 from tftrain.plan.search import SearchResult, least_memory, search
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -42,7 +43,9 @@ def choose(request: Request, top: int = 3) -> SearchResult:
         expected = f"no layout of {ranks} ranks has the flags that are given; expected other sizes, or fewer of them"
         raise ConfigError(config.run_problems(ranks) or [Problem("layout", "auto", expected)])
     needed, least = smallest
-    instead = levers.cheapest(changed(config, changes_of(least, config)), cluster, constants, 1)
+    smallest_config = changed(config, changes_of(least, config))
+    plan = forecast(workload(smallest_config, cluster), cluster, constants, margin)
+    instead = levers.cheapest(smallest_config, plan, 1)
     advice = f"add {instead[0].flags}, or take" if instead else "take"
     limit = f"{cluster.memory_gb:.2f} GB each, {margin:.0%} of it free"
     expected = (

@@ -16,7 +16,6 @@ from tftrain.plan.commands import FOR_SOME, Changes, differing, freed, layout_of
 from tftrain.plan.config import PlanConfig, search_layouts, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.search import search
-from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
 
 
@@ -38,81 +37,66 @@ class Lever(NamedTuple):
         return " ".join(text(flag, value) for flag, value in self.changes.items())
 
 
-def cheapest(
-    config: PlanConfig,
-    cluster: Cluster,
-    constants: Constants,
-    most: int = 3,
-    software: type[Workload] = Workload,
-    whole: PlanConfig | None = None,
-) -> list[Lever]:
+def cheapest(config: PlanConfig, plan: Forecast, most: int = 3, whole: PlanConfig | None = None) -> list[Lever]:
     """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
 
     At most `most` of them: a lever, a pair if neither lever alone is enough, or the fastest layout of a search. If some
-    are equally fast, it returns the one with the least memory. `software` runs the job. `whole` has the phases of a
+    are equally fast, it returns the one with the least memory. `plan` is that of `config`. `whole` has the phases of a
     run, which takes the levers; `config` is that of one.
     """
-    work, whole = workload(config, cluster, software), whole or config
-    tried = list(levers(config, work, cluster, constants))
+    work, whole = plan.work, whole or config
+    tried = list(levers(config, plan))
     enough = {lever.name for lever in tried if lever.plan.fits}
     for first in [lever for lever in tried if not lever.plan.fits]:
-        others = levers(first.config, first.plan.work, cluster, constants, enough, after=first.name[0])
+        others = levers(first.config, first.plan, enough, after=first.name[0])
         tried += [second._replace(changes=first.changes | second.changes) for second in others]
-    tried += _fastest_layout(config, work, cluster, constants, whole)
+    tried += _fastest_layout(config, plan, whole)
     fitting = [lever._replace(config=of_changes(lever.changes, whole)) for lever in tried if lever.plan.fits]
     fitting.sort(key=lambda lever: (lever.plan.seconds, lever.plan.gb, len(lever.changes)))
     taken = [lever for lever in fitting if not whole.data.phases or not lever.config.run_problems(work.ranks)]
     return list({lever.plan.seconds: lever for lever in reversed(taken)}.values())[::-1][:most]
 
 
-def _fastest_layout(
-    config: PlanConfig, work: Workload, cluster: Cluster, constants: Constants, whole: PlanConfig
-) -> list[Lever]:
+def _fastest_layout(config: PlanConfig, plan: Forecast, whole: PlanConfig) -> list[Lever]:
     """Returns the fastest layout that fits on the same ranks as a lever; none if a search of the flags is refused."""
+    work, free = plan.work, {*FOR_SOME}
     batch = {"global_batch_size": work.global_batch, "zero_stage": None, "max_nodes": None}
 
     def lever_of(layout: Workload) -> Lever | None:
         changes = differing(layout_of(layout, config.parallel), config)
         if config.batch.global_batch_size and config.batch.grad_accum_steps is None:
             changes.pop("grad_accum_steps", None)  # It follows from the global batch.
-        return _lever(changes, config, work, cluster, constants)
+        return _lever(changes, config, plan)
 
     def accepts(layout: Workload) -> bool:
         return bool(lever := lever_of(layout)) and not of_changes(lever.changes, whole).run_problems(work.ranks)
 
     try:
-        space = search_layouts(changed(freed(config, {*FOR_SOME}), batch), cluster, work.ranks, {*FOR_SOME}, type(work))
+        space = search_layouts(changed(freed(config, free), batch), plan.cluster, work.ranks, free, type(work))
     except ConfigError:
         return []
-    return [lever_of(plan.work) for plan in search(space, constants, 1, config.plan.memory_margin, accepts).fastest]
+    return [lever_of(each.work) for each in search(space, plan.constants, 1, plan.margin, accepts).fastest]
 
 
 def levers(
-    config: PlanConfig,
-    work: Workload,
-    cluster: Cluster,
-    constants: Constants,
-    without: Collection[tuple[str, Any]] = (),
-    after: str = "",
+    config: PlanConfig, plan: Forecast, without: Collection[tuple[str, Any]] = (), after: str = ""
 ) -> Iterator[Lever]:
-    """Yields each lever that the flags do not use yet and that a run would accept; `work` is that of the flags.
+    """Yields each lever that the flags, whose plan is given, do not use yet and that a run would accept.
 
     Leaves out those whose name is in `without`, or has a flag that does not come after another one in the alphabet.
     """
-    for changes in _changes(config, work, cluster):
+    for changes in _changes(config, plan.work, plan.cluster):
         name = next(iter(changes.items()))
-        if name not in without and name[0] > after and (lever := _lever(changes, config, work, cluster, constants)):
+        if name not in without and name[0] > after and (lever := _lever(changes, config, plan)):
             yield lever
 
 
-def _lever(
-    changes: Changes, config: PlanConfig, work: Workload, cluster: Cluster, constants: Constants
-) -> Lever | None:
+def _lever(changes: Changes, config: PlanConfig, plan: Forecast) -> Lever | None:
     """Returns the lever of some changes; None if the run would be refused."""
     new_config = changed(config, changes)
     with contextlib.suppress(ConfigError):
-        new_work = workload(new_config, cluster, type(work))
-        return Lever(changes, new_config, forecast(new_work, cluster, constants, config.plan.memory_margin))
+        work = workload(new_config, plan.cluster, type(plan.work))
+        return Lever(changes, new_config, forecast(work, plan.cluster, plan.constants, plan.margin))
     return None
 
 
