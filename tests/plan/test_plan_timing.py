@@ -19,7 +19,7 @@ from tftrain.plan.workload import Workload, from_config
 
 # 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
 SLOW = dataclasses.replace(A100, per_node=4, network_latency=0.0)
-LINK, NETWORK = 1e9, 2e9
+SPEED = traffic.Rates(memory=1e12, link=1e9, network=2e9)
 INSTANT = Constants(launch_us=0.0, wait_us=0.0, batch_ms=0.0, step_ms=0.0, transfer=0.0)
 
 
@@ -39,7 +39,7 @@ INSTANT = Constants(launch_us=0.0, wait_us=0.0, batch_ms=0.0, step_ms=0.0, trans
     ],
 )
 def test_sums_of_a_gigabyte(ranks, stride, seconds):
-    assert traffic.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
+    assert traffic.all_reduce(1e9, ranks, stride, SLOW, SPEED) == pytest.approx(seconds)
 
 
 def test_transfers_share_the_network_of_their_node():

@@ -57,11 +57,6 @@ def wire_bytes(work: Workload) -> int:
     return ITEM_BYTES[own if work.wire == "own" else work.wire]
 
 
-@functools.lru_cache(maxsize=1 << 12, typed=True)
-def _parts(work: Workload) -> Parts:
-    return make_parts(work)
-
-
 @functools.singledispatch
 def make_parts(work: Workload) -> Parts:
     """Returns the inventories of this trainer; `tftrain.bench.published` registers those of other software."""
@@ -71,6 +66,9 @@ def make_parts(work: Workload) -> Parts:
         _accumulated(embedding(work), work),
         last if work.model.causal else _accumulated(last, work),
     )
+
+
+_parts = functools.lru_cache(maxsize=1 << 12, typed=True)(make_parts)
 
 
 def block(work: Workload) -> Inventory:

@@ -80,7 +80,7 @@ def search(
         count += 1
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster, margin):
-            least = timing.least_seconds(candidate, cluster, constants)
+            least = timing.step(candidate, cluster, constants, idles=False).total
             fitting.append((least, candidate, needed))
     fastest: list[Forecast] = []
     for least, candidate, needed in sorted(fitting, key=lambda each: (each[0], each[2].total, -each[1].zero_stage)):

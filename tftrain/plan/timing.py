@@ -109,7 +109,7 @@ def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constan
     sums = part.sums[index]
     # Ranks on a CPU wait for the slowest one, the longer the more there is to compute between two sums.
     wait = (work.tp - 1) * (constants.wait_share * (computed + moved) or constants.wait_us * 1e-6 * len(sums))
-    summed = sum(all_reduce(size, work.tp, 1, cluster, speed.link, speed.network) for size in sums)
+    summed = sum(all_reduce(size, work.tp, 1, cluster, speed) for size in sums)
     launches = sum(kernel.launches[index] for kernel in part.kernels)
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
 
@@ -162,24 +162,18 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
     return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
 
 
-def least_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:
-    """Returns a lower bound of `step`, without looking at the pipeline's schedule: a search asks for it."""
-    return _step(work, cluster, constants, None).total
+def step(work: Workload, cluster: Cluster, constants: Constants, idles: bool = True) -> StepTime:
+    """Returns the seconds of an update.
 
-
-def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
-    """Returns the seconds of an update."""
-    return _step(work, cluster, constants, _pipeline_time(work, cluster, constants) if work.pp > 1 else None)
-
-
-def _step(work: Workload, cluster: Cluster, constants: Constants, passed: cost.PipelineTime | None) -> StepTime:
-    """Returns the seconds of an update whose pipeline takes `passed`, or is never idle."""
+    Unless a pipeline `idles`, they are a lower bound, for which nobody looks at the schedule: a search asks for it.
+    """
     block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, slowest = _slowest(work, block, embedding, head)
     micro_batches, bubble, transfers = work.micro_batches, 0.0, 0.0
-    if passed is not None:
+    if idles and work.pp > 1:
+        passed = _pipeline_time(work, cluster, constants)
         idle = passed.total - micro_batches * (layers * (sum(block) + again) + sum(slowest))
         bubble = max(0.0, idle - passed.transfers)
         transfers = idle - bubble
@@ -211,7 +205,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
         for sizes in ((candidates, work.model.config.vector_size), (work.model.config.vector_size, candidates))
     )
     loss = 2 * (own / chunk * product + 6 * 4 * scores / speed.memory)
-    loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed.link, speed.network) / 2
+    loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed) / 2
     if not work.has_two_passes:
         return loss
     block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
@@ -220,7 +214,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     one = one + min(embedding.forward, head.forward) * (work.pp == 1) + constants.batch_ms * 1e-3
     if work.gathers_blocks:  # A GPU computes meanwhile.
         size = inventory.weights(work) * work.item
-        gathers = all_reduce(size, work.owners, work.tp, cluster, speed.link, speed.network) / 2
+        gathers = all_reduce(size, work.owners, work.tp, cluster, speed) / 2
         one = max(one, gathers) if cluster.multiprocessors else one + gathers
     return loss + (work.micro_batches + work.pp - 1) * one
 
@@ -258,7 +252,7 @@ def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -
         short, long = sorted(shape)
         sizes = (short, short, long), (short, short, short), (short, long, short)
         one_block += ORTHOGONAL_ITERATIONS * sum(products.seconds(reach, *each, 1, item) for each in sizes)
-        one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed.link, speed.network) / 2
+        one_block += all_reduce(4 * short * long, work.tp, 1, cluster, speed) / 2
     return one_block * work.layers_of(0) / work.owners
 
 

@@ -15,11 +15,11 @@ from tftrain.plan.workload import Workload
 
 
 class Rates(NamedTuple):
-    """Rates that a system reaches on a cluster: bytes/s of a device's memory, of its links and of a node's network."""
+    """Rates in bytes/s that a system reaches on a cluster."""
 
-    memory: float
-    link: float
-    network: float
+    memory: float  # a device's
+    link: float  # collectives in a node, for each device
+    network: float  # collectives between nodes, for each node
 
 
 class PartSeconds(NamedTuple):
@@ -42,7 +42,7 @@ def rates(cluster: Cluster, constants: Constants) -> Rates:
     return Rates(*(share * rate * 1e9 for share, rate in zip(shares, of_sheet, strict=True)))
 
 
-def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: float, network: float) -> float:
+def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, speed: Rates) -> float:
     """Returns the seconds of a ring all-reduce of `size` bytes over a group, while all groups of the cluster run one.
 
     Thakur et al., 2005; Patarasu and Yuan, 2009. In the node each rank sends 2 (r - 1) / r of the bytes over its link.
@@ -51,7 +51,6 @@ def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: flo
     Args:
         ranks: of a group.
         stride: distance of neighbours in the group: 1 for tensor parallel ranks, tp for data parallel ranks.
-        link, network: bytes/s that collectives reach in the node for each device, and between nodes for each node.
     """
     if ranks == 1:
         return 0.0
@@ -59,10 +58,10 @@ def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, link: flo
     nodes = math.ceil(ranks / inside)
     seconds = 0.0
     if inside > 1:
-        seconds += 2 * (inside - 1) / inside * size / link
+        seconds += 2 * (inside - 1) / inside * size / speed.link
     if nodes > 1:
         groups = max(1, cluster.per_node // inside)
-        seconds += 2 * (nodes - 1) / nodes * size * groups / network + 2 * (nodes - 1) * cluster.network_latency
+        seconds += 2 * (nodes - 1) / nodes * size * groups / speed.network + 2 * (nodes - 1) * cluster.network_latency
     return seconds
 
 
@@ -88,8 +87,8 @@ def data_parallel_seconds(
         return _block_by_block(work, parts, cluster, constants)
     weights, speed = inventory.weights(work), rates(cluster, constants)
     size = weights * inventory.wire_bytes(work)
-    one = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
-    gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
+    one = all_reduce(size, work.dp, work.tp, cluster, speed)
+    gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed) / 2
     each = one / (2 if work.sums_to_owners else 1) + constants.sum_ms * 1e-3
     total = work.gradient_sums * each + (gathered if work.zero_stage else 0.0)
     if work.backward_segments == 1:
@@ -113,7 +112,7 @@ def _block_by_block(
     of_ends = inventory.weights(work) - layers * of_block
 
     def half(weights: float, item: int) -> float:
-        half_of_sum = all_reduce(weights * item, work.owners, work.tp, cluster, speed.link, speed.network) / 2
+        half_of_sum = all_reduce(weights * item, work.owners, work.tp, cluster, speed) / 2
         return half_of_sum + constants.wait_us * 1e-6
 
     gather, reduce = half(of_block, work.item), half(of_block, inventory.wire_bytes(work))
@@ -125,5 +124,5 @@ def _block_by_block(
     rounds = work.micro_batches if work.zero_stage == 3 else 1.0
     # Ranks that hold the same shards sum them once an update.
     size = inventory.weights(work) * inventory.wire_bytes(work) / work.owners
-    between = all_reduce(size, work.dp // work.owners, work.tp * work.owners, cluster, speed.link, speed.network)
+    between = all_reduce(size, work.dp // work.owners, work.tp * work.owners, cluster, speed)
     return rounds * forward + work.micro_batches * (backward + constants.sum_ms * 1e-3) + between
