@@ -37,7 +37,6 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     4 S (2 W + 1) H.
 
     Args:
-        model: the description.
         tokens: of a sample, S.
         predictions: masked positions of a sample, P, with padding, which is computed too; a decoder predicts every
             token.
@@ -76,11 +75,6 @@ def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
 def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:
     """Returns the operations of a training step: 3 x forward, as each product has two in the backward pass.
 
-    Args:
-        model, tokens, predictions: as for `forward`.
-        samples: samples of the step, such as the global batch size.
-
-    Returns:
-        Floating point operations; divide by seconds and 1e12 for TFLOPs.
+    `samples` are those of the step, such as the global batch; for the others, see `forward`.
     """
     return 3 * samples * forward(model, tokens, predictions).total

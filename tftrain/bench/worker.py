@@ -50,7 +50,6 @@ class Worker:
         Args:
             module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
             settings: argument of its `build`.
-            python: the interpreter.
             environ: by default this process's, with huge pages.
         """
         try:

@@ -18,14 +18,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """Returns a command line without flagfiles.
+    """Returns a command line with the arguments of each flagfile in its place, and the problems of the files.
 
-    Args:
-        args: the arguments. `--flagfile FILE` means the same as `--flagfile=FILE`; arguments after `--` stay as they
-            are.
-
-    Returns:
-        The arguments, with those of each file in its place; and the problems of the files.
+    `--flagfile FILE` means the same as `--flagfile=FILE`; arguments after `--` stay as they are.
     """
     reader = _Reader()
     waiting = list(reversed(args))

@@ -41,11 +41,7 @@ def command_line(name: str, config_class: type, values: Mapping[str, Any]) -> li
 
 
 def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
-    """Reads a command line like `read`, and raises its problems.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Reads a command line like `read`, and raises a ConfigError with all its problems."""
     config, problems, _ = read(config_class, argv)
     if problems:
         raise ConfigError(problems)

@@ -28,11 +28,7 @@ class Place(NamedTuple):
 
 
 def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
-    """Returns why the value of a flag is no FORMAT:PATH.
-
-    Args:
-        exists: whether something must be there already.
-    """
+    """Returns why the value of a flag is no FORMAT:PATH, of something that `exists` or of what will be written."""
     model = parse_place(value or "")
     if model is None:
         return [Problem(name, value, EXPECTED)]

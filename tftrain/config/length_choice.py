@@ -10,11 +10,7 @@ _FORMAT = re.compile(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*")
 
 
 def read(text: str, longest: int) -> tuple[int, ...]:
-    """Returns the lengths of a flag without problems, ascending.
-
-    Args:
-        longest: max_seq_length, which is always one of the lengths.
-    """
+    """Returns the lengths of a flag without problems, ascending; `longest`, max_seq_length, is always one of them."""
     lengths = () if text == NONE else tuple(map(int, text.split(",")))
     return (*(length for length in lengths if length < longest), longest)
 

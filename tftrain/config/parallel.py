@@ -168,11 +168,7 @@ class ParallelConfig:
         return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def problems(self, ranks: int, widths: Mapping[str, int]) -> Iterator[Problem]:
-        """Yields every reason why `ranks` ranks can't partition the work in this way.
-
-        Args:
-            widths: the widths of the layers that tensor parallel ranks partition, by their flag.
-        """
+        """Yields why `ranks` ranks can't partition the work in this way, and its layers, whose widths are by flag."""
         size, stages = self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
             expected = f"expected a divisor of the {ranks} ranks, such as {_nearest_divisors(ranks, size)}"
@@ -232,11 +228,7 @@ def _nearest_divisors(number: int, size: int) -> str:
 
 
 def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Problem]:
-    """Returns every reason why a pipeline schedule can't run these sizes.
-
-    Args:
-        micro_batches: of an update on each data parallel rank.
-    """
+    """Returns why a pipeline schedule can't run these sizes; the micro-batches are those of a data parallel rank."""
     if schedule not in PIPELINE_SCHEDULES:
         return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]
     sizes = {"pipeline_parallel_size": stages, "virtual_pipeline_size": chunks, "micro-batches": micro_batches}

@@ -23,11 +23,7 @@ class ParamGroup(NamedTuple):
 
 
 def read(value: str) -> list[ParamGroup]:
-    """Returns the groups of a value of `--param_groups`: a file, or its lines separated by semicolons.
-
-    Raises:
-        ValueError: the value can't be read; the message says why.
-    """
+    """Returns the groups in a file, or in its lines separated by semicolons; a ValueError says why they are wrong."""
     groups = [_group(entry) for entry in lines(value, _FORM)]
     if not groups:
         raise ValueError(_FORM)

@@ -161,11 +161,7 @@ def ranges(line: Timeline, consumed_samples: int, names: Collection[str]) -> lis
 
 
 def numbered(value: str | None, of_phases: Sequence[list[Problem]]) -> list[Problem]:
-    """Returns the problems of phases: what all of them have once, the rest with the phase's number.
-
-    Args:
-        value: the value of --phases; without it there is one phase.
-    """
+    """Returns the problems of the phases in a value of --phases: once what all have, the rest with a number."""
     of_all = [problem for problem in of_phases[0] if all(problem in own for own in of_phases)]
     rest = [(number, each) for number, own in enumerate(of_phases, 1) for each in own if each not in of_all]
     return of_all + [Problem("phases", value, f"phase {number}: {each}") for number, each in rest]

@@ -61,11 +61,7 @@ class PredictFlags:
         return self.top_k or 5
 
     def problems(self, texts: int) -> Iterator[Problem]:
-        """Yields every reason to refuse these flags.
-
-        Args:
-            texts: number of texts among the arguments.
-        """
+        """Yields every reason to refuse these flags with so many texts among the arguments."""
         yield from field_problems(self)
         path = self.input_file
         if not self.max_new_tokens:

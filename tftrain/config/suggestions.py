@@ -73,11 +73,7 @@ _LONG_ENOUGH = 6
 
 
 def suggest(name: str, known: Collection[str]) -> list[str]:
-    """Returns the flags to suggest for a name that is none, without dashes; empty if no suggestion is certain.
-
-    Args:
-        name: as given, without leading dashes.
-    """
+    """Returns the flags to suggest for a name that is none, all without dashes; empty if no suggestion is certain."""
     by_letters = {_letters(flag): flag for flag in known}
     letters = _letters(name)
     if habit := [flag for flag in HABITS.get(letters, ()) if flag.partition("=")[0] in known]:

@@ -65,11 +65,7 @@ class TrainConfig:
 
     @property
     def phases(self) -> list["TrainConfig"]:
-        """The configurations of the phases, in order, as of runs by hand; this one alone if it has none.
-
-        Raises:
-            ConfigError: the phases can't be read, or one has no end, or the ends do not rise.
-        """
+        """The configurations of the phases, in order, as of runs by hand; for the ConfigError, see `phases.read`."""
         own = phases.read(self.data, self.batch)
         return [dataclasses.replace(self, data=phase.data, batch=phase.batch) for phase in own]
 
@@ -130,10 +126,7 @@ class TrainConfig:
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
 
-        With phases, it is that of the last one, see `change_phases`.
-
-        Raises:
-            ConfigError: with all problems.
+        With phases, it is that of the last one, see `change_phases`. A ConfigError has all problems.
         """
         problems = self.problems(ranks)
         if problems:

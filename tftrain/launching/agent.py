@@ -201,10 +201,7 @@ def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
     """Calls a function, in another thread, if a host stops to answer.
 
     The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers. The
-    function is not called if the host closes the connection.
-
-    Raises:
-        OSError: no connection.
+    function is not called if the host closes the connection. It is an OSError if there is no connection at all.
     """
     connection = socket.create_connection((address, port), CONNECT_SECONDS)
     connection.settimeout(None)

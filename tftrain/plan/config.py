@@ -190,9 +190,6 @@ def search_layouts(
     """Returns the divisions among so many ranks, with more of this trainer's choices than `search_request` has.
 
     They are schedules of pipelines, and with and without sequence parallelism.
-
-    Raises:
-        ConfigError: see `search_request`.
     """
     space = search_request(config, cluster, named, software)
     fixed = space.constraints._replace(ranks=ranks)

@@ -33,11 +33,7 @@ SECONDS = 0.3  # each measurement
 
 
 def read(path: Path) -> Cluster:
-    """Reads the file that `measure` wrote.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not one of `measure`.
-    """
+    """Reads the file that `measure` wrote; ConfigError: it cannot be read, or is not one of `measure`."""
     return cluster_file.read(path, "machine_file", "a file that `python -m tftrain.plan --measure` writes")
 
 

@@ -96,11 +96,7 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], PublishedRow]) -> PublishedRow:
-    """Returns the row of a line; a short line has empty cells at its end.
-
-    Raises:
-        ValueError: a cell is wrong, or cells contradict each other.
-    """
+    """Returns the row of a line, which may lack cells at its end; ValueError: a cell is wrong, or cells contradict."""
     if len(cells) > len(columns):
         raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
     by_column = dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
