@@ -26,34 +26,20 @@ GPU_UNIT = 8  # XLA pads the rows and columns of products in 16 bits to a multip
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer.
+    """A transformer."""
 
-    Attributes:
-        word: the token embedding.
-        tables: the other tables of the embedding, by name.
-        embedding_norm: after their sum, or None.
-        layers: number of blocks.
-        cycle: the first blocks, which the others repeat in this order; they differ in their windows at most.
-        norms_first_block: whether the first block has its attention norm, if the others have one.
-        final_norm: after the last block, or None.
-        heads: the output heads beside the output layer.
-        tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
-        output: an output layer of its own, or None.
-        causal: whether a token attends only to itself and those before it, and every token is predicted.
-        config: the flags that it was described from; architectures are equal whatever else these say.
-    """
-
-    word: TableSpec
-    tables: tuple[Named, ...]
-    embedding_norm: NormSpec | None
-    layers: int
-    cycle: tuple[TransformerBlockSpec, ...]
-    norms_first_block: bool
-    final_norm: NormSpec | None
-    heads: tuple[HeadSpec, ...]
-    tied: bool
-    output: TableSpec | None
-    causal: bool
+    word: TableSpec  # the token embedding
+    tables: tuple[Named, ...]  # the other tables of the embedding, by name
+    embedding_norm: NormSpec | None  # after their sum
+    layers: int  # number of blocks
+    cycle: tuple[TransformerBlockSpec, ...]  # the first blocks, which repeat; they differ in their windows at most
+    norms_first_block: bool  # whether the first block has its attention norm, if the others have one
+    final_norm: NormSpec | None  # after the last block
+    heads: tuple[HeadSpec, ...]  # the output heads beside the output layer
+    tied: bool  # whether the token embedding is the output layer too: logits over the vocabulary are products with it
+    output: TableSpec | None  # an output layer of its own
+    causal: bool  # whether a token attends only to itself and those before it, and every token is predicted
+    # The flags that it was described from; architectures are equal whatever else these say.
     config: ModelConfig = field(compare=False, repr=False)
 
     def __hash__(self) -> int:

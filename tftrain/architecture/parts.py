@@ -13,30 +13,19 @@ from tftrain.families.rope import RopeScaling
 
 
 class Variable(NamedTuple):
-    """A variable.
+    """A variable."""
 
-    Attributes:
-        name: its global name.
-        shape: of the whole variable.
-        axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
-        unit: number of neighbouring elements along the axis that stay on one rank.
-        is_norm: whether `ln_dtype` says its dtype.
-        decays: whether it has weight decay, and a trust ratio of its own where the update rule adapts layers; biases
-            and the parameters of norms have neither.
-        is_hidden_matrix: whether it is a kernel of a block, which Muon orthogonalizes.
-        initial: what all its elements begin with; None: they are drawn.
-        scale: factor of the standard deviation of the draws.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    axis: int | None = None
-    unit: int = 1
-    is_norm: bool = False
+    name: str  # its global name
+    shape: tuple[int, ...]  # the whole variable's
+    axis: int | None = None  # the axis that tensor parallel ranks divide; None: every rank has the whole
+    unit: int = 1  # number of neighbouring elements along the axis that stay on one rank
+    is_norm: bool = False  # whether `ln_dtype` says its dtype
+    # Whether it has weight decay, and a trust ratio of its own where the update rule adapts layers; biases and the
+    # parameters of norms have neither.
     decays: bool = True
-    is_hidden_matrix: bool = False
-    initial: float | None = None
-    scale: float = 1.0
+    is_hidden_matrix: bool = False  # whether it is a kernel of a block, which Muon orthogonalizes
+    initial: float | None = None  # what all its elements begin with; None: they are drawn
+    scale: float = 1.0  # factor of the standard deviation of the draws
 
     @property
     def size(self) -> int:
@@ -46,23 +35,16 @@ class Variable(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """An affine map of the last axis, y = x W + b.
+    """An affine map of the last axis, y = x W + b."""
 
-    Attributes:
-        inputs, outputs: widths over all ranks.
-        bias: whether there is b.
-        divided: what tensor parallel ranks divide: "outputs", with the bias; or "inputs", so that each rank computes
-            its part of a sum, to which the bias is added once; None: nothing.
-        unit: number of neighbouring inputs or outputs that stay on one rank.
-        scale: factor of the initial standard deviation of W.
-    """
-
-    inputs: int
-    outputs: int
-    bias: bool = True
+    inputs: int  # width over all ranks
+    outputs: int  # likewise
+    bias: bool = True  # whether there is b
+    # What tensor parallel ranks divide: "outputs", with the bias; or "inputs", so that each rank computes its part of a
+    # sum, to which the bias is added once; None: nothing.
     divided: str | None = None
-    unit: int = 1
-    scale: float = 1.0
+    unit: int = 1  # number of neighbouring inputs or outputs that stay on one rank
+    scale: float = 1.0  # factor of the initial standard deviation of W
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the kernel, [inputs, outputs], and the bias."""
@@ -76,17 +58,11 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class NormSpec:
-    """A norm over `width` elements.
-
-    Attributes:
-        width: see above.
-        kind: "layer" or "rms".
-        shift: whether there is a shift beside the scale; an RMSNorm has none.
-    """
+    """A norm over `width` elements."""
 
     width: int
-    kind: str = "layer"
-    shift: bool = True
+    kind: str = "layer"  # or "rms"
+    shift: bool = True  # whether there is a shift beside the scale; an RMSNorm has none
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields gamma and, if there is a shift, beta; [width]."""
@@ -129,27 +105,18 @@ Named = tuple[str, Leaf]
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Multi-head self-attention.
-
-    Attributes:
-        query, key, value, output: the projections.
-        head_norm: of each head's queries, and another one of its keys, before the rotation; or None.
-        heads: number of attention heads.
-        positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
-        theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
-        window: the largest distance to a token that it attends to, forward and backward; None: it attends to all.
-    """
+    """Multi-head self-attention: four projections and a core."""
 
     query: DenseSpec
     key: DenseSpec
     value: DenseSpec
     output: DenseSpec
     heads: int
-    positions: str = "learned"
-    theta: float = 10_000.0
-    scaling: RopeScaling | None = None
-    window: int | None = None
-    head_norm: NormSpec | None = None
+    positions: str = "learned"  # how it knows positions by itself: "rotary" or "alibi"; "learned": it does not
+    theta: float = 10_000.0  # base of the wavelengths of rotary positions
+    scaling: RopeScaling | None = None  # the scaling of rotary positions, if any
+    window: int | None = None  # largest distance to a token that it attends to, forward and backward; None: to all
+    head_norm: NormSpec | None = None  # for each head's queries, and another one for its keys, before the rotation
 
     def keys(self, tokens: int) -> int:
         """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
@@ -175,17 +142,12 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class FeedForwardSpec:
-    """GeLU(x W_up) W_down; gated: (GeLU(x W_gate) * (x W_up)) W_down, or with SiLU in the place of GeLU.
-
-    Attributes:
-        up, down, gate: the projections.
-        activation: "gelu", or of gated layers "geglu" or "swiglu".
-    """
+    """GeLU(x W_up) W_down; gated: (GeLU(x W_gate) * (x W_up)) W_down, or with SiLU in the place of GeLU."""
 
     up: DenseSpec
     down: DenseSpec
     gate: DenseSpec | None = None
-    activation: str = "gelu"
+    activation: str = "gelu"  # with a gate "geglu" or "swiglu"
 
     @property
     def wide(self) -> tuple[DenseSpec, ...]:
@@ -231,17 +193,11 @@ class TransformerBlockSpec:
 
 
 class HeadSpec(NamedTuple):
-    """An output head.
+    """An output head."""
 
-    Attributes:
-        name: of its variables.
-        leaves: its layers with their names within the head; a head that is one layer has one with the name "".
-        rows: what it reads: the "predictions" of a sample (masked tokens, or all), its "tokens", or the "sample" as one
-            vector.
-    """
-
-    name: str
-    leaves: tuple[Named, ...]
+    name: str  # the first part of its variables' names
+    leaves: tuple[Named, ...]  # its layers by their names within the head; "" if the head is one layer
+    # What it reads: the "predictions" of a sample (masked tokens, or all), its "tokens", or the "sample" as one vector.
     rows: str
 
     def parts(self) -> Iterator[Named]:
@@ -251,15 +207,10 @@ class HeadSpec(NamedTuple):
 
 
 class WeightCounts(NamedTuple):
-    """Numbers of weights.
+    """Numbers of weights."""
 
-    Attributes:
-        divided: weights that tensor parallel ranks divide among themselves.
-        whole: weights of which every tensor parallel rank has a copy.
-    """
-
-    divided: int
-    whole: int
+    divided: int  # weights that tensor parallel ranks divide among themselves
+    whole: int  # weights of which every tensor parallel rank has a copy
 
     @property
     def total(self) -> int:

@@ -8,21 +8,13 @@ Array = TypeVar("Array")
 
 
 class VariableShard(NamedTuple):
-    """A block of a named tensor.
+    """A block of a named tensor."""
 
-    Attributes:
-        name: global name of the variable.
-        whole: shape of the whole tensor.
-        offset: of the block in the whole.
-        shape: of the block.
-        replica: number of this copy among the ranks that hold the same block.
-    """
-
-    name: str
-    whole: tuple[int, ...]
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-    replica: int = 0
+    name: str  # global name of the variable
+    whole: tuple[int, ...]  # shape of the whole tensor
+    offset: tuple[int, ...]  # where the block begins in the whole
+    shape: tuple[int, ...]  # the block's
+    replica: int = 0  # number of this copy among the ranks that hold the same block
 
     @property
     def size(self) -> int:

@@ -107,39 +107,26 @@ def in_turns(
 
 @dataclass(frozen=True)
 class BenchTable:
-    """A table: data, and the function that measures a group of its rows.
+    """A table: data, and the function that measures a group of its rows."""
 
-    Attributes:
-        name: as in `--table`.
-        about: one line for `--list`.
-        rows: those of one group are adjacent.
-        measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
-            progress; yields an Outcome for each row. A MeasureError is the outcome of the rows that are left.
-        draw: returns a picture of the records, a figure of matplotlib; see `tftrain.bench.picture`.
-        remarks: returns lines on all records together for stderr.
-        page: writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
-        panels: the bars of that report.
-        chart_note: what these bars and the spread of their base mean.
-        labels: columns that name a bar; (): all columns of text.
-        base: name of the row that the others are compared with; "" if a record has its own, or there is none.
-        settle: fills in the settings that depend on the machine: the scale and the number of ranks.
-        row_by_row: whether rows are independent, so that an interrupted group resumes at the next row.
-    """
-
-    name: str
-    about: str
+    name: str  # as in `--table`
+    about: str  # one line for `--list`
     columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
+    rows: tuple[TableRow, ...]  # those of one group are adjacent
+    # Takes the chosen rows of one group, the program's configuration and a function that prints a line of progress;
+    # yields an outcome for each row. A MeasureError is the outcome of the rows that are left.
     measure: Measure
-    draw: Callable[[list[Record]], Any] | None = None
-    remarks: Callable[[list[Record]], list[str]] | None = None
+    draw: Callable[[list[Record]], Any] | None = None  # a figure of matplotlib; see `tftrain.bench.picture`
+    remarks: Callable[[list[Record]], list[str]] | None = None  # lines on all records together for stderr
+    # Writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
     page: "Callable[[BenchTable, list[RowOutcome], Path], None] | None" = None
-    panels: tuple[Panel, ...] = ()
-    chart_note: str = ""
-    labels: tuple[str, ...] = ()
-    base: str = ""
+    panels: tuple[Panel, ...] = ()  # the bars of that report
+    chart_note: str = ""  # what these bars and the spread of their base mean
+    labels: tuple[str, ...] = ()  # columns that name a bar; (): all columns of text
+    base: str = ""  # the row that the others are compared with; "" if a record has its own, or there is none
+    # Fills in the settings that depend on the machine: the scale and the number of ranks.
     settle: Callable[[BenchConfig], BenchConfig] | None = None
-    row_by_row: bool = False
+    row_by_row: bool = False  # whether rows are independent, so that an interrupted group resumes at the next row
 
     def outcomes(self, rows: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
         """Measures rows of one group; yields an outcome for each, also if `measure` raises a MeasureError."""

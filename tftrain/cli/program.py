@@ -37,25 +37,15 @@ def guarded(name: str, work: Callable[[], int], rank: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that needs no other rank.
+    """A program that needs no other rank."""
 
-    Attributes:
-        name: its module, after "tftrain."
-        config_class: its flags.
-        target: returns the flag with what the program writes to, for the message of a file that can't be written.
-        left: what a failure or an interrupt leaves, as the end of its message.
-        problems: returns every reason to refuse a configuration; by default its method `problems`.
-        stream: of the log, see `log.configure`.
-        piped: the exit code if the reader of standard output, such as `head`, has enough.
-    """
-
-    name: str
-    config_class: type
-    target: Callable[[Any], str]
-    left: str = ""
-    problems: Callable[[Any], list[Problem]] = lambda config: config.problems()
-    stream: str = "stdout"
-    piped: int = ExitCode.FAILED
+    name: str  # its module, after "tftrain."
+    config_class: type  # its flags
+    target: Callable[[Any], str]  # the flag with what the program writes to, for a file that can't be written
+    left: str = ""  # what a failure or an interrupt leaves, as the end of its message
+    problems: Callable[[Any], list[Problem]] = lambda config: config.problems()  # every reason to refuse it
+    stream: str = "stdout"  # the log's, see `log.configure`
+    piped: int = ExitCode.FAILED  # the exit code if the reader of standard output, such as `head`, has enough
 
     def main(self, work: Callable[[Any], int | None], argv: Sequence[str], arguments: list[str] | None = None) -> int:
         """Reads the flags, does the work and returns the exit code; WRONG_FLAGS ends the process instead.

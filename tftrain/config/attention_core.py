@@ -13,15 +13,10 @@ FLASH_LENGTH = 512
 
 
 class AttentionChoice(NamedTuple):
-    """What a run knows of its attention core before TensorFlow is loaded.
+    """What a run knows of its attention core before TensorFlow is loaded."""
 
-    Attributes:
-        core: softmax, flash or cudnn; never auto.
-        lengths: tokens of the rows that the core will take.
-    """
-
-    core: str
-    lengths: tuple[int, ...] = ()
+    core: str  # softmax, flash or cudnn; never auto
+    lengths: tuple[int, ...] = ()  # tokens of the rows that the core will take
 
 
 def takes_heads(core: str, size: int) -> bool:

@@ -48,16 +48,11 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The phases of a run, with their sizes, and its batches; a run without phases has one.
-
-    Attributes:
-        begins, ends: consumed samples of each phase at its begin, and those from which on it is over, which are fewer
-            than the next one's `begins` if the last update of a phase exceeds them.
-    """
+    """The phases of a run, with their sizes, and its batches; a run without phases has one."""
 
     phases: tuple[Phase, ...]
-    begins: tuple[int, ...]
-    ends: tuple[float, ...]
+    begins: tuple[int, ...]  # consumed samples at the begin of each phase
+    ends: tuple[float, ...]  # those from which on it is over: fewer than the next `begins` if its last update is larger
 
     def stages(self, consumed_samples: int = 0) -> list[Stage]:
         """Returns the stages of a run that continues after `consumed_samples`; the last stage has no end."""

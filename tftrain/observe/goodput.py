@@ -37,18 +37,12 @@ KINDS = {
 
 
 class Start(msgspec.Struct):
-    """One start of a run.
+    """One start of a run."""
 
-    Attributes:
-        began: when its process was started, in seconds since the epoch.
-        first, step: updates before it, and after it.
-        seconds: by kind, of `KINDS` without repeated and down.
-    """
-
-    began: float
-    first: int
-    step: int
-    seconds: dict[str, float]
+    began: float  # when its process was started, in seconds since the epoch
+    first: int  # updates before it
+    step: int  # updates after it
+    seconds: dict[str, float]  # by kind, of `KINDS` without repeated and down
 
 
 def read(output_dir: str | Path) -> list[Start]:

@@ -11,11 +11,7 @@ START, OTHER = "start", "other"
 
 
 class Ledger:
-    """The seconds of this process since it was started.
-
-    Attributes:
-        began: seconds since the epoch.
-    """
+    """The seconds of this process since it was started; `began`: when that was, in seconds since the epoch."""
 
     def __init__(self):
         """Begins with what the process has done so far, which counts as its start."""

@@ -17,17 +17,11 @@ UNKNOWN = Cluster("unknown", 16, 0.1, 0.1, 20, multiprocessors=0, per_node=8, li
 
 
 class StepPlan(NamedTuple):
-    """A plan of one update.
+    """A plan of one update."""
 
-    Attributes:
-        memory: bytes of the fullest rank by the kinds of `tftrain.observe.memory`, which add up to the peak.
-        seconds: of the update; None if the device is not known.
-        unknown: why `seconds` is None, and what to do; "" if it is known, or was not requested.
-    """
-
-    memory: dict[str, int]
-    seconds: float | None
-    unknown: str = ""
+    memory: dict[str, int]  # bytes of the fullest rank by the kinds of `tftrain.observe.memory`; they sum to the peak
+    seconds: float | None  # None if the device is not known
+    unknown: str = ""  # why `seconds` is None, and what to do; "" if it is known, or was not requested
 
     def row(self, step: int, seconds: float) -> PlannedRow:
         """Returns the plan as a row, with the measured seconds of the step."""

@@ -19,65 +19,44 @@ from tftrain.tasks.task import Mean
 class TrainRow:
     """One logged training step; the means are over the steps since the row before it.
 
-    Attributes:
-        step: updates so far, skipped ones included.
-        loss: nats, the sum of the means that are losses.
-        means: those of the task that training reports, by name; None, like the loss, if nothing is predicted.
-        learning_rate, grad_norm, loss_scale, global_batch_size: of this step; the norm is unscaled, before clipping.
-        consumed_samples, consumed_tokens: since the first step, over all ranks.
-        step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
-            row of the first step alone has the time of its compilation too; NaN if no step remains.
-        real_samples_per_sec: examples a second; more than samples_per_sec where several are packed into a sample.
-        real_tokens_per_sec, utilisation: tokens a second, and share of positions, that are not padding.
-        tflops_per_device: 1e12 operations a second on each rank's device.
-        mfu: share of the device's peak rate, None where that is unknown.
-        peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
-        skipped_steps: updates left out since the first step, because loss or gradient was not finite, or a spike.
-        nan_steps: those of them that no smaller loss scale would have made finite.
-        failed_saves: checkpoints that could not be written, since the run was started.
-        phase: number of that of `--phases`, from 1; 1 in a run without phases.
-        max_seq_length: tokens of a sample, padding included.
+    Times and rates leave out steps that compile, but a row of the first step alone has the time of its compilation;
+    they are NaN if no step remains. Rates are totals over all ranks.
     """
 
-    step: int
-    loss: float | None
-    means: dict[str, float | None]
-    learning_rate: float
-    grad_norm: float
+    step: int  # updates so far, skipped ones included
+    loss: float | None  # nats, the sum of the means that are losses
+    means: dict[str, float | None]  # the task's that training reports, by name; None, like the loss, for none predicted
+    learning_rate: float  # as the next three, this step's
+    grad_norm: float  # unscaled, before clipping
     loss_scale: float
     global_batch_size: int
-    consumed_samples: int
-    consumed_tokens: int
+    consumed_samples: int  # since the first step, over all ranks
+    consumed_tokens: int  # likewise
     step_time_s: float
     samples_per_sec: float
     tokens_per_sec: float
-    real_samples_per_sec: float
-    real_tokens_per_sec: float
-    utilisation: float
-    tflops_per_device: float
-    mfu: float | None
-    peak_memory_gb: float
-    peak_memory_rank: int
-    skipped_steps: int
-    nan_steps: int
-    failed_saves: int
-    phase: int
-    max_seq_length: int
+    real_samples_per_sec: float  # examples; more than samples_per_sec where several are packed into a sample
+    real_tokens_per_sec: float  # tokens that are not padding
+    utilisation: float  # share of positions that are not padding
+    tflops_per_device: float  # 1e12 operations a second on each rank's device
+    mfu: float | None  # share of the device's peak rate, None where that is unknown
+    peak_memory_gb: float  # GB of 1e9 bytes on the fullest rank
+    peak_memory_rank: int  # which rank that is
+    skipped_steps: int  # updates left out since the first step, because loss or gradient was not finite, or a spike
+    nan_steps: int  # those of them that no smaller loss scale would have made finite
+    failed_saves: int  # checkpoints that could not be written, since the run was started
+    phase: int  # number of that of `--phases`, from 1; 1 in a run without phases
+    max_seq_length: int  # tokens of a sample, padding included
 
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One evaluation of the held-out split after `step` updates.
-
-    Attributes:
-        means: the task's means by name, "eval_" before it, of those that evaluations report; losses in nats.
-        eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
-        scores: of the task's scorer, or the losses of a mixture's sources, by name, with "eval_" before it.
-    """
+    """One evaluation of the held-out split after `step` updates."""
 
     step: int
-    means: dict[str, float | None]
-    eval_unigram_nats: float | None
+    means: dict[str, float | None]  # the task's that evaluations report, by name with "eval_" before it; losses in nats
+    eval_unigram_nats: float | None  # entropy of the split's token frequencies; None if the task predicts no tokens
+    # The scorer's scores, or the losses of a mixture's sources, by name with "eval_" before it.
     scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -99,18 +78,12 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """The planner's prediction for the step of `MemoryRow`; once in a run.
-
-    Attributes:
-        kinds: `planned_KIND_bytes` of the fullest rank, see `MemoryRow`.
-        planned_step_time_s: None where there are no measurements of the device.
-        measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.
-    """
+    """The planner's prediction for the step of `MemoryRow`; once in a run."""
 
     step: int
-    kinds: dict[str, int]
-    planned_step_time_s: float | None
-    measured_step_time_s: float
+    kinds: dict[str, int]  # `planned_KIND_bytes` of the fullest rank, see `MemoryRow`
+    planned_step_time_s: float | None  # None where there are no measurements of the device
+    measured_step_time_s: float  # mean over the steps since the last logged one that did not compile; NaN if none
 
 
 @dataclass(frozen=True)
@@ -130,19 +103,13 @@ class SpikeRow:
 
 @dataclass(frozen=True)
 class RollbackRow:
-    """A return to the checkpoint of `step`, after a spike in a later step.
-
-    Attributes:
-        rollbacks: so far, this one included.
-        rollback_spike_step: the step of the spike.
-        rollback_first_position, rollback_last_position: of the window that is left out, in the order of the data.
-    """
+    """A return to the checkpoint of `step`, after a spike in a later step."""
 
     step: int
-    rollbacks: int
-    rollback_spike_step: int
-    rollback_first_position: int
-    rollback_last_position: int
+    rollbacks: int  # so far, this one included
+    rollback_spike_step: int  # the step of the spike
+    rollback_first_position: int  # the first of the window that is left out, in the order of the data
+    rollback_last_position: int  # the last one
 
 
 Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow | RollbackRow

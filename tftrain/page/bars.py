@@ -18,21 +18,15 @@ MEANING = (
 
 @dataclass(frozen=True)
 class BarSeries:
-    """The bars of one column.
+    """The bars of one column."""
 
-    Attributes:
-        column, name: entry of a record, for the length of the bar and its label; name in the legend, if there is one.
-        spread: entry of a record with the spread of the base, in the column's unit, or that spread itself; None: the
-            spread is unknown, so no change is called better or worse.
-        kind: measured, planned or published, which chooses the colour.
-        figure: entry of a record whose text, such as OOM, stands where there is no number.
-    """
-
-    column: str
-    name: str = ""
+    column: str  # entry of a record, for the length of the bar and its label
+    name: str = ""  # name in the legend, if there is one
+    # Entry of a record with the spread of the base, in the column's unit, or that spread itself; None: the spread is
+    # unknown, so no change is called better or worse.
     spread: str | float | None = None
-    kind: str = "measured"
-    figure: str = ""
+    kind: str = "measured"  # or planned or published: chooses the colour
+    figure: str = ""  # entry of a record whose text, such as OOM, stands where there is no number
 
     def value(self, record: Record) -> float | None:
         """Returns the record's number; None without one."""
@@ -45,20 +39,13 @@ class BarSeries:
 
 @dataclass(frozen=True)
 class Panel:
-    """Bars with one axis.
+    """Bars with one axis."""
 
-    Attributes:
-        title: the figure and its unit.
-        series: a bar of each record for each of them.
-        form, unit: the format of a number, such as "+.1f", and what follows it.
-        better: the sign of a better change, 1 or -1; 0: the numbers are no changes.
-    """
-
-    title: str
-    series: tuple[BarSeries, ...]
-    form: str
-    unit: str = ""
-    better: int = 0
+    title: str  # the figure and its unit
+    series: tuple[BarSeries, ...]  # a bar of each record for each of them
+    form: str  # the format of a number, such as "+.1f"
+    unit: str = ""  # what follows the number
+    better: int = 0  # the sign of a better change, 1 or -1; 0: the numbers are no changes
 
     def verdict(self, series: BarSeries, record: Record) -> str:
         """Returns what a record's change is: "better", "worse", "noise", or "" if there is nothing to say.

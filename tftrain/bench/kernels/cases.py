@@ -24,15 +24,11 @@ MASKED = -1e9
 
 
 class Pass(NamedTuple):
-    """One pass of an op.
+    """One pass of an op."""
 
-    Attributes:
-        bytes: the least number of bytes that it moves.
-        run: implementation -> function that computes the pass once in graph mode; if the function has an attribute
-            `prepare`, the worker calls it before, outside the measured time.
-    """
-
-    bytes: int
+    bytes: int  # the least number of bytes that it moves
+    # Implementation -> function that computes the pass once in graph mode; if the function has an attribute `prepare`,
+    # the worker calls it before, outside the measured time.
     run: dict[str, Callable[[], Any]]
 
 

@@ -40,25 +40,16 @@ STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(ra
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of a run.
+    """The figures of a run."""
 
-    Attributes:
-        step_seconds, samples_per_sec: seconds of each counted step; samples a second of all ranks at the median step.
-        peak_gb, peak_rank: peak memory of the fullest rank in GB of 1e9 bytes, and that rank.
-        state_gb_per_rank, state_rank: GB of weights, master weights and moments on the rank with the most of them, and
-            that rank; rank 0 if all are equal.
-        memory: memory of the fullest rank by kind, the fields `memory_*` of metrics.jsonl, in bytes.
-        skipped_steps: updates skipped because of a gradient that was not finite.
-    """
-
-    step_seconds: list[float]
-    samples_per_sec: float
-    peak_gb: float
-    peak_rank: int
-    state_gb_per_rank: float
-    state_rank: int
-    memory: dict[str, int]
-    skipped_steps: int
+    step_seconds: list[float]  # each counted step's
+    samples_per_sec: float  # all ranks together, at the median step
+    peak_gb: float  # peak memory of the fullest rank in GB of 1e9 bytes
+    peak_rank: int  # that rank
+    state_gb_per_rank: float  # GB of weights, master weights and moments on the rank with the most of them
+    state_rank: int  # that rank; 0 if all are equal
+    memory: dict[str, int]  # memory of the fullest rank by kind, the fields `memory_*` of metrics.jsonl, in bytes
+    skipped_steps: int  # updates skipped because of a gradient that was not finite
 
 
 def measure(flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS) -> Figures:
