@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.files.reading import read_small
+from tftrain.files import lines
 
 MAX_BYTES = 1 << 20
 MOST_HOSTS = 1 << 16
@@ -37,13 +37,10 @@ def of_flag(text: str) -> list[Listed]:
 def of_file(path: str) -> list[Listed]:
     """Returns the hosts of `--hostfile`; raises a ConfigError that names what is wrong."""
     try:
-        text = read_small(path, MAX_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([Problem("hostfile", path, f"{error.strerror}; expected a text file")]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem("hostfile", path, "not UTF-8; expected a text file")]) from error
-    lines = (line.split("#")[0] for line in text.splitlines())
-    return _of_entries("hostfile", path, lines, "lines as `node1 slots=16`")
+        entries = lines.of_file(path, "expected a text file", MAX_BYTES)
+    except ValueError as error:
+        raise ConfigError([Problem("hostfile", path, str(error))]) from error
+    return _of_entries("hostfile", path, entries, "lines as `node1 slots=16`")
 
 
 def _of_entries(flag: str, value: str, entries: Iterable[str], expected: str) -> list[Listed]:

@@ -23,7 +23,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from tftrain.files import durable
-from tftrain.host.text import for_log
+from tftrain.host.text import for_log, listed
 from tftrain.host.units import shown
 from tftrain.observe import rows
 from tftrain.observe.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
@@ -134,8 +134,8 @@ class MetricsWriter:
             names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in itertools.count(1))
             aside = next(name for name in names if not name.exists())
             shutil.copyfile(self.path, aside)
-            lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
-            logger.warning(f"{self.path}: damaged in line {lines}; the file is kept as {aside}, its good lines stay")
+            where = listed(damaged, 5)
+            logger.warning(f"{self.path}: damaged in line {where}; the file is kept as {aside}, its good lines stay")
         stay = [row["rollbacks"] <= rollbacks if "rollbacks" in row else row["step"] <= step for row in good]
         text = "".join(json.dumps(row) + "\n" for row in itertools.compress(good, stay))
         durable.write(self.path, text.encode())
