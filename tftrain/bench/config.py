@@ -8,8 +8,6 @@ from tftrain.cli import flags
 from tftrain.config.fields import Problem, field_problems, flag, refused
 from tftrain.config.train import TrainConfig
 
-FORMATS = ("csv", "md", "json")
-
 
 @dataclass(frozen=True)
 class BenchConfig:
@@ -27,7 +25,7 @@ class BenchConfig:
     with which all rows of the table fit this machine and take a few seconds a step."""
     output_dir: str = flag("build/bench", names="path")
     """Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT, .png, .html)."""
-    format: str = flag("csv", "Format of the report.", choices=FORMATS)
+    format: str = flag("csv", "Format of the report.", choices=("csv", "md", "json"))
     resume: bool = flag(False, "Keep the rows in --output_dir that were measured with these flags; measure the others.")
     cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
     working_set_mb: float | None = flag(None, "MB that a kernel moves; by default 8 times the largest cache.", above=0)

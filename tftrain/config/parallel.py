@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, flag, refused, superfluous
 
-GROUP_TRANSPORTS = ("auto", "horovod", "tensorflow")
-SPLIT_GROUPS = ("all", "host")
 PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 # Gradients are summed in buckets, each as soon as all its gradients exist. Buckets are small enough that the first is
 # sent while backward still computes the last, and large enough that the network runs at its full rate.
@@ -125,7 +123,7 @@ class ParallelConfig:
     pipeline_split: str = flag("layers")
     """Layers of each pipeline stage. layers: equal numbers. flops: the most expensive stage is as cheap as possible. Or
     a list such as 3,4,4,1; with several model chunks, chunk c of stage s is number c * stages + s of the list."""
-    group_transport: str = flag("auto", choices=GROUP_TRANSPORTS)
+    group_transport: str = flag("auto", choices=("auto", "horovod", "tensorflow"))
     """Transport between tensor parallel ranks and pipeline stages; Horovod always sums gradients. tensorflow: without
     negotiation, but each rank listens at a port where every user of the run's hosts can run ops, and so can read and
     write your files: use it only on hosts that nobody else uses. auto: horovod."""
@@ -140,7 +138,7 @@ class ParallelConfig:
     computes, in forward and in backward, and released afterwards."""
     prefetch_blocks: int = flag(1, minimum=0)
     """With --split_weights, blocks whose weights are gathered while the block before them computes."""
-    split_group: str = flag("all", choices=SPLIT_GROUPS)
+    split_group: str = flag("all", choices=("all", "host"))
     """With --split_weights, the data parallel ranks that partition state, gradients and weights. all: all of them.
     host: the ranks of each host; only sums of gradients travel between hosts."""
     state_split_strategy: str = flag("even")

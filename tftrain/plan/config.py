@@ -14,7 +14,6 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.search import SCHEDULES, Constraints, SearchSpace
 from tftrain.plan.workload import Workload, from_config
 
-FORMATS = ("text", "csv", "md")
 # Flags that a run needs and a plan does not.
 NOT_NEEDED = ("output_dir", "data_dir", "train_file")
 
@@ -50,7 +49,7 @@ class PlanFlags:
     rows_file: str | None = flag(None, "Compare with the rows of a CSV file like those of the tables.", names="path")
     html: str = flag("", names="path", common=True)
     """File of HTML to which the plan, or the plan of the fastest layout of --search, is also written as one page."""
-    format: str = flag("text", "Format of tables.", choices=FORMATS)
+    format: str = flag("text", "Format of tables.", choices=("text", "csv", "md"))
     list: bool = flag(False, "Print the names of clusters, systems and tables.", common=True)
     measure: bool = flag(False, "Measure this machine: write --machine_file for --cluster=this_machine.", common=True)
     calibrate: bool = flag(False, "Fit the constants to the published rows, and print them with their errors.")
