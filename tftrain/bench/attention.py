@@ -203,7 +203,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
         @contextmanager
         def measured(name: str) -> Iterator[None]:
-            reset_peak()
+            (SELF / "clear_refs").write_text("5")  # lowers VmHWM to the memory resident now; see proc(5)
             start = time.perf_counter()
             yield
             seconds[name], peaks[name] = time.perf_counter() - start, resident_bytes("VmHWM")
@@ -234,11 +234,6 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 def resident_bytes(name: str) -> int:
     """Returns the resident memory of this process: VmRSS now, VmHWM at its peak."""
     return int(re.search(rf"^{name}:\s*(\d+) kB", (SELF / "status").read_text(), re.MULTILINE)[1]) * 1024
-
-
-def reset_peak() -> None:
-    """Lowers VmHWM to the memory resident now; see proc(5)."""
-    (SELF / "clear_refs").write_text("5")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import psutil
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row, rows_of
+from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row
 from tftrain.bench.training.run import QUIET, execute
 from tftrain.bench.worker import MeasureError
 from tftrain.page.bars import BarSeries, Panel
@@ -131,7 +131,10 @@ RANKS = BenchTable(
     columns(
         "ranks:0 layout start connected_s:1 built_s:1 first_step_s:1 third_step_s:1 pss_gb:2 largest_pss_gb:2 threads:0"
     ),
-    rows_of("ranks layout start", itertools.product(NUMBERS, LAYOUTS, STARTS), 2),
+    tuple(
+        TableRow(f"{ranks}/{name}/{start}", f"{ranks}/{name}", {"ranks": ranks, "layout": name, "start": start})
+        for ranks, name, start in itertools.product(NUMBERS, LAYOUTS, STARTS)
+    ),
     each_row(records),
     panels=(
         Panel("Seconds until the third step", (BarSeries("third_step_s"),), ".1f", " s"),

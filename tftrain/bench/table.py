@@ -1,7 +1,7 @@
 """The parts of a benchmark table: columns, rows as data, and a function that measures rows together."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,6 @@ class TableRow:
     name: str
     group: str
     settings: Record = field(default_factory=dict)  # arguments of the table's `measure`
-
-
-def rows_of(names: str, values: Iterable[tuple], together: int) -> tuple[TableRow, ...]:
-    """Returns a row for each tuple of values of the settings `names`; the first `together` are its group."""
-    words = [(each, list(map(str, each))) for each in values]
-    return tuple(
-        TableRow("/".join(name), "/".join(name[:together]), dict(zip(names.split(), parts, strict=True)))
-        for parts, name in words
-    )
 
 
 @dataclass(frozen=True)

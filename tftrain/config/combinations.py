@@ -220,9 +220,7 @@ def check_spikes(
     every = math.inf if checkpoint.keep_every else checkpoint.checkpoint_every or math.inf
     if checkpoint.keep_last < (least := 1 + max(1, math.ceil(limits.rollback_margin / every))):
         reason = "newer checkpoints may be within --rollback_margin of the spike"
-        yield Problem(
-            "keep_last", checkpoint.keep_last, f"expected at least {least} with --on_spike=rollback: {reason}"
-        )
+        yield refused(checkpoint, "keep_last", f"expected at least {least} with --on_spike=rollback: {reason}")
 
 
 def check_compute(compute: ComputeConfig) -> Iterator[Problem]:

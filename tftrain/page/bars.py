@@ -67,9 +67,9 @@ class Panel:
         return shown.replace("-", "\N{MINUS SIGN}") + self.unit
 
 
-def speed_panel(title: str, column: str = "speed_change_pct") -> Panel:
-    """Returns the panel of a change of speed in percent, of which records have the spread as `base_spread_pct`."""
-    return Panel(title, (BarSeries(column, spread="base_spread_pct"),), "+.1f", " %", better=1)
+def speed_panel(title: str) -> Panel:
+    """Returns the panel of `speed_change_pct`, of which records have the spread as `base_spread_pct`."""
+    return Panel(title, (BarSeries("speed_change_pct", spread="base_spread_pct"),), "+.1f", " %", better=1)
 
 
 def chart(
