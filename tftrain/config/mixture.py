@@ -36,11 +36,11 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
     named: dict[str, Source] = {}
     paths: dict[str, str] = {}
     for entry in _entries(value):
-        match = _ENTRY.fullmatch(entry)
-        share = _number(match[2]) if match else None
-        if share is None:
-            raise ValueError(f"{entry}: {_FORM}")
-        name, _, path = match.groups()
+        try:
+            name, text, path = _ENTRY.fullmatch(entry).groups()
+            share = float(text)
+        except (AttributeError, ValueError):  # It has another form, or its share is no number.
+            raise ValueError(f"{entry}: {_FORM}") from None
         if not 0 < share < math.inf:
             raise ValueError(f"{entry}: expected a share above 0; leave a source without a share out")
         if name in named:
@@ -98,10 +98,3 @@ def _entries(value: str) -> list[str]:
     if not os.path.isfile(value):
         return [line.strip() for line in value.split(",") if line.strip()]
     return [expanded(line.strip()) for line in of_file(value, _FORM, _MAX_BYTES) if line.strip()]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

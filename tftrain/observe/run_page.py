@@ -131,7 +131,8 @@ def _memory(rows: list[dict]) -> list[Part]:
     if row is None:
         return []
     planned = next((row for row in reversed(rows) if "planned_peak_bytes" in row), {})
-    kinds = [name.removeprefix("memory_").removesuffix("_bytes") for name in row if name.startswith("memory_")]
+    names = [name for name in row if name.startswith("memory_") and name.endswith("_bytes")]
+    kinds = [name.removeprefix("memory_").removesuffix("_bytes") for name in names]
     records = [
         {
             "kind": kind.replace("_", " "),
@@ -139,7 +140,6 @@ def _memory(rows: list[dict]) -> list[Part]:
             "planned": (planned.get(f"planned_{kind}_bytes") or 0) / GB,
         }
         for kind in kinds
-        if f"memory_{kind}_bytes" in row
     ]
     records = [each for each in records if each["measured"] or each["planned"]]
     bars = chart([Panel("By kind, GB of 1e9 bytes", MEMORY, ".3f")], records, lambda record: (record["kind"], ""))
