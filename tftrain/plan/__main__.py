@@ -50,11 +50,11 @@ def _job(config: PlanConfig) -> int:
     elif plan.table:
         print_rows(rows_of(plan.table), plan.format)
     elif plan.rows_file:
-        own_rows = rows.read_file(plan.rows_file)
-        if own_rows.rows:
-            print_rows(own_rows.rows, plan.format)
-        if own_rows.problems:
-            raise ConfigError(own_rows.problems)
+        own_rows, problems = rows.read_file(plan.rows_file)
+        if own_rows:
+            print_rows(own_rows, plan.format)
+        if problems:
+            raise ConfigError(problems)
     elif plan.measure:
         print(machine.measure(Path(config.run.machine_file)), end="")
     elif plan.calibrate:

@@ -104,9 +104,9 @@ def written(lines):
 def changed(name, row, **cells):
     """Returns what is read of one row with other cells, and of a row after it that is as it was."""
     (line,), other = lines_of(name, row), lines_of(name)[0]
-    found = rows.read_text(written([line | cells, other]), "rows.csv")
-    assert found.rows[-1].name == other["row"]
-    return found
+    found, problems = rows.read_text(written([line | cells, other]), "rows.csv")
+    assert found[-1].name == other["row"]
+    return found, problems
 
 
 BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
@@ -173,11 +173,10 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
     ],
 )
 def test_a_wrong_row_is_named_with_its_column_and_the_others_are_read(name, row, cells, words):
-    found = changed(name, row, **cells)
-    (problem,) = found.problems
+    found, (problem,) = changed(name, row, **cells)
     assert str(problem).startswith("--rows_file=line 2 of rows.csv: ")
     assert words in str(problem)
-    assert len(found.rows) == 1
+    assert len(found) == 1
 
 
 def test_more_ranks_than_the_nodes_hold_are_lowered_and_said():
@@ -220,15 +219,15 @@ def test_what_a_spreadsheet_adds_is_no_part_of_the_cells(tmp_path, reference, te
     blanks = "\n".join(" , ".join(line.split(",")) for line in lines)
     path = tmp_path / "rows.csv"
     path.write_text(text.format("\n".join(lines), blanks=blanks), encoding="utf-8")
-    found = rows.read_file(str(path))
-    assert found.rows == [reference["sweep_single_node/0001"], reference["sweep_single_node/0002"]]
-    assert not found.problems
+    found, problems = rows.read_file(str(path))
+    assert found == [reference["sweep_single_node/0001"], reference["sweep_single_node/0002"]]
+    assert not problems
 
 
 def test_a_missing_column_is_named():
     (line,) = lines_of(SWEEP, "sweep_single_node/0002")
     del line["hidden"]
-    (problem,) = rows.read_text(written([line]), "rows.csv").problems
+    _, (problem,) = rows.read_text(written([line]), "rows.csv")
     assert "hidden: expected this column" in str(problem)
 
 
@@ -257,9 +256,9 @@ def test_a_file_in_each_format_reads_as_the_table_it_is(tmp_path, reference):
     for name in rows.REFERENCE:
         path = tmp_path / name
         path.write_text("\n".join(rows.reference_text(name).splitlines()[:3]) + "\n")
-        found = rows.read_file(str(path))
-        assert len(found.rows) == 2
-        assert all(reference[row.name] == row for row in found.rows)
+        found, _ = rows.read_file(str(path))
+        assert len(found) == 2
+        assert all(reference[row.name] == row for row in found)
 
 
 @pytest.mark.parametrize("name", rows.REFERENCE)
@@ -272,10 +271,10 @@ def test_whatever_cells_hold_a_row_is_refused_or_planned(name):
         for column in draw.sample(list(line), draw.randint(1, 2)):
             if column not in ("row", "table"):
                 line[column] = draw.choice(odd)
-        found = rows.read_text(written([line]), "rows.csv")
-        assert len(found.rows) + len(found.problems) == 1
-        refused += len(found.problems)
-        for each in compare.plan_all(found.rows):
+        found, problems = rows.read_text(written([line]), "rows.csv")
+        assert len(found) + len(problems) == 1
+        refused += len(problems)
+        for each in compare.plan_all(found):
             planned += 1
             assert math.isfinite(each.gb + each.seconds + each.tflops_per_gpu + each.samples_per_sec_per_gpu)
             assert min(each.gb, each.seconds) > 0

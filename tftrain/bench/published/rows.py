@@ -5,7 +5,6 @@ import io
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
 
 from tftrain.bench.published.csv_row import CsvRow
 from tftrain.bench.published.formats import FORMATS
@@ -23,16 +22,9 @@ REFERENCE = [f"{name}.csv" for name in TABLES]
 LARGE_BASE = "large_precision/04"
 
 
-class FileRows(NamedTuple):
-    """The rows of a file that can be planned, and the problems of the others."""
-
-    rows: list[PublishedRow]
-    problems: list[Problem]
-
-
 def read_reference() -> list[PublishedRow]:
     """Returns every row of the reference tables that come with the planner."""
-    return [row for name in REFERENCE for row in read_text(reference_text(name), name).rows]
+    return [row for name in REFERENCE for row in read_text(reference_text(name), name)[0]]
 
 
 def by_table() -> dict[str, tuple[PublishedRow, ...]]:
@@ -52,8 +44,8 @@ def reference_text(name: str) -> str:
     return (resources.files("tftrain.bench.published") / "reference" / name).read_text(encoding="utf-8")
 
 
-def read_file(path: str) -> FileRows:
-    """Returns the rows of a file in one of the reference formats.
+def read_file(path: str) -> tuple[list[PublishedRow], list[Problem]]:
+    """Returns the rows of a file in one of the reference formats, and the problems of lines that are none.
 
     Raises:
         ConfigError: the file cannot be read, its columns belong to no format, or it has no rows.
@@ -65,7 +57,7 @@ def read_file(path: str) -> FileRows:
     return read_text(text, path)
 
 
-def read_text(text: str, name: str) -> FileRows:
+def read_text(text: str, name: str) -> tuple[list[PublishedRow], list[Problem]]:
     """Returns the rows of the text of the file `name`; see `read_file`."""
     try:
         lines = list(_lines(text))
@@ -78,13 +70,13 @@ def read_text(text: str, name: str) -> FileRows:
         raise ConfigError([Problem("rows_file", name, f"expected columns of a reference table, among them {formats}")])
     if len(lines) == 1:
         raise ConfigError([Problem("rows_file", name, "expected rows below the columns")])
-    rows = FileRows([], [])
+    rows, problems = [], []
     for number, cells in lines[1:]:
         try:
-            rows.rows.append(_row(columns, cells, read))
+            rows.append(_row(columns, cells, read))
         except ValueError as error:
-            rows.problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
-    return rows
+            problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
+    return rows, problems
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
