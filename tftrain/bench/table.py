@@ -18,13 +18,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the report: its name, which is that of an entry in a record, and the decimals of its numbers.
+    """A column of the report."""
 
-    Text is printed as it is. `digits` is None if the column has no numbers.
-    """
-
-    name: str
-    digits: int | None = None
+    name: str  # also the name of an entry in a record
+    digits: int | None = None  # decimals of its numbers, between which text is printed as it is; None: it has only text
 
     def show(self, record: Record) -> str:
         """Returns the record's entry as the report prints it; "-" without an entry."""
@@ -51,17 +48,13 @@ class TableRow:
 
 @dataclass(frozen=True)
 class RowOutcome:
-    """The outcome of a row: its records, or in `error` the reason why there are none.
-
-    A record has the columns of the report; further entries appear only in the jsonl file and in json. `--resume` keeps
-    outcomes that are `final` and have no error. `under` has the flags that all rows of the report share.
-    """
+    """The outcome of a row."""
 
     row: str
-    records: list[Record]
-    error: str | None = None
-    final: bool = True
-    under: str = ""
+    records: list[Record]  # with the columns of the report; further entries appear only in the jsonl file and in json
+    error: str | None = None  # the reason why there are no records
+    final: bool = True  # whether `--resume` keeps it, if it has no error
+    under: str = ""  # the flags that all rows of the report share
 
 
 Measure = Callable[[list[TableRow], BenchConfig, Say], Iterator[RowOutcome]]

@@ -88,17 +88,14 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class SpikeRow:
-    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean.
-
-    `spike_skipped` is 1 if the step made no update.
-    """
+    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean."""
 
     step: int
     spike_loss: float
     spike_loss_zscore: float
     spike_grad_norm: float
     spike_grad_norm_zscore: float
-    spike_skipped: int = 0
+    spike_skipped: int = 0  # 1 if the step made no update
 
 
 @dataclass(frozen=True)

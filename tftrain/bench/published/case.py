@@ -13,15 +13,12 @@ from tftrain.plan.workload import Workload, from_config
 
 
 class Case(NamedTuple):
-    """A row as it runs on this machine: its scaled workload, and what differs in a note.
-
-    `flags` are those of tftrain.run, without those for its length and its output.
-    """
+    """A row as it runs on this machine."""
 
     published: PublishedRow
-    work: Workload
-    flags: list[str]
-    note: str
+    work: Workload  # the row's, scaled
+    flags: list[str]  # those of tftrain.run, without those for its length and its output
+    note: str  # what differs
 
     @property
     def sizes(self) -> str:

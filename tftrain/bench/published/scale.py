@@ -34,16 +34,13 @@ SHORTEST, FEWEST_WORDS = 64, 256
 
 
 class LocalMachine(NamedTuple):
-    """Resources for a run: memory of each rank in 1e9 bytes, operations a second of all ranks, and the device.
-
-    `constants` are the planner's for this project on such a device.
-    """
+    """Resources for a run."""
 
     ranks: int
-    gb: float
-    flops: float
-    constants: Constants
-    gpu: bool
+    gb: float  # memory of each rank in 1e9 bytes
+    flops: float  # operations a second of all ranks
+    constants: Constants  # the planner's for this project on such a device
+    gpu: bool  # whether the device is a GPU
 
 
 def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:

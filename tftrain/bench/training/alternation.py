@@ -19,15 +19,12 @@ EVERY = 3
 
 @dataclass(frozen=True)
 class Compared:
-    """A row's successful runs, and the reason why the last failed one failed.
-
-    `base` are the successful runs of the base row before and after them; for the base row itself, all of its runs.
-    """
+    """A row beside its base."""
 
     row: TableRow
-    runs: tuple[Figures, ...]
-    base: tuple[Figures, ...]
-    error: str | None = None
+    runs: tuple[Figures, ...]  # the successful ones
+    base: tuple[Figures, ...]  # those of the base row before and after them; for the base row itself, all of its runs
+    error: str | None = None  # the reason why the last failed run failed
 
     @property
     def figures(self) -> Figures | None:
