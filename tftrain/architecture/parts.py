@@ -163,13 +163,10 @@ class FeedForwardSpec:
 
 @dataclass(frozen=True)
 class TransformerBlockSpec:
-    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
-
-    The attention of a pre-norm block may have none.
-    """
+    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add."""
 
     attention: AttentionSpec
-    attention_norm: NormSpec | None
+    attention_norm: NormSpec | None  # a pre-norm block may have none
     feed_forward: FeedForwardSpec
     feed_forward_norm: NormSpec
     pre_norm: bool

@@ -33,13 +33,10 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table: a heading and a kind for each column, and lines of texts or cells.
-
-    A kind is text, number, or row for the heading of a line.
-    """
+    """A table: a heading and a kind for each column, and lines of texts or cells."""
 
     heads: Sequence[str]
-    kinds: Sequence[str]
+    kinds: Sequence[str]  # text, number, or row for the heading of a line
     lines: Sequence[Sequence[str | Cell]]
     base: Any = None  # the line that the others are compared with
     groups: Sequence[tuple[str, int]] = ()  # headings over several columns, which begin with the second one
