@@ -156,10 +156,9 @@ def test_no_layout_of_a_search_on_the_same_ranks_is_faster(model, cluster, nodes
     machine, constants = CLUSTERS[cluster], systems()["encoder"]
     given = [*f"--flagfile=configs/{model}".split(), "--global_batch_size=512", f"--nodes={nodes}"]
     config, searched = parsed(*given, *layout), parsed(*given)
-    software = SOFTWARE[config.plan.trainer]
-    plan = planned(config, cluster, software)
+    plan = planned(config, cluster, SOFTWARE[config.plan.trainer])
     assert not plan.memory.fits(machine)
-    space = search_request(searched, machine, software=software)
+    space = search_request(searched, machine, software=type(plan.work))
     space = space._replace(constraints=space.constraints._replace(ranks=nodes * machine.per_node))
 
     def accepts(work):
