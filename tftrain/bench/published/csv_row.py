@@ -6,6 +6,12 @@ from collections.abc import Mapping, Sequence
 from tftrain.host.units import GB, GIB
 
 MAX_WHOLE = 10**9
+PER_NODE = 8  # GPUs
+SIZES = {  # the flag of each column with a size
+    **{"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"},
+    **{"seq_len": "max_seq_length", "micro_batch": "micro_batch_size", "global_batch": "global_batch_size"},
+    **{"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"},
+}
 
 
 class CsvRow:

@@ -7,7 +7,7 @@ with the reason beside them.
 import re
 from typing import Any
 
-from tftrain.bench.published.csv_row import CsvRow
+from tftrain.bench.published.csv_row import PER_NODE, SIZES, CsvRow
 from tftrain.bench.published.row import PublishedRow, Reference
 from tftrain.bench.published.software import EncoderJob
 from tftrain.config.fields import changed, field_problems, sections
@@ -16,7 +16,6 @@ from tftrain.plan.workload import from_config, reference_levers, reference_optim
 
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
 MASKED_SHARE = 0.15
-FLAGS_OF_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_seq_length")
 UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "seq_len": 512}  # Large's
 UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and of softmax both imply 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
@@ -33,7 +32,6 @@ READ = {
 }  # fmt: skip
 # Levers of published rows that change nothing in a plan: see docs/planner.md.
 WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grappler", "tokenizer_type"}
-PER_NODE = 8
 
 
 def read(cells: CsvRow) -> PublishedRow:
@@ -46,8 +44,7 @@ def read(cells: CsvRow) -> PublishedRow:
     if gpus > PER_NODE * nodes:
         raise ValueError(f"gpus={gpus}: expected at most the {PER_NODE * nodes} of nodes={nodes}")
     unstated = size == "unstated"
-    names = dict(zip(UNSTATED_SIZES, FLAGS_OF_SIZES, strict=True))
-    sizes = {names[name]: cells.whole(name, size if unstated else None) for name, size in UNSTATED_SIZES.items()}
+    sizes = {SIZES[name]: cells.whole(name, size if unstated else None) for name, size in UNSTATED_SIZES.items()}
     _, hidden, heads, seq = sizes.values()
     levers = _levers(cells.text("levers"))
     compiled = {"jit_compile": "true" if unstated else "false"}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tftrain.bench.published import encoder_format
-from tftrain.bench.published.csv_row import CsvRow
+from tftrain.bench.published.csv_row import PER_NODE, SIZES, CsvRow
 from tftrain.bench.published.row import PublishedRow, Reference
 from tftrain.bench.published.software import Fsdp, Megatron
 from tftrain.config.fields import changed
@@ -30,12 +30,6 @@ FOUNDRY_CLUSTERS = {
     "a100_40gb": ("a100_40gb_1600gbit", "foundry"),
     "a100_80gb": ("a100_80gb_1600gbit", "foundry"),
     "h100_80gb": ("h100", "foundry_h100"),
-}
-PER_NODE = 8
-SIZES = {
-    **{"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"},
-    **{"seq_len": "max_seq_length", "micro_batch": "micro_batch_size", "global_batch": "global_batch_size"},
-    **{"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"},
 }
 # Megatron-LM accumulates into the gradients' own buffer, as with one micro-batch.
 DECODER = {
