@@ -6,9 +6,8 @@ An engine that runs a table that passes computes every micro-batch once, and no 
 import itertools
 from collections import Counter
 
-from tftrain.schedules.activations import peak
 from tftrain.schedules.simulation import steps
-from tftrain.schedules.table import Action, Schedule, input_of, output_of
+from tftrain.schedules.table import Action, Schedule, input_of, output_of, peak_activations
 from tftrain.schedules.table import ActionKind as Kind
 
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
@@ -20,7 +19,7 @@ def check(table: Schedule) -> None:
     for stage, actions in enumerate(table.stages):
         _check_stage(table, stage)
         most = bound(table.schedule, stage, count, table.micro_batches, table.chunks)
-        held = peak(actions, table.chunks).total
+        held = peak_activations(actions, table.chunks).total
         assert table.forward_only or held <= most, f"stage {stage} holds {held} activations; expected at most {most}"
     for sender, receiver in itertools.permutations(range(count), 2):
         sent, received = (

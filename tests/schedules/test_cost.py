@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.schedules.sizes import sizes
-from tftrain.schedules import activations, cost, orders
+from tftrain.schedules import cost, orders
 from tftrain.schedules.simulation import even_durations, simulate, step_time
+from tftrain.schedules.table import peak_activations
 
 
 @given(sizes(least_stages=2), some.integers(0, 8), some.floats(1, 2), some.floats(1, 2), some.floats(0, 0.1))
@@ -21,7 +22,7 @@ def test_times_and_peaks_are_those_of_the_table(given_sizes, rounds, backward, l
     equal = last == backward == 1 or micro_batches <= 3 * stages
     assert found.total == pytest.approx(step_time(simulate(table, durations)), rel=1e-9 if equal else 0.02)
     for stage, actions in enumerate(table.stages):
-        assert cost.peak(schedule, stage, stages, micro_batches, chunks) == activations.peak(actions, chunks)
+        assert cost.peak(schedule, stage, stages, micro_batches, chunks) == peak_activations(actions, chunks)
 
 
 def test_many_micro_batches_cost_as_little_as_a_few():

@@ -8,9 +8,9 @@ from tests.schedules.check import bound, check
 from tests.schedules.sizes import SCHEDULES, sizes
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import PIPELINE_SCHEDULES
-from tftrain.schedules import activations, orders
+from tftrain.schedules import orders
 from tftrain.schedules.simulation import bubble_share, even_durations, simulate, step_time
-from tftrain.schedules.table import TRANSFERS
+from tftrain.schedules.table import TRANSFERS, peak_activations
 from tftrain.schedules.table import ActionKind as Kind
 
 BOX = set(Kind) - set(TRANSFERS)
@@ -98,7 +98,7 @@ def test_bubbles_are_those_of_the_papers(stages, rounds, chunks, forward, backwa
 def test_no_stage_holds_more_activations_than_its_bound_and_some_stage_holds_as_many(given_sizes):
     schedule, stages, micro_batches, chunks = given_sizes
     table = orders.table(*given_sizes)
-    peaks = [activations.peak(actions, chunks).total for actions in table.stages]
+    peaks = [peak_activations(actions, chunks).total for actions in table.stages]
     assert peaks == [bound(schedule, stage, *given_sizes[1:]) for stage in range(stages)]
     if schedule == "1f1b":
         assert peaks == [min(stages - stage, micro_batches) for stage in range(stages)]

@@ -18,7 +18,7 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 from tftrain.schedules import cost
-from tftrain.schedules.activations import Peak
+from tftrain.schedules.table import Peak
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.

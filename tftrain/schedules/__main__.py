@@ -11,10 +11,10 @@ from pathlib import Path
 from tftrain.cli.program import Program
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
-from tftrain.schedules import activations, orders, picture, simulation, trace
+from tftrain.schedules import orders, picture, simulation, trace
 from tftrain.schedules.config import ScheduleConfig
 from tftrain.schedules.simulation import TimedAction
-from tftrain.schedules.table import Schedule
+from tftrain.schedules.table import Schedule, peak_activations
 
 UNIT_US = 1000.0  # a unit of time in the trace
 
@@ -56,7 +56,7 @@ def text(table: Schedule, events: Sequence[TimedAction]) -> str:
     for stage, idle in enumerate(simulation.idle_times(events)):
         line = f"{stage:>5}{idle:>10.6g}"
         if not table.forward_only:
-            line += f"  {activations.peak(table.stages[stage], table.chunks).total:>{len(held)}}"
+            line += f"  {peak_activations(table.stages[stage], table.chunks).total:>{len(held)}}"
         lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -10,11 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.schedules import activations
-from tftrain.schedules.activations import Peak
 from tftrain.schedules.orders import order
 from tftrain.schedules.simulation import Durations
-from tftrain.schedules.table import ActionKind
+from tftrain.schedules.table import ActionKind, Peak, peak_activations
 
 KINDS = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS, ActionKind.BACKWARD_WEIGHTS)
 
@@ -62,7 +60,7 @@ def _extended(values: Sequence[float], counts: Sequence[int], micro_batches: int
 
 @functools.lru_cache(maxsize=1 << 12)
 def _peak(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> Peak:
-    return activations.peak(order(schedule, stage, stages, micro_batches, chunks), chunks)
+    return peak_activations(order(schedule, stage, stages, micro_batches, chunks), chunks)
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ computation that needs it waits for it.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -26,6 +27,7 @@ class ActionKind(enum.Enum):
 
 ACTIVATION, GRADIENT = "activation", "gradient"
 TRANSFERS = (ActionKind.SEND, ActionKind.RECEIVE)
+RELEASING = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHTS)  # the end of a micro-batch's activations
 
 
 class Action(NamedTuple):
@@ -83,3 +85,25 @@ def _transfer(kind: ActionKind, action: Action, stage: int, stages: int, chunks:
     if not 0 <= other < stages * chunks:
         return None
     return Action(kind, action.micro_batch, action.chunk, what, other % stages, min(part, other))
+
+
+class Peak(NamedTuple):
+    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk."""
+
+    total: int
+    of_chunks: tuple[int, ...]  # each chunk's, when the stage holds the most
+
+
+def peak_activations(actions: Sequence[Action], chunks: int) -> Peak:
+    """Returns the peak of a stage with these actions, in order; sends and receives may be missing.
+
+    Activations are held from the forward pass until backward has used them.
+    """
+    held, total, most = [0] * chunks, 0, Peak(0, (0,) * chunks)
+    for action in actions:
+        change = (action.kind is ActionKind.FORWARD) - (action.kind in RELEASING)
+        held[action.chunk] += change
+        total += change
+        if total > most.total:
+            most = Peak(total, tuple(held))
+    return most
