@@ -60,7 +60,7 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
             workers[row.name] = stack.enter_context(Worker("tftrain.bench.attention", settings))
         # The first calls of a process are its warm-up.
         answers = in_turns(group, 1 + (config.steps or STEPS), lambda row: workers[row.name].ask("measure"), errors)
-    measured = {row.name: records(row, answers[row.name]) for row in group if row.name not in errors}
+    measured = {row.name: list(records(row, answers[row.name])) for row in group if row.name not in errors}
     every = [record for made in measured.values() for record in made]
     for row in group:
         if row.name in errors:
@@ -75,30 +75,26 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
         yield RowOutcome(row.name, measured[row.name])
 
 
-def records(row: TableRow, answers: list[Record]) -> list[Record]:
-    """Returns a row's records, one for each pass, from the answers of its process.
+def records(row: TableRow, answers: list[Record]) -> Iterator[Record]:
+    """Yields a row's records, one for each pass, from the answers of its process.
 
     The first answer has the peaks of memory that was never used before, the others the times.
     """
     settings, first = row.settings, answers[0]
-    lines = []
     for name in PASSES:
         times = spread([answer["seconds"][name] * 1e6 for answer in answers[1:] or answers])
-        lines.append(
-            {
-                "core": settings["core"],
-                "dtype": settings["dtype"],
-                "seq_length": settings["length"],
-                "pass": name,
-                "time_us": times["median"],
-                "peak_mb": first["peak_bytes"][name] / 1e6,
-                **{f"time_us_{each}": times[each] for each in ("low", "high", "min")},
-                "steps": len(answers[1:]),
-                "shape": first["shape"],
-                "device": first["device"],
-            }
-        )
-    return lines
+        yield {
+            "core": settings["core"],
+            "dtype": settings["dtype"],
+            "seq_length": settings["length"],
+            "pass": name,
+            "time_us": times["median"],
+            "peak_mb": first["peak_bytes"][name] / 1e6,
+            **{f"time_us_{each}": times[each] for each in ("low", "high", "min")},
+            "steps": len(answers[1:]),
+            "shape": first["shape"],
+            "device": first["device"],
+        }
 
 
 def compare(record: Record, every: list[Record]) -> None:

@@ -9,17 +9,14 @@ import re
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from tftrain.cli import flagfile, help
-from tftrain.config.fields import ConfigError, Problem, flag_name, sections, type_of
+from tftrain.config.fields import Config, ConfigError, Problem, flag_name, sections, type_of
 from tftrain.config.fields import parse as parse_value
 from tftrain.config.paths import expand
 from tftrain.config.suggestions import suggest
 from tftrain.host.exit_codes import ExitCode
-
-Config = TypeVar("Config")
-
 
 # If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50

@@ -41,8 +41,6 @@ _BOUNDS = {
     "maximum": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
-
-
 _EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 

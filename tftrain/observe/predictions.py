@@ -12,7 +12,6 @@ from tftrain.observe.plot import confusion_matrix
 
 logger = logging.getLogger(__name__)
 
-
 NAMES = ("predictions.jsonl", "confusion_matrix.png")
 
 

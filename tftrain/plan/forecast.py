@@ -1,5 +1,6 @@
 """A forecast: memory by kind, time by kind and matrix products by shape of a workload on a cluster."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tftrain.config.train import TrainConfig
@@ -88,8 +89,8 @@ class Shape(NamedTuple):
     seconds: float  # all these products
 
 
-def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> list[Shape]:
-    """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model.
+def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> Iterator[Shape]:
+    """Yields the products of a rank of the last pipeline stage, which has the logits, in the order of the model.
 
     Without a pipeline, their seconds add up to the products of `timing.step`.
     """
@@ -100,9 +101,7 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
             recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
             forward, backward = passes.get(product, (0.0, 0.0))
             passes[product] = forward + times * (1 + (part is block and recomputed)), backward + times
-    shapes = []
     for product, (forward, backward) in passes.items():
         seconds = forward * timing.product_seconds(product, work, cluster, constants, slice(0, 1))
         seconds += backward * timing.product_seconds(product, work, cluster, constants, slice(1, 3))
-        shapes.append(Shape(product, forward + 2 * backward, seconds))
-    return shapes
+        yield Shape(product, forward + 2 * backward, seconds)

@@ -30,6 +30,7 @@ SIZES = (64, 128, 256, 512, 1024, 2048)
 COPY_BYTES = 1 << 28
 SENT_BYTES = 1 << 26
 SECONDS = 0.3  # each measurement
+SHARED = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs")  # what the processes of a machine divide among them
 
 
 def read(path: Path) -> Cluster:
@@ -60,15 +61,8 @@ def default_system(cluster: Cluster, trainer: str) -> str:
 
 def shared(machine: Cluster, processes: int) -> Cluster:
     """Returns this machine as a node whose devices are equal shares of it, one for each process."""
-    return dataclasses.replace(
-        machine,
-        memory_gb=machine.memory_gb / processes,
-        peak_fp32=machine.peak_fp32 / processes,
-        peak_16bit=machine.peak_16bit / processes,
-        memory_gbs=machine.memory_gbs / processes,
-        per_node=processes,
-        link_gbs=machine.network_gbs,
-    )
+    shares = {name: getattr(machine, name) / processes for name in SHARED}
+    return dataclasses.replace(machine, **shares, per_node=processes, link_gbs=machine.network_gbs)
 
 
 def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Cluster | None, str]:

@@ -16,7 +16,6 @@ from tftrain.schedules.table import ActionKind, Peak, peak_activations
 
 KINDS = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUTS, ActionKind.BACKWARD_WEIGHTS)
 
-
 # A computation: its stage, the place of its duration, and the number of the one that makes its input, or -1.
 Computation = tuple[int, int, int]
 

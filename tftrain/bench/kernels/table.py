@@ -24,8 +24,6 @@ CAUSAL_SIZES = {
     "gpt_1p3b": {"hidden": 2048, "heads": 16, "layers": 24, "seq": 2048, "vocab": 50257},
 }
 
-COLUMNS = columns("op pass dtype shape device implementation time_us:1 gb_per_s:2 share_of_copy:3 speedup_over_tf:2")
-
 
 def rows() -> tuple[TableRow, ...]:
     """Returns every op in every dtype and size; an optimizer's dtype is that of gradients and weights."""
@@ -62,12 +60,10 @@ def records(row: TableRow, config: BenchConfig, say: Say) -> list[Record]:
 
 
 measure = each_row(records)
-
-
 KERNELS = BenchTable(
     "kernels",
     "each fused op beside TensorFlow's composition in graph mode, on the CPU",
-    COLUMNS,
+    columns("op pass dtype shape device implementation time_us:1 gb_per_s:2 share_of_copy:3 speedup_over_tf:2"),
     rows(),
     measure,
     panels=(speed_panel("Speed of the fused op: change, %"),),

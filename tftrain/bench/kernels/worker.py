@@ -1,7 +1,7 @@
 """The process that times one row of table `kernels`: rounds in which a copy and every implementation run in turn."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -98,8 +98,8 @@ def _change(seconds: dict[str, float], tensorflow: dict[str, float], repeated: b
     }
 
 
-def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
-    """Returns the records of one pass, one for each implementation, from the times of `alternate`.
+def figures(timed: dict[str, list[float]], moved: int) -> Iterator[dict[str, Any]]:
+    """Yields the records of one pass, one for each implementation, from the times of `alternate`.
 
     Of TensorFlow's implementations the fastest counts. `moved` is the least number of bytes that the pass moves.
     """
@@ -107,28 +107,24 @@ def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
     copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}
     times = {name: spread(seconds) for name, seconds in timed.items()}
     tensorflow = min((times[name] for name in TENSORFLOW if name in times), key=lambda time: time["median"])
-    records = []
     for name, seconds in times.items():
         rate = moved / seconds["median"] / 1e9
-        records.append(
-            {
-                "implementation": name,
-                "time_us": seconds["median"] * 1e6,
-                "gb_per_s": rate,
-                "share_of_copy": rate / copy["median"],
-                "speedup_over_tf": tensorflow["median"] / seconds["median"],
-                **(_change(seconds, tensorflow, len(timed[name]) > 1) if name == "fused" else {}),
-                "time_us_low": seconds["low"] * 1e6,
-                "time_us_high": seconds["high"] * 1e6,
-                "time_us_min": seconds["min"] * 1e6,
-                "copy_gb_per_s": copy["median"],
-                "copy_gb_per_s_low": copy["low"],
-                "copy_gb_per_s_high": copy["high"],
-                "copy_gb_per_s_max": copy["max"],
-                "bytes": moved,
-            }
-        )
-    return records
+        yield {
+            "implementation": name,
+            "time_us": seconds["median"] * 1e6,
+            "gb_per_s": rate,
+            "share_of_copy": rate / copy["median"],
+            "speedup_over_tf": tensorflow["median"] / seconds["median"],
+            **(_change(seconds, tensorflow, len(timed[name]) > 1) if name == "fused" else {}),
+            "time_us_low": seconds["low"] * 1e6,
+            "time_us_high": seconds["high"] * 1e6,
+            "time_us_min": seconds["min"] * 1e6,
+            "copy_gb_per_s": copy["median"],
+            "copy_gb_per_s_low": copy["low"],
+            "copy_gb_per_s_high": copy["high"],
+            "copy_gb_per_s_max": copy["max"],
+            "bytes": moved,
+        }
 
 
 if __name__ == "__main__":

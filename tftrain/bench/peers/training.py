@@ -49,8 +49,7 @@ def make_step(config: TrainConfig) -> Callable[[task.Batch], float]:
     from tftrain.state.new_run import new_run
     from tftrain.train.step import TrainStep
 
-    mesh = start(Launch(), config.compute.cpu_threads)
-    run = new_run(config, mesh)
+    run = new_run(config, start(Launch(), config.compute.cpu_threads))
     step = TrainStep(run)
 
     def update(batch: task.Batch) -> float:

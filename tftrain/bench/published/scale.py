@@ -99,19 +99,14 @@ def choose(flag: str, rows: Sequence[PublishedRow], machine: LocalMachine) -> Sc
     works = [row.workload for row in rows]
     if flag != "auto":
         return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
-    factor = 1.0
+    factor, most = 1.0, MAX_SECONDS * machine.flops
     while factor > SMALLEST:
         scale = of_table(factor, works, machine.ranks)
         small = [scaled(row, scale, machine.ranks)[1] for row in rows]
-        if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < budget(machine) for work in small):
+        if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < most for work in small):
             break
         factor /= 2
     return of_table(factor, works, machine.ranks)
-
-
-def budget(machine: LocalMachine) -> float:
-    """Returns the largest number of operations of a step for --scale=auto."""
-    return MAX_SECONDS * machine.flops
 
 
 def work_fits(work: Workload, machine: LocalMachine) -> bool:
