@@ -248,7 +248,7 @@ def test_examples_of_similar_length_share_a_batch():
 
 @pytest.mark.parametrize("work", [task.MODERN, task.MODERN_LONG_TEXT])
 def test_our_modernbert_has_the_size_of_the_task(work):
-    config = training.configuration("fp32", 2, table.flags_of(work), task.TASKS[work])
+    config = training.configuration("fp32", 2, table.OUR_FLAGS[task.MODERNBERT], task.TASKS[work])
     model = config.model
     assert (model.model_family, model.num_hidden_layers, model.hidden_size) == ("modernbert", 6, 512)
     assert config.data.max_seq_length == task.TASKS[work].length

@@ -76,9 +76,8 @@ def test_stages_that_wait_for_each_other_are_refused_with_stage_tick_and_action(
             actions.append(Action(Kind.SEND, action.micro_batch, 0, "activation", 1, 0))
     table = orders.table("gpipe", 2, 2)
     refused(table, 0, actions, "wait for each other")
-    with pytest.raises(ScheduleError) as error:
+    with pytest.raises(ScheduleError, match="stage 0, tick 3, B of micro-batch 0, chunk 0: waits for ever"):
         steps(table._replace(stages=(tuple(actions), table.stages[1])))
-    assert (error.value.stage, error.value.tick, error.value.action) == (0, 3, Action(Kind.BACKWARD, 0))
     # With one forward, one backward on stage 1 it is only slower.
     slower = orders.table("1f1b", 2, 2)
     check(slower._replace(schedule="gpipe", stages=(tuple(actions), slower.stages[1])))

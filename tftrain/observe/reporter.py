@@ -36,24 +36,21 @@ logger = logging.getLogger(__name__)
 
 
 class Clock:
-    """Counts steps, their samples and their seconds, without the time between steps.
-
-    Attributes:
-        steps, samples: counted since the start.
-        contents: of these samples on this rank; before a step is counted, of the last one.
-        batch_size: samples of the last step, counted or not; 0 before the first.
-        first_seconds: of the first step, of all or of a phase, with compilation; NaN if it was not since the start, or
-            not alone.
-    """
+    """Counts steps, their samples and their seconds, without the time between steps."""
 
     def __init__(self):
         """Starts now."""
-        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0, 0, 0.0), set()
+        self._compiled: set[tuple[int, int]] = set()
+        self.batch_size = 0  # samples of the last step, counted or not; 0 before the first
+        # What the counted samples of this rank contain; before a step is counted, those of the last one.
+        self.contents = Contents(0, 0, 0, 0.0)
         self.start()
 
     def start(self) -> None:
         """Resets all counts and starts now."""
-        self.steps, self.samples, self.first_seconds = 0, 0, math.nan
+        self.steps, self.samples = 0, 0
+        # Seconds of the first step, of all or of a phase, with compilation; NaN if it is not since the start, or alone.
+        self.first_seconds = math.nan
         self._start, self._paused = time.perf_counter(), 0.0
 
     def compiles(self, samples: int, length: int) -> bool:

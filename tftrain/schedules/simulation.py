@@ -15,10 +15,6 @@ PerChunk = tuple[tuple[float, ...], ...]  # [stage][chunk]
 class ScheduleError(ValueError):
     """A table breaks a rule; the message names stage, tick and action."""
 
-    def __init__(self, stage: int, tick: int, action: Action, reason: str):
-        super().__init__(f"stage {stage}, tick {tick}, {action}: {reason}")
-        self.stage, self.tick, self.action = stage, tick, action
-
 
 class Step(NamedTuple):
     """A computation, or a transfer from its send to the computation that needs it, as the receive."""
@@ -72,8 +68,8 @@ def steps(table: Schedule) -> list[Step]:
             ticks[stage] += 1
     for stage, tick in enumerate(ticks):
         if tick < len(table.stages[stage]):
-            action = table.stages[stage][tick]
-            raise ScheduleError(stage, tick, action, "waits for ever for its input: stages wait for each other")
+            where = f"stage {stage}, tick {tick}, {table.stages[stage][tick]}"
+            raise ScheduleError(f"{where}: waits for ever for its input: stages wait for each other")
     return steps
 
 

@@ -57,7 +57,7 @@ def rows() -> tuple[TableRow, ...]:
                 "implementation": name,
                 "precision": dtype,
                 "task": work,
-                "flags": flags_of(work),
+                "flags": OUR_FLAGS[task.TASKS[work].family],
                 **IMPLEMENTATIONS[name],
             },
         )
@@ -65,11 +65,6 @@ def rows() -> tuple[TableRow, ...]:
         for dtype in ("bf16", "fp32")
         for name in names
     )
-
-
-def flags_of(work: str) -> str:
-    """Returns our flags for a task."""
-    return OUR_FLAGS[task.TASKS[work].family]
 
 
 def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:
