@@ -102,6 +102,10 @@ class FineTuningConfig:
         """Whether the loss of a task compares all samples of the global batch."""
         return task == "embedding" and self.embedding_loss in COMPARING
 
+    def scorings(self, width: int) -> int:
+        """Returns how often the loss computes the scores of all pairs of samples, given the length of the vectors."""
+        return {"in_batch": 1, "symmetric": 2}.get(self.embedding_loss, 0) * len(self.widths(width))
+
     @property
     def score_temperature(self) -> float:
         """Number that divides scores of embeddings."""

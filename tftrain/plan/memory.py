@@ -24,7 +24,7 @@ PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its 
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
 PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
-SCORES = 3 * 4 * 2**22  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
+SCORES = 3 * 4 * 2**20  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
 
 
 class Memory(NamedTuple):
@@ -120,13 +120,14 @@ def _vectors(work: Workload, of_micro_batch: float) -> float:
     """Returns the bytes of compared vectors beside the most that the micro-batches need at a time.
 
     The second pass holds the gradients of this rank's vectors. Between the passes there is nothing of a micro-batch,
-    but the vectors of all ranks, those of this rank with their gradients, and a chunk of scores.
+    but the vectors of all ranks, those of this rank with their gradients, of which the last half is there twice as
+    chunks become one tensor, and a chunk of scores.
     """
     own = work.vector_bytes
     if not own:
         return 0.0
     scores = min(SCORES, 3 * 4 * work.global_batch**2 / work.dp)
-    between = (work.dp * own if work.dp > 1 else 0.0) + 2 * own + scores
+    between = (work.dp * own if work.dp > 1 else 0.0) + 2.5 * own + scores
     if not work.has_two_passes:  # The activations are there.
         return between
     return max(own, between - of_micro_batch)

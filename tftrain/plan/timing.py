@@ -22,7 +22,7 @@ from tftrain.schedules import cost, simulation
 # moments and master weight.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
-CHUNK = 2**22  # scores at a time, see `tftrain.tasks.in_batch_loss`
+CHUNK = 2**20  # scores at a time, see `tftrain.tasks.in_batch_loss`
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # bytes of these for each moment
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
@@ -204,7 +204,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
         products.seconds(_reach(cluster, constants), chunk, *sizes, 1, 4)
         for sizes in ((candidates, work.model.config.vector_size), (work.model.config.vector_size, candidates))
     )
-    loss = 2 * (own / chunk * product + 6 * 4 * scores / speed.memory)
+    loss = 2 * work.scorings * (own / chunk * product + 6 * 4 * scores / speed.memory)
     loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed) / 2
     if not work.has_two_passes:
         return loss

@@ -28,6 +28,7 @@ class Workload(NamedTuple):
     global_batch: int  # samples of an update
     sequences: int = 1  # sequences of a sample, each of which the model reads by itself
     compares: bool = False  # whether the loss compares all samples of the global batch, by a vector of each sequence
+    scorings: int = 1  # times that the loss has a score of each sample with the texts of all others
     precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
     dp: int = 1  # data parallel ranks
     tp: int = 1  # tensor parallel ranks
@@ -233,6 +234,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         global_batch=batch.global_batch_size,
         sequences=2 + (config.fine_tuning.negatives or 0) if model.task == "embedding" else 1,  # a custom task: unknown
         compares=config.fine_tuning.compares_samples(model.task),
+        scorings=config.fine_tuning.scorings(model.vector_size),
         precision=compute.precision,
         dp=dp,
         tp=parallel.tensor_parallel_size,

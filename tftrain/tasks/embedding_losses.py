@@ -74,7 +74,9 @@ def _symmetric(forth: Compared, back: Compared, samples: Samples, group: Group, 
     """The mean of the in-batch loss, and of that of finding each partner's anchor (arXiv 2103.00020)."""
     ids = samples.text_ids
     swapped = samples._replace(vectors=samples.vectors[:, 1::-1], text_ids=None if ids is None else ids[:, 1::-1])
-    one, other = forth(samples, group, trains), back(swapped, group, trains)
+    one = forth(samples, group, trains)
+    with tf.control_dependencies([one.loss if one.gradient is None else one.gradient]):  # Else both are in memory.
+        other = back(swapped, group, trains)
     loss, gradient = (one.loss + other.loss) / 2, None
     if trains:
         of_pairs = tf.concat([other.gradient[:, ::-1], tf.zeros_like(one.gradient[:, 2:])], axis=1)
@@ -112,7 +114,8 @@ def _matryoshka(
         with tf.GradientTape() as tape:
             tape.watch(samples.vectors)
             vectors = _first(samples.vectors, width, normalized)
-        found = loss(samples._replace(vectors=vectors), group, trains)
+        with tf.control_dependencies(gradients or of_widths):  # Else those of all widths are in memory at once.
+            found = loss(samples._replace(vectors=vectors), group, trains)
         of_widths.append(found.loss)
         if trains:
             gradients.append(tape.gradient(vectors, samples.vectors, found.gradient))

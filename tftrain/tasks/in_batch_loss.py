@@ -29,7 +29,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.tasks.task import is_best
 
-CHUNK = 1 << 22  # scores at a time: 16 MB in fp32
+CHUNK = 1 << 20  # scores at a time: 4 MB in fp32
 
 
 class Samples(NamedTuple):
@@ -145,16 +145,17 @@ def gathered(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 def _in_chunks(
     function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], chunk: int, dtypes: Sequence[tf.DType]
 ) -> list[tf.Tensor]:
-    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, `chunk` rows at a time; zeros fill the last chunk."""
+    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, `chunk` rows at a time; the last two may overlap."""
     total, chunk = rows[0].shape[0], max(1, chunk)
     if total <= chunk:
         return function(*rows)
     count = -(-total // chunk)
-    filled = [tf.pad(each, [[0, count * chunk - total], *[[0, 0]] * (each.shape.rank - 1)]) for each in rows]
-    chunks = [tf.reshape(each, [count, chunk, *each.shape[1:]]) for each in filled]
 
     def of_chunk(index: tf.Tensor) -> list[tf.Tensor]:
-        return function(*(each[index] for each in chunks))
+        first = tf.minimum(index * chunk, total - chunk)
+        begins = {1: [first], 2: [first, 0]}
+        return function(*(tf.slice(each, begins[each.shape.rank], [chunk, *each.shape[1:]]) for each in rows))
 
     found = tf.map_fn(of_chunk, tf.range(count), fn_output_signature=list(dtypes), parallel_iterations=1)
-    return [tf.reshape(each, [count * chunk, *each.shape[2:]])[:total] for each in found]
+    found, twice = [tf.reshape(each, [count * chunk, *each.shape[2:]]) for each in found], count * chunk - total
+    return [tf.concat([each[:-chunk], each[twice - chunk :]], axis=0) for each in found] if twice else found
