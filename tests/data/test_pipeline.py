@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.kit import corpora
 from tests.kit.data_sets import open_source
 from tests.prepare.test_prepare import examples
 from tftrain.config.data import DataConfig
+from tftrain.data.example_source import ExampleSource
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches, train_batches
 from tftrain.data.records import write_records
@@ -299,3 +301,22 @@ def test_synthetic_text_fills_sequences_and_predictions():
     assert batch["input_ids"].max() < 200
     assert set(batch["next_sentence_labels"].tolist()) == {0, 1}
     assert sorted(batch["masked_lm_positions"][0].tolist()) == list(range(1, 15))
+
+
+@pytest.mark.parametrize(("width", "most"), [(2**10, 8), (2**22, 3)])
+def test_of_large_batches_one_is_read_ahead(width, most):
+    class Counting(ExampleSource):
+        read = 0
+
+        def batch(self, first_sample, count, order):
+            def one(first):
+                Counting.read += 1
+                return np.zeros([count, width], np.int32)
+
+            return {"input_ids": tf.numpy_function(one, [first_sample], tf.int32)}
+
+    source = Counting(64, 16, {"input_ids": width})
+    batches = iter(train_batches(source, DataConfig(synthetic_data=True, data_readers=2), SEED, 0, 4, 0, 4))
+    next(batches)
+    time.sleep(0.5)
+    assert 1 < Counting.read <= most, Counting.read

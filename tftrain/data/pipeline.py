@@ -18,6 +18,7 @@ from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets
 
 AHEAD = 16  # batches that are read at once if their records are at an address
+BYTES_AHEAD = 2**26  # the most that wait for their step, if they are more than one batch
 
 
 def train_batches(
@@ -66,7 +67,7 @@ def train_batches(
         features_of_batch = _static(source, features, count)
         return buckets.cut(features_of_batch, first) if buckets else features_of_batch
 
-    return _dataset(tf.data.Dataset.counter(), batch, source, data)
+    return _dataset(tf.data.Dataset.counter(), batch, source, data, stop - start)
 
 
 def ramped_batches(
@@ -120,14 +121,16 @@ def eval_batches(
             features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)
 
-    return _dataset(tf.data.Dataset.range(len(bounds)), batch, source, data)
+    return _dataset(tf.data.Dataset.range(len(bounds)), batch, source, data, stop - start)
 
 
 def _dataset(
-    numbers: tf.data.Dataset, batch: Callable[[tf.Tensor], Batch], source: ExampleSource, data: DataConfig
+    numbers: tf.data.Dataset, batch: Callable[[tf.Tensor], Batch], source: ExampleSource, data: DataConfig, count: int
 ) -> tf.data.Dataset:
     # Threads that wait for a server need no core.
     readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
+    fit = max(1, BYTES_AHEAD // (4 * count * sum(width or 1 for width in source.widths.values())))
+    readers = min(readers, fit)
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
@@ -137,7 +140,7 @@ def _dataset(
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
     mapped = numbers.map(batch, num_parallel_calls=readers, deterministic=True)
-    return mapped.prefetch(2 * data.data_readers).with_options(options)
+    return mapped.prefetch(min(2 * data.data_readers, fit)).with_options(options)
 
 
 def _static(source: ExampleSource, features: Batch, count: int) -> Batch:
