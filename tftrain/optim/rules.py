@@ -21,6 +21,8 @@ from tftrain.ops.lamb import FusedUpdate, UpdateScalars
 
 # From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
 Rates = Callable[[Sequence[lamb.Squares]], Sequence[tf.Tensor]]
+# The state tensors of a weight, in the order of the rule's names.
+Slots = Sequence[tf.Tensor]
 
 
 class UpdateRule(abc.ABC):
@@ -30,7 +32,7 @@ class UpdateRule(abc.ABC):
     # Those of the blocks' kernels, [inputs, outputs], whose directions such a rule makes orthogonal; None: the same.
     slots_of_matrices: ClassVar[tuple[str, ...] | None] = None
     # Whether the learning rate of each tensor is multiplied by its `layer_factor`. Then `direction` must follow from
-    # the weight and the new slots alone: it is computed once more after the sums over all ranks are known.
+    # the new slots alone: it is computed once more after the sums over all ranks are known.
     adapts_layers: ClassVar[bool] = False
     adapts_undecayed: ClassVar[bool] = False  # also that of tensors without weight decay
     # Over one update or several; without rates, each has the learning rate. None: there are no fused ops.
@@ -40,7 +42,7 @@ class UpdateRule(abc.ABC):
         self.config = config
 
     @abc.abstractmethod
-    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
+    def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns the new slots, fp32 tensors of the gradient's shape.
 
         The gradient is fp32, already multiplied by the gradient factor.
@@ -48,21 +50,14 @@ class UpdateRule(abc.ABC):
 
     @abc.abstractmethod
     def direction(
-        self,
-        weight: tf.Tensor,
-        gradient: tf.Tensor | None,
-        before: Sequence[tf.Tensor] | None,
-        after: Sequence[tf.Tensor],
-        scalars: UpdateScalars,
+        self, gradient: tf.Tensor | None, before: Slots | None, after: Slots, scalars: UpdateScalars
     ) -> tf.Tensor:
         """Returns the update that is subtracted from a weight, fp32, before learning rate and weight decay.
 
         Gradient and slots before are as for `next_slots`; None where `adapts_layers`.
         """
 
-    def layer_measure(
-        self, gradient: tf.Tensor, after: Sequence[tf.Tensor], scalars: UpdateScalars
-    ) -> tf.Tensor | None:
+    def layer_measure(self, gradient: tf.Tensor, after: Slots, scalars: UpdateScalars) -> tf.Tensor | None:
         """Returns what else `layer_sums` needs, of the gradient's shape, fp32; None: nothing."""
         return None
 
@@ -83,7 +78,7 @@ class AdamW(UpdateRule):
 
     slots = UPDATE_RULES["adamw"].slots
 
-    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
+    def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta1 * m + (1 - beta1) * g and beta2 * v + (1 - beta2) * g ** 2."""
         m, v = slots
         # A difference, not a sum: -0.0 - 0.0 is -0.0, whereas -0.0 + 0.0 is not.
@@ -91,14 +86,7 @@ class AdamW(UpdateRule):
         v = v * scalars.beta2 + tf.square(gradient) * scalars.one_minus_beta2
         return [m, v]
 
-    def direction(
-        self,
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        before: Sequence[tf.Tensor] | None,
-        after: Sequence[tf.Tensor],
-        scalars: UpdateScalars,
-    ) -> tf.Tensor:
+    def direction(self, gradient: tf.Tensor, before: Slots, after: Slots, scalars: UpdateScalars) -> tf.Tensor:
         """Returns m_hat / (sqrt(v_hat) + epsilon)."""
         m, v = after
         return (m * scalars.m_correction) / (tf.sqrt(v * scalars.v_correction) + self.config.adam_epsilon)
@@ -138,7 +126,7 @@ class StableAdamW(AdamW):
     adapts_layers = adapts_undecayed = True
     fused_update = None
 
-    def layer_measure(self, gradient: tf.Tensor, after: Sequence[tf.Tensor], scalars: UpdateScalars) -> tf.Tensor:
+    def layer_measure(self, gradient: tf.Tensor, after: Slots, scalars: UpdateScalars) -> tf.Tensor:
         """Returns g / max(sqrt(v_hat), epsilon)."""
         return gradient / tf.maximum(tf.sqrt(after[1] * scalars.v_correction), self.config.adam_epsilon)
 
@@ -163,7 +151,7 @@ class Muon(AdamW):
     slots_of_matrices = UPDATE_RULES["muon"].slots_of_kernels
     fused_update = None
 
-    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
+    def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns mu * m + (1 - mu) * g for a matrix, else as AdamW."""
         if len(slots) > 1:
             return super().next_slots(gradient, slots, scalars)
@@ -171,17 +159,10 @@ class Muon(AdamW):
         # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
         return [tf.where(scalars.one_minus_beta2 > 0, m * mu + gradient * (1 - mu), m)]
 
-    def direction(
-        self,
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        before: Sequence[tf.Tensor] | None,
-        after: Sequence[tf.Tensor],
-        scalars: UpdateScalars,
-    ) -> tf.Tensor:
+    def direction(self, gradient: tf.Tensor, before: Slots, after: Slots, scalars: UpdateScalars) -> tf.Tensor:
         """Returns mu * m + (1 - mu) * g for a matrix, with the new m, still to be orthogonalized; else as AdamW."""
         if len(after) > 1:
-            return super().direction(weight, gradient, before, after, scalars)
+            return super().direction(gradient, before, after, scalars)
         mu = self.config.muon_momentum
         return after[0] * mu + gradient * (1 - mu)
 
@@ -195,20 +176,13 @@ class Lion(UpdateRule):
 
     slots = UPDATE_RULES["lion"].slots
 
-    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], scalars: UpdateScalars) -> list[tf.Tensor]:
+    def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns beta2 * m + (1 - beta2) * g."""
         (m,) = slots
         # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
         return [tf.where(scalars.one_minus_beta2 > 0, m * scalars.beta2 + gradient * scalars.one_minus_beta2, m)]
 
-    def direction(
-        self,
-        weight: tf.Tensor,
-        gradient: tf.Tensor,
-        before: Sequence[tf.Tensor] | None,
-        after: Sequence[tf.Tensor],
-        scalars: UpdateScalars,
-    ) -> tf.Tensor:
+    def direction(self, gradient: tf.Tensor, before: Slots, after: Slots, scalars: UpdateScalars) -> tf.Tensor:
         """Returns sign(beta1 * m + (1 - beta1) * g), from the momentum before the update."""
         (m,) = before
         return tf.sign(m * scalars.beta1 - gradient * scalars.minus_one_minus_beta1)

@@ -85,7 +85,7 @@ class Update:
                 variable, master = state.targets[index], state.masters[index]
                 slots = state.slots_of(index)
                 weight = master.read_value()
-                new, update, measure = self._advance(master, gradient, slots, state.slices[index], scalars)
+                new, update, measure = self._advance(gradient, slots, state.slices[index], scalars)
                 update = self._with_decay(update, weight, index)
                 rate = scalars.learning_rate * self._multipliers[index]
                 if self._adapts(index):
@@ -101,7 +101,7 @@ class Update:
         done, slices, sums = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
             with tf.control_dependencies(done):
-                new, update, measure = self._advance(master, gradient, slots, parts, scalars)
+                new, update, measure = self._advance(gradient, slots, parts, scalars)
                 done = [slot.assign(value, read_value=False) for slot, value in zip(slots, new, strict=True)]
                 pieces = list(self._pieces(master, update, parts))
                 if self._rule.adapts_layers:
@@ -116,25 +116,20 @@ class Update:
             for _, master, slots, parts in self._stores(gradients):
                 with tf.control_dependencies(done):
                     after = [slot.read_value() for slot in slots]
-                    update = self._rule.direction(master.read_value(), None, None, after, scalars)
+                    update = self._rule.direction(None, None, after, scalars)
                     pieces = list(self._pieces(master, update, parts))
                     done = [self._assign(master, pieces, [next(rates) for _ in pieces])]
         with tf.control_dependencies(done):
             self._state.publish()
 
     def _advance(
-        self,
-        master: tf.Variable,
-        gradient: tf.Tensor,
-        slots: Sequence[tf.Variable],
-        parts: Sequence[Slice],
-        scalars: UpdateScalars,
+        self, gradient: tf.Tensor, slots: Sequence[tf.Variable], parts: Sequence[Slice], scalars: UpdateScalars
     ):
         """Returns the new slots of a store, the direction of its weights without weight decay, and `layer_measure`."""
         gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), scalars.gradient_factor)
         before = [slot.read_value() for slot in slots]
         after = self._rule.next_slots(gradient, before, scalars)
-        update = self._rule.direction(master.read_value(), gradient, before, after, scalars)
+        update = self._rule.direction(gradient, before, after, scalars)
         if self._rule.slots_of_matrices and len(slots) == len(self._rule.slots_of_matrices):
             update = self._orthogonalization(update, parts)
         return after, update, self._rule.layer_measure(gradient, after, scalars)
