@@ -6,7 +6,7 @@ The names in `head` are the --labels of the model. So checkpoints, layouts and f
 import abc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,16 +20,6 @@ from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
 from tftrain.tasks.task import Batch, Mean, Task
-
-
-class TextTools(Protocol):
-    """Makes tokens of texts."""
-
-    def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
-        """Does `CustomTask.encode`."""
-
-    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Does `CustomTask.tokenize`."""
 
 
 class CustomTask(LabelledTask):
@@ -46,7 +36,7 @@ class CustomTask(LabelledTask):
     minimizes: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[tuple[str, ...]] = ()
-    _texts: TextTools  # with the tokenizer of the run; there before `read` is called
+    _texts: Any  # functions `encode` and `tokenize` with the tokenizer of the run; there before `read` is called
 
     def __init_subclass__(cls, **kwargs):
         """Makes the means and the sums of the names of a class."""

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from tftrain.inputs.labelled import Labelled
 from tftrain.tasks.custom import CustomTask
 from tftrain.tasks.fine_tuning import FineTuning
 from tftrain.tasks.task import Task
-from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -74,25 +74,13 @@ def scorer_of(task: Task, source: ExampleSource) -> Scorer | None:
 def _custom_source(task: CustomTask, data: Labelled, split: str) -> MemorySource:
     """Returns the rows that a user's class reads; those of a held-out file have the shapes of the training file."""
     length, path = task.config.data.max_seq_length, getattr(task.config.fine_tuning, f"{split}_file")
-    task._texts = _TextTools(data.tokenizer, length)
+    encode = functools.partial(splits.encode, data.tokenizer, length=length)
+    build = functools.cache(data.tokenizer.build)
+    task._texts = SimpleNamespace(encode=encode, tokenize=lambda texts: build()(texts))
     with task._named(f"read({path!r})"):
         source = splits.of_arrays(task.read(path), task.config.model, length)
         task._take_shapes({name: array.shape[1:] for name, array in source.examples.items()})
     return source
-
-
-class _TextTools:
-    """Makes tokens of texts for a user's class, see `CustomTask.encode` and `CustomTask.tokenize`."""
-
-    def __init__(self, tokenizer: Tokenizer, length: int):
-        self._tokenizer, self._length = tokenizer, length
-
-    def encode(self, texts: Sequence[str | tuple[str, str]], per_example: int) -> dict[str, np.ndarray]:
-        return splits.encode(self._tokenizer, texts, per_example, self._length)
-
-    @functools.cached_property
-    def tokenize(self) -> Tokenize:
-        return self._tokenizer.build()
 
 
 class _CustomScorer(Scorer):
