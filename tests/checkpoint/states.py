@@ -26,7 +26,12 @@ def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, numb
     attempt = Attempt(Path(output_dir), step, number)
     attempt.folder.parent.mkdir(exist_ok=True)
     save.write(attempt, whole_pieces(tensors))
-    return Reader(save.complete(attempt, run or {}, keep_last, keep_every, 1, lambda: False))
+    return Reader(save.complete(attempt, run or {}, keep(keep_last, keep_every), 1, lambda: False))
+
+
+def keep(last, every=0):
+    """Returns which checkpoints are superseded."""
+    return lambda checkpoints: folder.superseded(checkpoints, last, every)
 
 
 def whole_pieces(tensors):
@@ -82,7 +87,7 @@ def collected(run):
     save.write(attempt, list(run.tensors_to_save()))
     if not run.mesh.is_chief:
         return {}
-    found = stored(save.complete(attempt, {}, 1, 0, 60, lambda: False))
+    found = stored(save.complete(attempt, {}, keep(1), 60, lambda: False))
     shutil.rmtree(folder)
     return found
 

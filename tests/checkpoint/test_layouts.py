@@ -101,9 +101,8 @@ def saved_by(source, folder):
     attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
     for run, attempt in zip(source, attempts, strict=True):
         save.write(attempt, list(run.tensors_to_save()))
-    return save.complete(
-        attempts[0], Checkpoints(source[0], Inputs.open(source[0].whole)).manifest_metadata(), 1, 0, 1, lambda: False
-    )
+    metadata = Checkpoints(source[0], Inputs.open(source[0].whole)).manifest_metadata()
+    return save.complete(attempts[0], metadata, states.keep(1), 1, lambda: False)
 
 
 def pairs():

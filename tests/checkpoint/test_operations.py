@@ -80,7 +80,7 @@ def counted(tmp_path_factory):
             with OPERATIONS.watched(monkeypatch) as writing:
                 save.write(attempts[-1], tensors_of(ranks - 1, ranks))
             with OPERATIONS.watched(monkeypatch) as completing:
-                path = save.complete(attempts[0], {}, 1, 0, 5, lambda: False)
+                path = save.complete(attempts[0], {}, states.keep(1), 5, lambda: False)
             with OPERATIONS.watched(monkeypatch) as reading:
                 wanted = {piece_of(1, ranks): np.empty(piece_of(1, ranks).size, np.float32)}
                 Reader(path).verify(1, ranks, wanted)

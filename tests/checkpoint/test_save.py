@@ -182,7 +182,7 @@ def two_ranks(output_dir, number=1):
 
 
 def complete(attempt, seconds=5.0, given_up=lambda: False):
-    return save.complete(attempt, {}, 3, 0, seconds, given_up)
+    return save.complete(attempt, {}, states.keep(3), seconds, given_up)
 
 
 def test_each_rank_flushes_the_names_of_its_shards_before_it_announces_them(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 
 from tftrain.checkpoint import manifest
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.files import durable
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 # What a run reports, in its folder, and what it knows of its evaluations and of its trackers.
@@ -91,25 +90,16 @@ def sweep(output_dir: str | Path, except_for: Path | None = None) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_step: int | None = None) -> None:
-    """Removes old checkpoints, the oldest first, and all but the newest checkpoint of each step.
-
-    Args:
-        output_dir, keep_last: the run's folder, and the number of newest steps whose checkpoints remain.
-        keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
-        keep_step: one more step whose checkpoint remains.
-
-    Raises:
-        OSError: a checkpoint can't be removed.
-    """
-    for path in superseded(find(output_dir), keep_last, keep_every, keep_step):
-        durable.remove(path, path.with_name(f".trash_{path.name}"))
-
-
 def superseded(
     checkpoints: Sequence[PurePath], keep_last: int, keep_every: int, keep_step: int | None = None
 ) -> list[PurePath]:
-    """Returns those of checkpoints, which are oldest first, that `remove_old` removes."""
+    """Returns which checkpoints are to be removed, given all of them, oldest first: all but the newest of each step.
+
+    Args:
+        keep_last: the number of newest steps whose checkpoints remain.
+        keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
+        keep_step: one more step whose checkpoint remains.
+    """
     newest = {order(path)[0]: path for path in checkpoints}
     steps = sorted(newest)
     kept = {*steps[-keep_last:], keep_step, *(step for step in steps if keep_every and step % keep_every == 0)}

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tftrain.checkpoint import announcement, folder, manifest, memory, shard
@@ -30,6 +30,8 @@ from tftrain.files import durable
 logger = logging.getLogger(__name__)
 
 MAX_POLL_SECONDS = 0.5
+# Returns those of a run's checkpoints, given the oldest first, that are to be removed, see `folder.superseded`.
+Superseded = Callable[[Sequence[PurePath]], list[PurePath]]
 
 
 @dataclass(frozen=True)
@@ -99,17 +101,15 @@ def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
 def complete(
     attempt: Attempt,
     run: Mapping[str, Any],
-    keep_last: int,
-    keep_every: int,
+    superseded: Superseded,
     seconds: float,
     given_up: Callable[[], bool],
-    keep_step: int | None = None,
 ) -> Path:
     """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 
     Args:
         attempt, run: the save, and the description of the run for the manifest.
-        keep_last, keep_every, keep_step: see `folder.remove_old`.
+        superseded: which checkpoints are removed then.
         seconds: time limit of the wait for the other ranks.
         given_up: returns whether another rank is known to have failed.
 
@@ -123,7 +123,7 @@ def complete(
     except OSError as error:
         raise CheckpointError(f"{attempt.folder}: {error}") from error
     try:
-        clean_up(attempt, keep_last, keep_every, keep_step)
+        clean_up(attempt, superseded)
     except OSError as error:
         logger.warning(f"older checkpoints can't be removed: {error}")
     return path
@@ -167,9 +167,10 @@ def commit(attempt: Attempt) -> Path:
     return path
 
 
-def clean_up(attempt: Attempt, keep_last: int, keep_every: int, keep_step: int | None = None) -> None:
-    """Removes old checkpoints."""
-    folder.remove_old(attempt.output_dir, keep_last, keep_every, keep_step)
+def clean_up(attempt: Attempt, superseded: Superseded) -> None:
+    """Removes old checkpoints, the oldest first; raises an OSError if it can't."""
+    for path in superseded(folder.find(attempt.output_dir)):
+        durable.remove(path, path.with_name(f".trash_{path.name}"))
 
 
 class BackgroundSave:

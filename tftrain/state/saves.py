@@ -121,16 +121,17 @@ class Saves:
         attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
         complete = None
         if self._mesh.is_chief:
-            plan = described, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
-            complete = functools.partial(self._complete, attempt, *plan, keep_step=self.keep_step)
+            kept = self._config.keep_last, self._config.keep_every, self.keep_step
+            seconds, superseded = WRITE_SHARE * self._timeout, lambda checkpoints: folder.superseded(checkpoints, *kept)
+            complete = functools.partial(self._complete, attempt, described, superseded, seconds)
         self._save = BackgroundSave(
             attempt, functools.partial(self._copies, mine) if copies else lambda: mine, complete
         )
         if not (copies or last):
             self.settle()
 
-    def _complete(self, *args, **settings) -> Path:
-        path = save.complete(*args, **settings)
+    def _complete(self, *args) -> Path:
+        path = save.complete(*args)
         self._on_completed()
         return path
 

@@ -10,12 +10,13 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from tftrain.checkpoint import folder, manifest, remote
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.remote import CHECKPOINTS
+from tftrain.checkpoint.save import Superseded
 from tftrain.config.run import RunConfig
 from tftrain.files import addresses, durable
 from tftrain.files.addresses import is_address, join
@@ -52,13 +53,13 @@ class Uploads:
         self._goes_on_from: int | None = None  # Later checkpoints at the address are still to be set aside.
         self._thread: threading.Thread | None = None
 
-    def begin(self, step: int, superseded: Callable[[Sequence[PurePath]], list]) -> None:
+    def begin(self, step: int, superseded: Superseded) -> None:
         """Starts the thread, on the chief of a run at an address.
 
         Args:
             step: that the run goes on from. Checkpoints of later steps at the address are set aside there; with -1, all
                 is another run's, and what that reported is set aside as well.
-            superseded: returns those of complete checkpoints that are to be removed, see `folder.superseded`.
+            superseded: returns those of complete checkpoints that are to be removed.
         """
         if self._mesh.is_chief and is_address(self._address):
             self._goes_on_from = step
@@ -103,7 +104,7 @@ class Uploads:
             where = f"--output_dir={self._address}: the last upload has failed: {state}"
             raise FailedSavesError(f"{where}; {self._folder} has all: start the same command again to upload it")
 
-    def _run(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
+    def _run(self, superseded: Superseded) -> None:
         is_last = False
         while not is_last:
             self._due.wait()
@@ -145,7 +146,7 @@ class Uploads:
         if later:
             logger.info(f"{join(self._address, CHECKPOINTS)}: {len(later)} of later steps, moved to {aside}")
 
-    def _update(self, superseded: Callable[[Sequence[PurePath]], list]) -> None:
+    def _update(self, superseded: Superseded) -> None:
         files, paths = addresses.listing(self._address), self._folder.rglob("*")
         # Before the checkpoints, so that one that is visible has its tokenizer and its configuration.
         addresses.in_parallel(self._copy, [path for path in paths if self._is_report(path)])
