@@ -24,22 +24,14 @@ from tftrain.tokenizer.tokenizer_model import Tokenizer
 
 @dataclass(frozen=True)
 class Inputs:
-    """Data, tokenizer and initial weights of a run; a file is read when it is first needed, and once.
+    """Data, tokenizer and initial weights of a run; a file is read when it is first needed, and once."""
 
-    Attributes:
-        data: of each phase, in their order; one for a run without phases; none if the phases can't be read.
-        phases: the value of --phases.
-        initial: the weights that the run begins with; None if they are random.
-        mode, eval_every: what the run does with the data, as the flags of the same names.
-        folder: the folder of the run.
-    """
-
-    data: tuple[PhaseData, ...]
-    phases: str | None
-    initial: InitialWeights | None
-    mode: str
+    data: tuple[PhaseData, ...]  # one for each phase, or for a run without phases; none if the phases can't be read
+    phases: str | None  # the value of --phases
+    initial: InitialWeights | None  # the weights that the run begins with; None if they are random
+    mode: str  # what the run does with the data, as the flag of the same name; so does `eval_every`
     eval_every: int
-    folder: str | None
+    folder: str | None  # the folder of the run
 
     @classmethod
     def open(cls, config: TrainConfig, initial: InitialWeights | None = None) -> "Inputs":

@@ -28,16 +28,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Labelled(PhaseData):
-    """Labelled files, "train" and "eval"; each is read when it is first needed, and once.
-
-    Attributes:
-        settings, data, model: the flags; `model` has no labels if they are those of the training file.
-        chosen: finds the tokenizer.
-    """
+    """Labelled files, "train" and "eval"; each is read when it is first needed, and once."""
 
     settings: FineTuningConfig
     data: DataConfig
-    model: ModelConfig
+    model: ModelConfig  # without labels if they are those of the training file
     chosen: TokenizerChoice
 
     def of_run(self, folder: str) -> "Labelled":

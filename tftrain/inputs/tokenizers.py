@@ -21,22 +21,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TokenizerChoice:
-    """Finds the tokenizer of labelled files: in `folder`, or beside the initial weights, or in the run's folder.
+    """Finds the tokenizer of labelled files: in `folder`, or beside the initial weights, or in the run's folder."""
 
-    Attributes:
-        folder, template: values of --tokenizer_dir and --chat_template.
-        initial: the weights that the run begins with, if it does.
-        output_dir: the folder of the run.
-        resumes: whether the run continues, if its folder has a checkpoint.
-        is_for_encoders: whether the model is an encoder, whose vocabulary has special tokens.
-    """
-
-    folder: str | None
-    template: str | None
-    initial: InitialWeights | None
-    output_dir: str | None
-    resumes: bool
-    is_for_encoders: bool
+    folder: str | None  # the value of --tokenizer_dir
+    template: str | None  # the value of --chat_template
+    initial: InitialWeights | None  # the weights that the run begins with; None if they are random
+    output_dir: str | None  # the folder of the run
+    resumes: bool  # whether the run continues, if its folder has a checkpoint
+    is_for_encoders: bool  # whether the model is an encoder, whose vocabulary has special tokens
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

@@ -26,17 +26,11 @@ from tftrain.parallel.tensor import copy_to_ranks
 
 
 class LossTerms(NamedTuple):
-    """What a loss needs of the model's predictions, float32 (float64 in a float64 model).
+    """What a loss needs of the model's predictions, float32 (float64 in a float64 model)."""
 
-    Attributes:
-        mlm_entropy: [b, P], the cross-entropy of the masked words in nats.
-        mlm_correct: [b, P], 1 where the label is the best word, else 0; without gradient.
-        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence. None without
-            that loss.
-    """
-
-    mlm_entropy: tf.Tensor
-    mlm_correct: tf.Tensor
+    mlm_entropy: tf.Tensor  # [b, P], the cross-entropy of the masked words in nats
+    mlm_correct: tf.Tensor  # [b, P], 1 where the label is the best word, else 0; without gradient
+    # [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence. None without that loss.
     nsp_logits: tf.Tensor | None
 
 

@@ -25,17 +25,11 @@ SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
 
 class BlockContext(NamedTuple):
-    """What the blocks of a pass have in common beside the residual stream.
-
-    Attributes:
-        mask: which keys a query attends to.
-        dropout_key: None in inference.
-        deferred: see `Dense.call`.
-    """
+    """What the blocks of a pass have in common beside the residual stream."""
 
     mask: AttentionMask
-    dropout_key: DropoutKey | None = None
-    deferred: Deferred | None = None
+    dropout_key: DropoutKey | None = None  # None in inference
+    deferred: Deferred | None = None  # see `Dense.call`
 
 
 class SelfAttention(tf_keras.layers.Layer):

@@ -21,15 +21,10 @@ from tensorflow.compiler.tf2xla.python import xla
 
 
 class Checkpointing(NamedTuple):
-    """What backward recomputes.
+    """What backward recomputes."""
 
-    Attributes:
-        mode: none, selective or full.
-        jit: whether XLA compiles the gradients: XLA and graph mode need different barriers.
-    """
-
-    mode: str = "none"
-    jit: bool = False
+    mode: str = "none"  # or selective, or full
+    jit: bool = False  # whether XLA compiles the gradients: XLA and graph mode need different barriers
 
     def block(self, block: Callable[..., tf.Tensor], x: tf.Tensor, *context: Any) -> tf.Tensor:
         """Applies a block to x; in mode full, backward recomputes it."""

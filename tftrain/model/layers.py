@@ -61,15 +61,10 @@ class Dense(tf_keras.layers.Layer):
 
 
 class Entered(NamedTuple):
-    """The input of dense layers that tensor parallel ranks divide by their outputs.
+    """The input of dense layers that tensor parallel ranks divide by their outputs."""
 
-    Attributes:
-        x: [b, S, H], equal on every rank; None if the products exist already.
-        products: x times the kernel of each layer, [b, S, outputs of this rank].
-    """
-
-    x: tf.Tensor | None
-    products: tuple[tf.Tensor, ...] = ()
+    x: tf.Tensor | None  # [b, S, H], equal on every rank; None if the products exist already
+    products: tuple[tf.Tensor, ...] = ()  # x times the kernel of each layer, [b, S, outputs of this rank]
 
     def outputs(self, layers: Sequence[Dense], deferred: Deferred | None) -> list[tf.Tensor]:
         """Returns the layers' outputs, each [b, S, outputs of this rank]."""

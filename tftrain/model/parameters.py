@@ -26,20 +26,14 @@ InitialValues = Callable[[VariableShard], np.ndarray | None]
 
 
 class Parameter(NamedTuple):
-    """A variable of a model.
+    """A variable of a model."""
 
-    Attributes:
-        variable: this rank's shard.
-        shard: what that is of the whole variable.
-        is_summed: whether every rank holds the variable whole and uses it for its own tokens or heads only, so that its
-            gradient is a sum over the tensor parallel ranks.
-        initial: returns the initial value, fp32, before it was rounded to the variable's dtype; None: the variable's,
-            which every dtype represents.
-    """
-
-    variable: tf.Variable
-    shard: VariableShard
+    variable: tf.Variable  # this rank's shard
+    shard: VariableShard  # what that is of the whole variable
+    # Whether every rank holds the variable whole and uses it for its own tokens or heads only, so that its gradient is
+    # a sum over the tensor parallel ranks.
     is_summed: bool
+    # Returns the initial value, fp32, before it was rounded; None: the variable's, which every dtype represents.
     initial: Callable[[], tf.Tensor] | None
 
 

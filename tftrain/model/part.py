@@ -6,17 +6,11 @@ from typing import NamedTuple
 
 
 class ModelPart(NamedTuple):
-    """Some of the layers of a model.
+    """Some of the layers of a model."""
 
-    Attributes:
-        blocks: indices of the transformer blocks, ascending.
-        embedding: whether the part maps token ids to vectors.
-        heads: whether the part computes predictions and losses.
-    """
-
-    blocks: tuple[int, ...]
-    embedding: bool = True
-    heads: bool = True
+    blocks: tuple[int, ...]  # indices of the transformer blocks, ascending
+    embedding: bool = True  # whether the part maps token ids to vectors
+    heads: bool = True  # whether the part computes predictions and losses
 
 
 def whole(layers: int) -> ModelPart:

@@ -9,28 +9,20 @@ from tftrain.ops.tensors import dimension
 
 
 class AttentionMask(NamedTuple):
-    """Which keys a query attends to, and what is added to their scores.
+    """Which keys a query attends to, and what is added to their scores."""
 
-    Attributes:
-        keys: int32 [b, S], positive for a token, else padding, to which no query attends.
-        causal: whether a query attends only to its own position and to those before it; then there are as many queries
-            as keys.
-        slopes: one for each head of this rank: slope * (key's position - query's position) is added to the scaled
-            scores, see `positions.distance_bias`. None: nothing is.
-        sequences: int32 [b, S], above -2^31, which of the sequences of its row each token belongs to, 0 exactly where
-            `keys` is 0: a query attends only to tokens of its own sequence. None: to all of the row.
-        cache: holds the keys of the tokens before, see `key_value_cache`; for the core in plain TensorFlow alone.
-        positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
-        window: the largest distance of a key that a query attends to, at least 0; None: any.
-    """
-
-    keys: tf.Tensor
+    keys: tf.Tensor  # int32 [b, S], positive for a token, else padding, to which no query attends
+    # Whether a query attends only to its own position and to those before it; then there are as many queries as keys.
     causal: bool = False
+    # One for each head of this rank: slope * (key's position - query's position) is added to the scaled scores, see
+    # `positions.distance_bias`. None: nothing is.
     slopes: Sequence[float] | None = None
+    # int32 [b, S], above -2^31, which of the sequences of its row each token belongs to, 0 exactly where `keys` is 0: a
+    # query attends only to tokens of its own sequence. None: to all of the row.
     sequences: tf.Tensor | None = None
-    cache: Any = None
-    positions: tf.Tensor | None = None
-    window: int | None = None
+    cache: Any = None  # holds the keys of the tokens before, see `key_value_cache`; for plain TensorFlow alone
+    positions: tf.Tensor | None = None  # int32 [b, queries], if the keys before them are in the cache; None: 0, 1, ...
+    window: int | None = None  # the largest distance of a key that a query attends to, at least 0; None: any
 
     def attended(self, queries: int | tf.Tensor) -> tf.Tensor:
         """Returns which keys each of so many queries attends to.

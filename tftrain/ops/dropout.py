@@ -28,48 +28,28 @@ SITES = 1 << 16
 
 
 class DropoutKey(NamedTuple):
-    """The key of all dropout masks of one micro-batch.
+    """The key of all dropout masks of one micro-batch."""
 
-    Attributes:
-        seed: the run's seed.
-        step: int64 scalar tensor, the number of the update.
-        first_sample: int64 scalar tensor, the index in the global batch of the micro-batch's first sample; the others
-            follow it.
-    """
-
-    seed: int
-    step: tf.Tensor
-    first_sample: tf.Tensor
+    seed: int  # the run's
+    step: tf.Tensor  # int64 scalar, the number of the update
+    first_sample: tf.Tensor  # int64 scalar, the index in the global batch of the first sample; the others follow it
 
 
 class AxisRange(NamedTuple):
-    """What one tensor parallel rank has of the axis after the samples: some attention heads, or some tokens.
+    """What one tensor parallel rank has of the axis after the samples: some attention heads, or some tokens."""
 
-    Attributes:
-        first: index of its first head or token among all.
-        total: number of heads or tokens on all ranks together.
-    """
-
-    first: int
-    total: int
+    first: int  # index of its first head or token among all
+    total: int  # number of heads or tokens on all ranks together
 
 
 class Dropout(NamedTuple):
-    """Dropout at one site of the model, for one micro-batch.
+    """Dropout at one site of the model, for one micro-batch."""
 
-    Attributes:
-        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536, or of 1/256 with 8 bits.
-        site: a number below 65536; every place in the model that drops has its own.
-        key: what the masks of the micro-batch depend on.
-        part: what is along axis 1 of the tensor, where tensor parallel ranks divide that axis; None: all of it.
-        bits: that an element draws: 16, or 8 for attention probabilities.
-    """
-
-    rate: float
-    site: int
-    key: DropoutKey
-    part: AxisRange | None = None
-    bits: int = 16
+    rate: float  # share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536, or of 1/256 with 8 bits
+    site: int  # a number below 65536; every layer of the model that drops has its own
+    key: DropoutKey  # what the masks of the micro-batch depend on
+    part: AxisRange | None = None  # along axis 1, where tensor parallel ranks divide that axis; None: all of it
+    bits: int = 16  # that an element draws; 8 for attention probabilities
 
     @property
     def drop_below(self) -> int:

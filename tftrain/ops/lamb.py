@@ -42,27 +42,17 @@ class Squares(NamedTuple):
 
 
 class FusedUpdate(NamedTuple):
-    """An update of n tensors by one op.
+    """An update of n tensors by one op."""
 
-    Attributes:
-        gradients: n tensors, each fp32, fp16 or bf16.
-        m, v, weights: n fp32 variables of the gradients' shapes.
-        scalars: see UpdateScalars.
-        weight_decays: decoupled decay of each tensor, or each slice.
-        epsilon: added to the denominator; positive.
-        segments: empty; or, where n is 1, the sizes of the slices of a flat bucket, one for each tensor in it.
-        copies: by the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with
-            slices.
-    """
-
-    gradients: Sequence[tf.Tensor]
-    m: Sequence[tf.Variable]
+    gradients: Sequence[tf.Tensor]  # n tensors, each fp32, fp16 or bf16
+    m: Sequence[tf.Variable]  # n fp32 variables of the gradients' shapes, and so are `v` and `weights`
     v: Sequence[tf.Variable]
     weights: Sequence[tf.Variable]
     scalars: UpdateScalars
-    weight_decays: Sequence[float]
-    epsilon: float
-    segments: Sequence[int] = ()
+    weight_decays: Sequence[float]  # decoupled decay of each tensor, or each slice
+    epsilon: float  # added to the denominator; positive
+    segments: Sequence[int] = ()  # where n is 1, the sizes of the slices of a flat bucket, one for each tensor in it
+    # By the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with slices.
     copies: Mapping[int, tf.Variable] = MappingProxyType({})
 
     def stores(self) -> dict[str, Any]:

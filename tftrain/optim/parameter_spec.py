@@ -13,27 +13,17 @@ from tftrain.model.parameters import Parameter
 
 
 class ParameterSpec(NamedTuple):
-    """A variable of a model.
+    """A variable of a model."""
 
-    Attributes:
-        name: its global name, such as `layer_00/attention/query/kernel`.
-        variable: this rank's shard, of any floating dtype; None if another pipeline stage has it.
-        shard: what the variable is of the whole.
-        initial: returns the fp32 value that a master weight starts from; None: the variable's value.
-        decays: whether it has weight decay and layer adaptation.
-        group: its group; None: it is in none.
-        is_matrix: whether Muon orthogonalizes it.
-        is_summed: whether every tensor parallel rank holds it whole, and its gradient must be summed over them.
-    """
-
-    name: str
-    variable: tf.Variable | None
-    shard: VariableShard | None
+    name: str  # its global name, such as `layer_00/attention/query/kernel`
+    variable: tf.Variable | None  # this rank's shard, of any floating dtype; None if another pipeline stage has it
+    shard: VariableShard | None  # what the variable is of the whole
+    # Returns the fp32 value that a master weight starts from; None: the variable's value.
     initial: Callable[[], tf.Tensor] | None = None
-    decays: bool = True
+    decays: bool = True  # whether it has weight decay and layer adaptation
     group: ParamGroup | None = None
-    is_matrix: bool = False
-    is_summed: bool = False
+    is_matrix: bool = False  # whether Muon orthogonalizes it
+    is_summed: bool = False  # whether every tensor parallel rank holds it whole, and its gradient is a sum over them
 
 
 def specs(
