@@ -15,7 +15,7 @@ from tftrain.config import param_groups
 from tftrain.config.optimizer import UPDATE_RULES, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
 from tftrain.optim import rules, state_split
-from tftrain.optim.optimizer import Optimizer, Sharding
+from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.parameter_spec import ParameterSpec
 
 SHAPES = {
@@ -82,7 +82,7 @@ def make(config=CONFIG, dtype=tf.float32, weights=None, split_strategy=None, mes
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
     described = specs(dict(zip(weights, variables, strict=True)), param_groups.of_names(config.param_groups, weights))
-    return Optimizer(config, MAX_STEPS, described, mesh, Sharding(split_strategy)), variables
+    return Optimizer(config, MAX_STEPS, described, mesh, split_strategy), variables
 
 
 def whole(optimizer):

@@ -29,21 +29,6 @@ from tftrain.optim.update import Update
 from tftrain.parallel.mesh import Mesh
 
 
-class Sharding(NamedTuple):
-    """How the data parallel ranks partition the state.
-
-    Attributes:
-        strategy: see `ParallelConfig.state_split_strategy`; None: each rank has all of it.
-        weights: whether the variables are released, and the sharded state is all that ranks hold of them.
-    """
-
-    strategy: str | None = None
-    weights: bool = False
-
-
-WHOLE = Sharding()
-
-
 class UpdateInfo(NamedTuple):
     """The result of an update, as scalars on the device."""
 
@@ -70,7 +55,8 @@ class Optimizer(tf.Module):
         length: int | RampedSteps,
         parameters: Sequence[ParameterSpec],
         mesh: Mesh | None = None,
-        sharding: Sharding = WHOLE,
+        strategy: str | None = None,
+        shards_weights: bool = False,
         updates: bool = True,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
@@ -79,7 +65,9 @@ class Optimizer(tf.Module):
             config, length: with `warmup_steps` resolved; and of the whole run, for the schedule, see `learning_rate`.
             parameters: of the whole model, from the input to the output.
             mesh: the ranks; by default this one alone.
-            sharding: of the state.
+            strategy: by which data parallel ranks partition the state, see `ParallelConfig.state_split_strategy`; None:
+                each has all of it.
+            shards_weights: whether the variables are released, and the sharded state is all that ranks hold of them.
             updates: whether there are slots, so that `apply` is possible.
         """
         super().__init__(name="optimizer")
@@ -94,9 +82,9 @@ class Optimizer(tf.Module):
         self._names = [each.name for each in parameters]
         self._matrices = {each.name for each in parameters if each.is_matrix}
         held = [each for each in parameters if each.variable is not None]
-        split = _split(held, mesh, sharding) if sharding.strategy else None
+        split = _split(held, mesh, strategy, shards_weights) if strategy else None
         slots = {each.name: self.slots_of(each.name) if updates else () for each in held}
-        self.state = OptimizerState(held, slots, split, mesh, sharding.weights)
+        self.state = OptimizerState(held, slots, split, mesh, shards_weights)
         indices = [self._names.index(each.name) for each in held]
         is_sliced = [each.shard.is_divided for each in held]
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, indices, len(self._names))
@@ -172,11 +160,11 @@ class Optimizer(tf.Module):
         return f"the gradient of {self._names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
 
 
-def _split(held: Sequence[ParameterSpec], mesh: Mesh, sharding: Sharding) -> StateSplit:
+def _split(held: Sequence[ParameterSpec], mesh: Mesh, strategy: str, shards_weights: bool) -> StateSplit:
     """Returns how the data parallel ranks partition the state of the parameters that this rank holds."""
     slices, is_matrix = [slice_of(each.shard) for each in held], [each.is_matrix for each in held]
     dtypes, is_summed = [each.variable.dtype for each in held], [each.is_summed for each in held]
-    kinds = bucket_kinds(slices, dtypes, is_summed, sharding.weights, is_matrix)
+    kinds = bucket_kinds(slices, dtypes, is_summed, shards_weights, is_matrix)
     names, shapes = [each.name for each in held], [each.variable.shape for each in held]
     loads = bucket_loads(slices, mesh.tensor.size)
-    return StateSplit(mesh.split, names, shapes, sharding.strategy, kinds, loads, is_matrix)
+    return StateSplit(mesh.split, names, shapes, strategy, kinds, loads, is_matrix)

@@ -61,7 +61,7 @@ class OptimizerState(tf.Module):
                 checkpoint has a tensor `SLOT/NAME` for each.
             split: see above.
             mesh: the ranks; those of `mesh.data` hold the same variables.
-            shards_weights: see `Sharding.weights`.
+            shards_weights: see `Optimizer`.
         """
         super().__init__(name="optimizer_state")
         self.parameters, self.split, mesh = list(parameters), split, mesh or Mesh()

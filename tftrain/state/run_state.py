@@ -26,7 +26,7 @@ from tftrain.data.left_out import NOTHING
 from tftrain.host import devices
 from tftrain.model.part import ModelPart, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
-from tftrain.optim.optimizer import Optimizer, Sharding
+from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.parameter_spec import specs
 from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
@@ -167,7 +167,8 @@ class Run:
             run_length(config.run.max_steps, self.timeline),
             list(specs(self._described, model.parameters, config.optimizer.param_groups)),
             mesh,
-            Sharding(parallel.state_split_strategy if is_split else None, self.shards_weights),
+            parallel.state_split_strategy if is_split else None,
+            self.shards_weights,
             trains,
         )
         state = self.optimizer.state
