@@ -3,6 +3,7 @@
 import abc
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -64,8 +65,9 @@ class SelfAttention(tf_keras.layers.Layer):
         self.value = Dense(parameters.inner("value"), spec.value)
         # Ranks that divide the heads have the whole norms, and of their gradients those of their own heads.
         is_divided = self.ranks.group.size > 1
+        in_parts = replace(parameters, are_parts=is_divided)
         self.query_norm, self.key_norm = (
-            Norm(parameters.in_parts(is_divided).inner(name), spec.head_norm, config) if spec.head_norm else tf.identity
+            Norm(in_parts.inner(name), spec.head_norm, config) if spec.head_norm else tf.identity
             for name in ("query_norm", "key_norm")
         )
         bias_later = config.dropout_add_impl == "fused"

@@ -1,6 +1,7 @@
 """The two basic layers: the affine map and the norm."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -121,7 +122,7 @@ class Norm(tf_keras.layers.Layer):
         """Makes the variables `gamma` and, if there is a shift, `beta`."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         if config.ln_dtype == "fp32":
-            parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)
+            parameters = replace(parameters, dtype=wide_dtype(parameters.dtype).name)
         self.epsilon = config.layer_norm_epsilon
         self.normalize = NORMS[spec.kind, config.ln_impl]
         self.gamma, *betas = map(parameters.make, spec.variables(parameters.scope))

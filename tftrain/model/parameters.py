@@ -10,7 +10,8 @@ from the float32 values, and nothing keeps a copy of them until then. Names look
 import functools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -46,56 +47,23 @@ def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) 
     return tf.random.stateless_truncated_normal(shape, key, stddev=stddev, dtype=tf.float32, alg="philox")
 
 
+@dataclass(frozen=True)
 class Parameters:
-    """Makes the variables of one scope, and lists the variables of the whole model in the order they were made.
+    """Makes the variables of one scope, and lists the variables of the whole model in the order they were made."""
 
-    Attributes:
-        dtype: name of the dtype of the variables, in which the layers also compute.
-        ranks: the tensor parallel ranks.
-        released: whether the variables are made without their values, see `tftrain.model.gathered_weights`.
-        made: by global name, what was made; shared by all scopes of one model.
-    """
-
-    def __init__(
-        self,
-        dtype: str,
-        seed: int,
-        initializer_range: float,
-        ranks: TensorRanks = ONE_RANK,
-        initial: InitialValues | None = None,
-        released: bool = False,
-    ):
-        """Starts a model without variables.
-
-        Args:
-            dtype: "float32", "bfloat16", "float16" or "float64".
-            seed: the run's seed.
-            initializer_range: standard deviation of the truncated normal for kernels and tables.
-            ranks: the tensor parallel ranks.
-            initial: values to begin with; None: all are drawn.
-            released: see above.
-        """
-        self.dtype, self.ranks, self._initial, self.released = dtype, ranks, initial, released
-        self.made: dict[str, Parameter] = {}
-        self._seed, self._initializer_range = seed, initializer_range
-        self.scope, self._in_parts = "", False
+    dtype: str  # of the variables, in which the layers also compute: "float32", "bfloat16", "float16" or "float64"
+    seed: int  # the run's
+    initializer_range: float  # standard deviation of the truncated normal for kernels and tables
+    ranks: TensorRanks = ONE_RANK
+    initial: InitialValues | None = None  # values to begin with; None: all are drawn
+    released: bool = False  # whether variables are made without their values, see `tftrain.model.gathered_weights`
+    scope: str = ""
+    are_parts: bool = False  # whether each rank uses the variables for some tokens or heads alone
+    made: dict[str, Parameter] = field(default_factory=dict)  # by global name; shared by all scopes of one model
 
     def inner(self, name: str) -> "Parameters":
         """Returns the same collection for new variables of the scope `name` in this one."""
-        return self._with(scope=self.global_name(name))
-
-    def in_dtype(self, dtype: str) -> "Parameters":
-        """Returns the same collection with another dtype for new variables."""
-        return self._with(dtype=dtype)
-
-    def in_parts(self, are_parts: bool) -> "Parameters":
-        """Returns the same collection for variables that each rank uses, or not, for some tokens or heads alone."""
-        return self._with(_in_parts=are_parts)
-
-    def _with(self, **changes: Any) -> "Parameters":
-        inner = object.__new__(Parameters)
-        inner.__dict__.update(self.__dict__, **changes)
-        return inner
+        return replace(self, scope=self.global_name(name))
 
     def global_name(self, name: str) -> str:
         """Returns the global name of a variable or a scope within this one."""
@@ -115,16 +83,16 @@ class Parameters:
             raise ValueError(f"two variables are named {name}; every variable of a model needs its own name")
         shard = shard_of(name, described.shape, described.axis, described.unit, ranks.rank, ranks.size)
         if described.initial is None:
-            draw = functools.partial(self._draw, shard, described.scale * self._initializer_range)
+            draw = functools.partial(self._draw, shard, described.scale * self.initializer_range)
         else:
             draw = functools.partial(tf.fill, shard.shape, described.initial)
-        is_exact = described.initial is not None and not self._initial  # in every dtype
-        initial = functools.partial(self._given, shard, draw) if self._initial else draw
+        is_exact = described.initial is not None and not self.initial  # in every dtype
+        initial = functools.partial(self._given, shard, draw) if self.initial else draw
         value = tf.zeros(shard.shape, self.dtype) if self.released else tf.cast(initial(), self.dtype)
         variable = tf.Variable(value, name=name)
         if self.released:
             release(variable)
-        is_summed = self._in_parts and not shard.is_divided
+        is_summed = self.are_parts and not shard.is_divided
         self.made[name] = Parameter(variable, shard, is_summed, None if is_exact and not self.released else initial)
         return variable
 
@@ -133,9 +101,9 @@ class Parameters:
         return self.make(next(spec.variables(self.global_name(name))))
 
     def _draw(self, shard: VariableShard, stddev: float) -> tf.Tensor:
-        drawn = truncated_normal(shard.name, shard.whole, stddev, self._seed)
+        drawn = truncated_normal(shard.name, shard.whole, stddev, self.seed)
         return own_copy(shard.take(drawn)) if shard.is_divided else drawn
 
     def _given(self, shard: VariableShard, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
-        values = self._initial(shard)
+        values = self.initial(shard)
         return draw() if values is None else own_copy(tf.constant(values))

@@ -10,6 +10,7 @@ has the embedding and the last one the output heads.
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 import tf_keras
@@ -86,7 +87,7 @@ class Transformer(tf_keras.Model):
         # If weights are released, a block is recomputed from outside, see `tftrain.train.sharded`.
         inside = checkpointing._replace(jit=checkpointing.jit and size == 1)
         self._checkpointing = KEEP_ALL if released else inside
-        on_tokens = self._parameters.in_parts(ranks.divide_sequence)
+        on_tokens = replace(self._parameters, are_parts=ranks.divide_sequence)
         tables = on_tokens.inner("embeddings")
         self.token_embedding = TokenEmbedding(tables, architecture, self.part)
         self.embedding = None

@@ -6,6 +6,7 @@ own shard.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -36,12 +37,13 @@ def orthogonalized(matrix: tf.Tensor, products: tf.DType = tf.float32) -> tf.Ten
     return tf.transpose(x) if rows > columns else x
 
 
+@dataclass(frozen=True)
 class Orthogonalization:
     """Makes the momenta of the matrices of a store updates; each slice is a whole matrix, or a tensor parallel one."""
 
-    def __init__(self, shards: Sequence[VariableShard], group: Group, products: tf.DType):
-        """Takes what this rank holds of each tensor of a state, and the tensor parallel ranks."""
-        self._shards, self._group, self._products = shards, group, products
+    shards: Sequence[VariableShard]  # what this rank holds of each tensor of a state
+    group: Group  # the tensor parallel ranks
+    products: tf.DType
 
     def __call__(self, momentum: tf.Tensor, slices: Sequence[Slice]) -> tf.Tensor:
         """Returns the update of a store, fp32, of the shape of its momentum; all ranks of the group call it."""
@@ -55,14 +57,14 @@ class Orthogonalization:
         return tf.reshape(tf.concat(updates, 0), momentum.shape)
 
     def _of_tensor(self, momentum: tf.Tensor, tensor: int) -> tf.Tensor:
-        shard = self._shards[tensor]
+        shard = self.shards[tensor]
         scale = RMS_OF_ADAMW * max(shard.whole) ** 0.5
         block = tf.reshape(momentum, shard.shape)
         if not shard.is_divided:
-            return scale * orthogonalized(block, self._products)
+            return scale * orthogonalized(block, self.products)
         by_columns = shard.shape[0] == shard.whole[0]
         rows = tf.transpose(block) if by_columns else block
-        whole = collectives.all_gather_rows(self._group, rows, f"matrix.{shard.name}")
+        whole = collectives.all_gather_rows(self.group, rows, f"matrix.{shard.name}")
         whole = tf.ensure_shape(whole, shard.whole[::-1] if by_columns else shard.whole)
-        update = scale * orthogonalized(whole, self._products)
+        update = scale * orthogonalized(whole, self.products)
         return shard.take(tf.transpose(update) if by_columns else update)

@@ -14,6 +14,7 @@ ranks instead, which all groups add in the same order.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import tensorflow as tf
@@ -34,38 +35,21 @@ class Partition(Protocol):
         """Sums tensors over the ranks; returns this rank's shard of each bucket."""
 
 
+@dataclass(frozen=True)
 class GradientReduction:
-    """Sums the gradients of a run over the data parallel ranks.
+    """Sums the gradients of a run over the data parallel ranks."""
 
-    Attributes:
-        split: None if every rank receives all gradients.
-        each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
-            its own shard (ZeRO-2); only with `split`.
-        in_program: whether the gradients are summed by the program that computes them, see `sum_in_program`.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        wire_dtype: tf.DType,
-        split: Partition | None,
-        each_micro_batch: bool,
-        tensor: Group,
-        replicated: Sequence[bool],
-        summed: Sequence[bool],
-        in_program: bool = False,
-    ):
-        """Prepares the reduction.
-
-        Args:
-            wire_dtype: float32, or float16 to halve the bytes that travel.
-            replicated: for each store of the optimizer's state, whether every tensor parallel rank holds it.
-            summed: for each store, whether its gradient is a sum over the tensor parallel ranks; then they all hold it.
-        """
-        self.split, self.each_micro_batch = split, each_micro_batch and split is not None
-        self.in_program = in_program and group.size > 1
-        self._group, self._wire, self._tensor = group, wire_dtype, tensor
-        self._replicated, self._summed = replicated, summed
+    group: Group
+    wire: tf.DType  # float32, or float16 to halve the bytes that travel
+    split: Partition | None  # None if every rank receives all gradients
+    # Whether the gradients of every micro-batch are summed at once, so that a rank accumulates only its own shard
+    # (ZeRO-2); only with `split`.
+    each_micro_batch: bool
+    tensor: Group
+    replicated: Sequence[bool]  # for each store of the optimizer's state, whether every tensor parallel rank holds it
+    summed: Sequence[bool]  # whether its gradient is a sum over the tensor parallel ranks; then they all hold it
+    # Whether the gradients of several ranks are summed by the program that computes them, see `sum_in_program`.
+    in_program: bool = False
 
     def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
         """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
@@ -80,11 +64,11 @@ class GradientReduction:
         embeddings; but the token embedding's is early if it is the gradient of the output layer alone.
         """
         if self.split:
-            return self.split.reduce_all(gradients, "gradients", self._wire)
+            return self.split.reduce_all(gradients, "gradients", self.wire)
         order = list(range(len(gradients)))[::-1]
         if first_is_early:
             order = [0, *order[:-1]]
-        summed = all_reduce_sum(self._group, [gradients[index] for index in order], "gradients", self._wire)
+        summed = all_reduce_sum(self.group, [gradients[index] for index in order], "gradients", self.wire)
         return [each for _, each in sorted(zip(order, summed, strict=True), key=lambda pair: pair[0])]
 
     def sum_in_program(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -94,15 +78,15 @@ class GradientReduction:
         """
         sums = []
         for number, each in list(enumerate(gradients))[::-1]:
-            wire = each if each.dtype == tf.bfloat16 else tf.cast(each, self._wire)
-            sums.append(TensorFlowTransport(self._group, f"{self._group.name}.gradients.{number}").sum_in_program(wire))
+            wire = each if each.dtype == tf.bfloat16 else tf.cast(each, self.wire)
+            sums.append(TensorFlowTransport(self.group, f"{self.group.name}.gradients.{number}").sum_in_program(wire))
         return sums[::-1]
 
     def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
         """Adds the looked-up rows of all ranks to the gradient of their table: fp32, already summed over ranks."""
-        values = tf.cast(rows.values, self._wire) if self._group.size > 1 else rows.values
-        ids = collectives.all_gather_rows(self._group, rows.ids, "row_ids")
-        values = tf.cast(collectives.all_gather_rows(self._group, values, "rows"), tf.float32)
+        values = tf.cast(rows.values, self.wire) if self.group.size > 1 else rows.values
+        ids = collectives.all_gather_rows(self.group, rows.ids, "row_ids")
+        values = tf.cast(collectives.all_gather_rows(self.group, values, "rows"), tf.float32)
         sums = add_up(SparseRows(ids, values))
         return tf.tensor_scatter_nd_add(gradient, sums.ids[:, tf.newaxis], sums.values)
 
@@ -112,9 +96,9 @@ class GradientReduction:
         The gradients are of any floating dtypes, one for each store of the optimizer's state, summed over the data
         parallel ranks. Those that travel are fp32 afterwards.
         """
-        if self._tensor.size == 1:
+        if self.tensor.size == 1:
             return list(gradients)
-        of_each = list(zip(self._replicated, self._summed, strict=True))
+        of_each = list(zip(self.replicated, self.summed, strict=True))
         equal = [index for index, (is_whole, is_sum) in enumerate(of_each) if is_whole and not is_sum]
         sums = [index for index, (_, is_sum) in enumerate(of_each) if is_sum]
         gradients = self._in_buckets(gradients, equal, collectives.broadcast, "replicated_gradients")
@@ -133,7 +117,7 @@ class GradientReduction:
         for number, bucket in enumerate(buckets.pack([4 * size for size in sizes], BUCKET_BYTES)):
             sent = [tf.cast(gradients[indices[item]], tf.float32) for item in bucket]
             flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in sent], axis=0)
-            flat = collective(self._tensor, flat, f"{name}.{number}")
+            flat = collective(self.tensor, flat, f"{name}.{number}")
             for item, piece in zip(bucket, tf.split(flat, [sizes[item] for item in bucket]), strict=True):
                 gradients[indices[item]] = tf.reshape(piece, gradients[indices[item]].shape)
         return gradients

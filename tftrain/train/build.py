@@ -39,14 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """The objects of a run, in the state that it starts from.
-
-    Attributes:
-        hooks: the user's classes.
-        resumed, done: the checkpoint of that state, None if it is the initial one; and its updates.
-        outside: bytes that the process held before, beside those of TensorFlow's allocator.
-        owes_evaluation: whether a signal stopped the run before the evaluation after its last step.
-    """
+    """The objects of a run, in the state that it starts from."""
 
     run: Run
     checkpoints: Checkpoints
@@ -54,12 +47,12 @@ class Built:
     reporter: Reporter
     health: Health
     best: Best | None
-    hooks: Sequence[type[Hook]]
+    hooks: Sequence[type[Hook]]  # the user's classes
     watchdog: Watchdog
-    resumed: Path | None
-    done: int
-    outside: int
-    owes_evaluation: bool
+    resumed: Path | None  # the checkpoint of that state; None if it is the initial one
+    done: int  # updates before that state
+    outside: int  # bytes that the process held before, beside those of TensorFlow's allocator
+    owes_evaluation: bool  # whether a signal stopped the run before the evaluation after its last step
 
 
 def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, uploads: Uploads) -> Built | None:

@@ -40,11 +40,9 @@ class TrainStep:
         self._run, mesh, state = run, run.mesh, run.optimizer.state
         self._skips_spikes = run.config.limits.on_spike == "skip"
         self._wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
-        each_micro_batch = run.config.parallel.zero_stage >= 2
-        stores = mesh.tensor, state.replicated, state.summed
-        self._reduction = GradientReduction(
-            mesh.data, self._wire, state.split, each_micro_batch, *stores, run.sums_by_xla
-        )
+        each_micro_batch = run.config.parallel.zero_stage >= 2 and state.split is not None
+        stores, in_program = (mesh.tensor, state.replicated, state.summed), run.sums_by_xla and mesh.data.size > 1
+        self._reduction = GradientReduction(mesh.data, self._wire, state.split, each_micro_batch, *stores, in_program)
         has_stages = mesh.pipeline_parallel_size > 1
         if has_stages:
             self._compute = PipelineGradients(run)
