@@ -9,41 +9,28 @@ If a rank has one micro-batch of each global batch, nothing is computed twice: r
 and backward.
 """
 
-from typing import Protocol
-
 import tensorflow as tf
 
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import OUTPUT_GRADIENTS, Gradients, Position, compare
+from tftrain.train.gradients import OUTPUT_GRADIENTS, Accumulation, Gradients, Position, compare
+from tftrain.train.pipeline import PipelineGradients
+from tftrain.train.segments import SegmentedGradients
 
 
-class TwoPasses(Protocol):
-    """Computes outputs and gradients of this rank's share of a global batch, see `Accumulation`."""
+def cached_gradients(
+    run: Run, passes: Accumulation | PipelineGradients | SegmentedGradients, batch: Batch, position: Position
+) -> Gradients:
+    """Computes the gradients of this rank's share of a global batch whose samples are compared; see `Accumulation`.
 
-    def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Returns the gradients, from the output gradients in the batch, if there are any."""
-
-    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
-        """Returns the task's outputs for all samples, [n, ...]."""
-
-
-class CachedGradients:
-    """The gradients of this rank's share of a global batch whose samples are compared."""
-
-    def __init__(self, run: Run, inner: TwoPasses):
-        """Takes what computes the passes."""
-        self._run, self._inner = run, inner
-
-    def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of this rank's share of a global batch, times the loss scale; see `Accumulation`."""
-        run = self._run
-        if run.task.batch_size(batch) == run.config.batch.micro_batch_size:
-            return self._inner(batch, position)
-        outputs, compared = self._inner.outputs(batch, position._replace(trains=False)), 0.0
-        if run.task.model.part.heads:  # Other pipeline stages have no outputs.
-            gradient, compared = compare(run.task, run.mesh.data, outputs, batch, position)
-            batch = {**batch, OUTPUT_GRADIENTS: gradient}
-        with tf.control_dependencies([outputs]):  # Else activations of both passes could exist at once.
-            found = self._inner(batch, position)
-        return found._replace(sums=found.sums + compared)
+    `passes` computes outputs and gradients; the gradients from those of the outputs in the batch, if there are any.
+    """
+    if run.task.batch_size(batch) == run.config.batch.micro_batch_size:
+        return passes(batch, position)
+    outputs, compared = passes.outputs(batch, position._replace(trains=False)), 0.0
+    if run.task.model.part.heads:  # Other pipeline stages have no outputs.
+        gradient, compared = compare(run.task, run.mesh.data, outputs, batch, position)
+        batch = {**batch, OUTPUT_GRADIENTS: gradient}
+    with tf.control_dependencies([outputs]):  # Else activations of both passes could exist at once.
+        found = passes(batch, position)
+    return found._replace(sums=found.sums + compared)

@@ -3,6 +3,7 @@
 The two parts that compute may be XLA clusters; the collectives between them are not.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import GradientReduction, all_reduce_sum
 from tftrain.state.run_state import Run, StepInfo
 from tftrain.tasks.task import Batch
-from tftrain.train.cached_gradients import CachedGradients
+from tftrain.train.cached_gradients import cached_gradients
 from tftrain.train.device_batches import DeviceBatch
 from tftrain.train.gradients import Accumulation, Position
 from tftrain.train.pipeline import PipelineGradients
@@ -52,7 +53,7 @@ class TrainStep:
         self.clock = self._compute.clock if has_stages else None
         self._segments = self._compute if isinstance(self._compute, SegmentedGradients) else None
         if run.task.compares_samples:
-            self._compute = CachedGradients(run, self._compute)
+            self._compute = functools.partial(cached_gradients, run, self._compute)
         self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
             lambda gradients, sums, limit: run.optimizer.apply(gradients, run.loss_scale, sums, limit),
