@@ -21,7 +21,7 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.gelu import bias_gelu, reference_bias_gelu
-from tftrain.ops.tensors import dimension, wide_dtype
+from tftrain.ops.tensors import Batch, dimension, wide_dtype
 from tftrain.parallel.tensor import copy_to_ranks
 
 
@@ -37,14 +37,14 @@ class LossTerms(NamedTuple):
 class BertEncoder(Transformer):
     """The encoder, or a part of it, without heads."""
 
-    def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
+    def attention_mask(self, batch: Batch) -> AttentionMask:
         """Every token attends to all tokens of its row; or of its example if there are `sequence_ids`, int32 [b, S].
 
         `input_mask`, int32 [b, S], is 0 for padding.
         """
         return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32), sequences=batch.get("sequence_ids"))
 
-    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def encode(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
         x = self.output(self.hidden_states(self.with_positions(batch)))
         return x, None if self.pooler is None else self.pooler(x)
@@ -62,7 +62,7 @@ class BertPretrainer(BertEncoder):
             self.pooler = Pooler(parameters.inner("pooler"), head("pooler")[""])
             self.next_sentence = Classifier(parameters.inner("next_sentence"), head("next_sentence")[""])
 
-    def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> LossTerms:
+    def loss_terms(self, x: tf.Tensor, batch: Batch, deferred: Deferred | None = None) -> LossTerms:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
 
         `batch` has masked_lm_positions and masked_lm_ids, int32 [b, P], and sequence_starts if a row has several
@@ -72,9 +72,7 @@ class BertPretrainer(BertEncoder):
         of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], deferred)
         return LossTerms(*of_words, self.next_sentence_logits(x, batch, deferred))
 
-    def named_outputs(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
-    ) -> dict[str, tf.Tensor]:
+    def named_outputs(self, batch: Batch, dropout: DropoutKey | None, heads: Collection[str]) -> dict[str, tf.Tensor]:
         """Returns the hidden states and what some of the heads give, by the names of transformers.
 
         `logits`, [b, P, words], are at masked_lm_positions, by default at every token.
@@ -90,9 +88,7 @@ class BertPretrainer(BertEncoder):
             outputs["seq_relationship_logits"] = self.next_sentence_logits(x, batch)
         return outputs
 
-    def next_sentence_logits(
-        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None
-    ) -> tf.Tensor | None:
+    def next_sentence_logits(self, x: tf.Tensor, batch: Batch, deferred: Deferred | None = None) -> tf.Tensor | None:
         """Maps the encoder's output, [b, S, H], to logits, [b, 2]; class 1 is a random next sentence. None: no head."""
         if self.next_sentence is None:
             return None
@@ -116,9 +112,7 @@ class BertClassifier(BertEncoder):
         self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 
-    def named_outputs(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
-    ) -> dict[str, tf.Tensor]:
+    def named_outputs(self, batch: Batch, dropout: DropoutKey | None, heads: Collection[str]) -> dict[str, tf.Tensor]:
         """Returns the hidden states, and what the heads give; see `BertPretrainer.named_outputs`."""
         x = self.hidden_states(self.with_positions(batch), dropout)
         outputs = {"last_hidden_state": self.output(x)}
@@ -130,7 +124,7 @@ class BertClassifier(BertEncoder):
         return outputs | {"logits": logits}
 
     def head_outputs(
-        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None = None
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 

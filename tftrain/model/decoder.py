@@ -4,7 +4,7 @@ The residual stream goes through blocks with causal attention. The output layer 
 its own. The loss is over all positions, so it is computed with the logits, in chunks.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -14,13 +14,13 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.tensors import dimension, wide_dtype
+from tftrain.ops.tensors import Batch, dimension, wide_dtype
 
 
 class Decoder(Transformer):
     """The decoder, or a part of it."""
 
-    def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
+    def attention_mask(self, batch: Batch) -> AttentionMask:
         """Every token attends to itself and to those before it, with `sequence_ids` of its document alone.
 
         A row has padding only where a batch has an `input_mask`.
@@ -36,13 +36,11 @@ class Decoder(Transformer):
             self.output_table = parameters.leaf("output", spec)
             self.first = parameters.offset("output")
 
-    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
+    def encode(self, batch: Batch) -> tuple[tf.Tensor, None]:
         """Returns the hidden states of a batch after the final norm, [b, S, H], and None: nothing is pooled."""
         return self.output(self.hidden_states(batch)), None
 
-    def named_outputs(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
-    ) -> dict[str, tf.Tensor]:
+    def named_outputs(self, batch: Batch, dropout: DropoutKey | None, heads: Collection[str]) -> dict[str, tf.Tensor]:
         """Returns the hidden states after the final norm, and the logits of the next tokens, by transformers' names."""
         x = self.hidden_states(batch, dropout)
         logits = self.logits(x)

@@ -1,6 +1,6 @@
 """From token ids to vectors: the token embedding, which may be the output layer too, and what is added to its rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ from tftrain.model.layers import Norm
 from tftrain.model.parameters import Parameters
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
-from tftrain.ops.tensors import dimension, wide_dtype
+from tftrain.ops.tensors import Batch, dimension, wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.sparse_rows import SparseRows
@@ -149,7 +149,7 @@ class Embedding(tf_keras.layers.Layer):
         norm = architecture.embedding_norm
         self.norm = Norm(parameters.inner("norm"), norm, config) if norm else None
 
-    def call(self, batch: Mapping[str, tf.Tensor], dropout_key: DropoutKey | None = None) -> tf.Tensor:
+    def call(self, batch: Batch, dropout_key: DropoutKey | None = None) -> tf.Tensor:
         """Maps token ids to the residual stream.
 
         Args:

@@ -3,13 +3,14 @@
 Memory: 2 x layers x texts x tokens x key and value heads x head size elements.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tftrain.model.block import BlockContext
 from tftrain.model.decoder import Decoder
 from tftrain.ops.attention_mask import AttentionMask
+from tftrain.ops.tensors import Batch
 
 _TEXTS, _NUMBERS, _NUMBER = (tf.TensorSpec(shape, tf.int32) for shape in ([None, None], [None], []))
 
@@ -172,7 +173,7 @@ def _read_more(
 def _logits(
     network: Decoder,
     layers: Sequence[LayerCache | LoopCache],
-    batch: Mapping[str, tf.Tensor],
+    batch: Batch,
     mask: AttentionMask,
     indices: tf.Tensor,
 ) -> tf.Tensor:

@@ -4,7 +4,7 @@ In the place of the heads of pre-training, encoders and decoders may give the ve
 pooled, a dense layer, and the length 1. The dense layer is replicated: every tensor parallel rank computes the same.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.tensors import wide_dtype
+from tftrain.ops.tensors import Batch, wide_dtype
 
 
 class TextEmbedder(Transformer):
@@ -29,20 +29,18 @@ class TextEmbedder(Transformer):
         self._activation = tf.tanh if config.embedding_activation == "tanh" else tf.identity
         self._pooling, self._is_unit = config.text_pooling, config.normalize_embeddings
 
-    def named_outputs(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
-    ) -> dict[str, tf.Tensor]:
+    def named_outputs(self, batch: Batch, dropout: DropoutKey | None, heads: Collection[str]) -> dict[str, tf.Tensor]:
         """Returns the hidden states and the vectors; see `BertPretrainer.named_outputs`."""
         hidden = self.output(self.hidden_states(self.with_positions(batch), dropout))
         return {"last_hidden_state": hidden, "sentence_embedding": self.vectors(hidden, batch)}
 
     def head_outputs(
-        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None = None
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to `vectors`."""
         return self.vectors(self.output(x), batch, deferred)
 
-    def vectors(self, hidden: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> tf.Tensor:
+    def vectors(self, hidden: tf.Tensor, batch: Batch, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps the hidden states of texts, [b, S, H], to their vectors, [b, D], float32 (float64 in a float64 model).
 
         `batch` has input_mask, int32 [b, S], 0 for padding; and perhaps `unpooled`, int32 [b], the number of tokens at

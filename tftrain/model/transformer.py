@@ -9,7 +9,7 @@ has the embedding and the last one the output heads.
 """
 
 import abc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
@@ -27,6 +27,7 @@ from tftrain.model.part import ModelPart, whole
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.tensors import Batch
 from tftrain.parallel.tensor import TensorRanks
 
 
@@ -111,25 +112,23 @@ class Transformer(tf_keras.Model):
         """Makes the variables of the output heads beside the output layer; by default there are none."""
 
     @abc.abstractmethod
-    def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
+    def attention_mask(self, batch: Batch) -> AttentionMask:
         """Returns which keys a query of this batch attends to."""
 
     @abc.abstractmethod
-    def named_outputs(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, heads: Collection[str]
-    ) -> dict[str, tf.Tensor]:
+    def named_outputs(self, batch: Batch, dropout: DropoutKey | None, heads: Collection[str]) -> dict[str, tf.Tensor]:
         """Returns the hidden states and what `heads` give for a batch by name, for a loop that is not tftrain's.
 
         The whole model is on this rank. `dropout` is None in inference.
         """
 
     def head_outputs(
-        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, deferred: Deferred | None = None
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None = None
     ) -> tf.Tensor:
         """Maps the residual stream after the last block to what the head of a task gives, if there is one."""
         raise NotImplementedError
 
-    def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def task_outputs(self, batch: Batch) -> tf.Tensor:
         """Returns what the head of a task gives for a batch, see `head_outputs`; inference."""
         return self.head_outputs(self.hidden_states(self.with_positions(batch)), batch, None)
 
@@ -159,14 +158,14 @@ class Transformer(tf_keras.Model):
         layers = [layer for block in own for layer in block.submodules] + heads
         return [layer.kernel for layer in layers if isinstance(layer, Dense)]
 
-    def hidden_states(self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None = None) -> tf.Tensor:
+    def hidden_states(self, batch: Batch, dropout: DropoutKey | None = None) -> tf.Tensor:
         """Maps token ids to the residual stream after the last block, [b, S, H]; see `Embedding.call`."""
         return self.run_blocks(self.embedding(batch, dropout), batch, dropout)
 
     def run_blocks(
         self,
         x: tf.Tensor,
-        batch: Mapping[str, tf.Tensor],
+        batch: Batch,
         dropout: DropoutKey | None,
         blocks: Sequence[int] | None = None,
         deferred: Deferred | None = None,
@@ -189,7 +188,7 @@ class Transformer(tf_keras.Model):
         """Returns the output without heads, [b, S, H], of the residual stream after the last block."""
         return self.ranks.collect(self.normed(x), "heads")
 
-    def with_positions(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def with_positions(self, batch: Batch) -> Batch:
         """Returns a batch with position_ids, int32 [b, S], if the family does not count padding.
 
         There, a token's position is the number of tokens before it, and padding has the row before that of position 0,

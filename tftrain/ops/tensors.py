@@ -3,11 +3,12 @@
 TensorFlow makes the same checks, but its messages do not say which argument is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import tensorflow as tf
 
+Batch = Mapping[str, tf.Tensor]  # the features of samples by name, each with a row for each sample
 STORAGE = (tf.float32, tf.float16, tf.bfloat16)
 
 

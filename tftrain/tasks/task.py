@@ -29,10 +29,9 @@ from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.tensors import Batch
 from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.tensor import TensorRanks
-
-Batch = Mapping[str, tf.Tensor]
 
 
 class Mean(NamedTuple):
