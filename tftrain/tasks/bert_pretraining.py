@@ -15,7 +15,7 @@ from tftrain.model.bert import LossTerms
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
-from tftrain.tasks.task import Batch, Mean, Task, is_best
+from tftrain.tasks.task import Batch, Mean, Sums, Task, is_best
 
 _MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)
 _MLM_ACCURACY = Mean("mlm_accuracy", "lm accuracy", "masked-LM accuracy", "mlm_correct", "mlm_weight")
@@ -40,15 +40,13 @@ class MaskedWords(Task):
         """Returns the weights of the masked words, fp32 [1]."""
         return tf.reduce_sum(batch["masked_lm_weights"])[tf.newaxis]
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> Sums:
         """Returns the sums of the residual stream after the last block, [b, S, H]."""
         terms = self.model.loss_terms(x, batch, deferred)
         return self.batch_sums(terms, batch) | self.of_sources(terms.mlm_entropy, batch["masked_lm_weights"], batch)
 
     @staticmethod
-    def batch_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+    def batch_sums(terms: LossTerms, batch: Batch) -> Sums:
         """Returns the sums of what the model predicts; those of losses have gradients.
 
         Args:
@@ -86,7 +84,7 @@ class BertPretraining(MaskedWords):
         return tf.concat([super().loss_weights(batch), [pairs]], 0)
 
     @staticmethod
-    def batch_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+    def batch_sums(terms: LossTerms, batch: Batch) -> Sums:
         """Returns the sums, with next_sentence_labels, int32 [b], [b, 1] or [b, E], in the batch too."""
         labels = tf.reshape(batch["next_sentence_labels"], [-1])
         logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])

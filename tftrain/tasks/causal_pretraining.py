@@ -11,7 +11,7 @@ import tensorflow as tf
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
-from tftrain.tasks.task import Batch, Mean, Task
+from tftrain.tasks.task import Batch, Mean, Sums, Task
 
 
 class CausalPretraining(Task):
@@ -33,9 +33,7 @@ class CausalPretraining(Task):
         """Returns the number of the tokens, fp32 [1]."""
         return tf.reshape(tf.cast(tf.size(batch["labels"]), tf.float32), [1])
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> Sums:
         """Returns the sums of the residual stream after the last block, [b, S, H]."""
         entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")

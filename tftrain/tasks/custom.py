@@ -19,7 +19,7 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
 from tftrain.tasks.fine_tuning import LabelledTask, example_weights
-from tftrain.tasks.task import Batch, Mean, Task
+from tftrain.tasks.task import Batch, Mean, Sums, Task
 
 
 class CustomTask(LabelledTask):
@@ -115,9 +115,7 @@ class CustomTask(LabelledTask):
         counts = self._counts(batch, tf.cast(example_weights(batch), tf.float32))
         return tf.stack([counts[mean.weight] for mean in self.losses])
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> Sums:
         """Returns the sums and, for `score`, the predictions; see `Task.compute`."""
         sequences, model = self._shapes["input_ids"], self.model
         if self.config.model.is_causal:
@@ -147,12 +145,12 @@ class CustomTask(LabelledTask):
     def _given(self, batch: Batch) -> dict[str, tf.Tensor]:
         return {name: tf.reshape(batch[name], [-1, *shape]) for name, shape in self._shapes.items()}
 
-    def _counts(self, batch: Batch, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _counts(self, batch: Batch, weights: tf.Tensor) -> Sums:
         with self._named("counts"):
             counts = self._sums(self.counts(self._given(batch)), weights)
         return {mean.weight: counts.get(mean.name, tf.reduce_sum(weights)) for mean in self.means}
 
-    def _sums(self, values: Mapping[str, tf.Tensor], weights: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _sums(self, values: Mapping[str, tf.Tensor], weights: tf.Tensor) -> Sums:
         """Returns the sums over examples of what a method gave for each, by the names of means."""
         for name, value in values.items():
             if name not in {mean.name for mean in self.means}:

@@ -11,7 +11,7 @@ from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.tensors import exact_sum
-from tftrain.tasks.task import Batch, Mean, Task, is_best
+from tftrain.tasks.task import Batch, Mean, Sums, Task, is_best
 
 # The features of each sequence, where an example has several.
 FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows", "sequence_ids", "position_ids")
@@ -40,7 +40,7 @@ class LabelledTask(Task):
         batch: Batch,
         dropout: DropoutKey | None = None,
         deferred: Deferred | None = None,
-    ) -> tf.Tensor | dict[str, tf.Tensor]:
+    ) -> tf.Tensor | Sums:
         """Runs some of the layers on all sequences, K b with K of an example; see `Task.run_part`."""
         count = self._sequences(batch)
         if count == 1:
@@ -76,9 +76,7 @@ class FineTuning(LabelledTask):
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""
         return tf.reshape(tf.reduce_sum(tf.cast(self.weights(batch), tf.float32)), [1])
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> Sums:
         """Returns the sums and, for the scorer, the outputs; see `Task.compute`."""
         outputs = self.outputs(x, batch, dropout, deferred)
         loss, correct = self.loss_terms(outputs, batch)

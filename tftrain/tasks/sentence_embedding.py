@@ -16,7 +16,7 @@ from tftrain.parallel.mesh import Group
 from tftrain.tasks import embedding_losses
 from tftrain.tasks.fine_tuning import LOSS, FineTuning, example_weights
 from tftrain.tasks.in_batch_loss import Samples
-from tftrain.tasks.task import Batch
+from tftrain.tasks.task import Batch, Sums
 
 
 class SentenceEmbedding(FineTuning):
@@ -44,14 +44,14 @@ class SentenceEmbedding(FineTuning):
         jit, model = config.compiles(devices.has_gpu()), config.model
         return embedding_losses.comparing(config.fine_tuning, model.vector_size, model.normalize_embeddings, jit)
 
-    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
+    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> Sums:
         """Runs the model on a whole global batch, see `Task.compute`; a loss that compares samples has no gradient."""
         sums = super().compute(batch, dropout)
         return sums | self.compare(sums["outputs"], batch, Group(), trains=False)[0] if self.compares_samples else sums
 
     def compare(
         self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    ) -> tuple[Sums, tf.Tensor | None]:
         """Returns the sums of the losses, and the gradient of loss_sum over the global batch; see `Task.compare`."""
         samples = _samples(vectors, batch)
         loss, is_nearest, gradient = self._loss(samples, group, trains)

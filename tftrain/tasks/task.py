@@ -33,6 +33,8 @@ from tftrain.ops.tensors import Batch
 from tftrain.parallel.mesh import Group, Mesh
 from tftrain.parallel.tensor import TensorRanks
 
+Sums = dict[str, tf.Tensor]  # sums of a batch by the names in `Task.sums`; perhaps with "outputs", see `Task.compute`
+
 
 class Mean(NamedTuple):
     """A mean that a run reports: one sum of a batch divided by another."""
@@ -122,7 +124,7 @@ class Task(abc.ABC):
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of a batch that its losses are divided by, fp32 [len(losses)], without computing it."""
 
-    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
+    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> Sums:
         """Runs the whole model on a micro-batch.
 
         Args:
@@ -142,7 +144,7 @@ class Task(abc.ABC):
         batch: Batch,
         dropout: DropoutKey | None = None,
         deferred: Deferred | None = None,
-    ) -> tf.Tensor | dict[str, tf.Tensor]:
+    ) -> tf.Tensor | Sums:
         """Runs some of the layers that this rank holds: what a pipeline stage does with a micro-batch.
 
         Args:
@@ -160,14 +162,12 @@ class Task(abc.ABC):
         return self.loss_sums(x, batch, dropout, deferred) if part.heads else x
 
     @abc.abstractmethod
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> Sums:
         """Returns what `compute` does, given the residual stream after the last block, [b, S, H]; see `run_part`."""
 
     def compare(
         self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    ) -> tuple[Sums, tf.Tensor | None]:
         """Computes the losses that compare samples; the sums of `compute` have zeros in their place.
 
         Args:
@@ -182,7 +182,7 @@ class Task(abc.ABC):
         """
         raise NotImplementedError
 
-    def of_sources(self, entropy: tf.Tensor, weights: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    def of_sources(self, entropy: tf.Tensor, weights: tf.Tensor, batch: Batch) -> Sums:
         """Returns the sums of each source, given all losses, [b] or [b, n]; zeros for a batch without `source`."""
         if not self.source_names:
             return {}
