@@ -19,7 +19,7 @@ from tftrain.cli import flags
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
-from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads, layout, slice_of
+from tftrain.optim.state_layout import StateLayout, layout, partitioned, slice_of
 from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
 
@@ -54,19 +54,19 @@ class Division:
         for rank in range(self.tensor_ranks):
             held = [slice_of(shard_of(*weight[:4], rank, self.tensor_ranks)) for weight in weights]
             self.pieces.append({piece.name: piece for piece in held})
-            kinds, loads = (
-                bucket_kinds(held, dtypes, by_unit=parallel.split_weights),
-                bucket_loads(held, self.tensor_ranks),
-            )
-            names, sizes = [each.name for each in held], [each.size for each in held]
-            divide = (parallel.state_split_strategy, names, sizes, kinds, self.data_ranks, bucket_bytes // 4, loads)
+            tensors = [
+                partitioned(each, dtype, self.tensor_ranks, by_unit=parallel.split_weights)
+                for each, dtype in zip(held, dtypes, strict=True)
+            ]
+            divide = (parallel.state_split_strategy, tensors, self.data_ranks, bucket_bytes // 4)
             self.buckets.append(layout(*divide) if parallel.splits_state and self.data_ranks > 1 else None)
 
     def layout_of(self, rank):
         """Returns the pieces of one rank, as the optimizer's state has them."""
         data_rank, tensor_rank = divmod(rank, self.tensor_ranks)
-        slots = ("adam_m", "adam_v")
-        return StateLayout(self.pieces[tensor_rank], slots, self.buckets[tensor_rank], data_rank, self.data_ranks)
+        pieces = self.pieces[tensor_rank]
+        slots = dict.fromkeys(pieces, ("adam_m", "adam_v"))
+        return StateLayout(pieces, slots, self.buckets[tensor_rank], data_rank, self.data_ranks)
 
     def files_of(self, rank):
         """Returns the files that one rank writes."""

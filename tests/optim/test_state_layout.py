@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tftrain.optim.state_layout import layout
+from tftrain.optim.state_layout import Partitioned, layout
 from tftrain.parallel.buckets import pack
 
 STRATEGIES = some.sampled_from(["even", "naive", "greedy:1", "greedy:2"])
 SIZES = some.lists(some.integers(1, 60), min_size=1, max_size=20)
 
 
-def names_of(sizes):
-    return [f"layer_{index // 3:02d}/kernel_{index}" for index in range(len(sizes))]
+def tensors_of(sizes, kinds=None, loads=None):
+    names = [f"layer_{index // 3:02d}/kernel_{index}" for index in range(len(sizes))]
+    return list(map(Partitioned, names, sizes, kinds or [None] * len(sizes), loads or sizes))
 
 
 @given(
@@ -27,7 +28,7 @@ def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strate
         strategy = "greedy:1"
     kinds = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
     found = dict.fromkeys(range(len(sizes)), 0)
-    for bucket in layout(strategy, names_of(sizes), sizes, kinds, ranks, limit):
+    for bucket in layout(strategy, tensors_of(sizes, kinds), ranks, limit):
         assert len({kinds[tensor] for tensor in bucket.tensors}) == 1
         taken = [sizes[tensor] for tensor in bucket.tensors]
         assert sum(taken) <= max(limit, max(taken) + limit / 4)
@@ -44,7 +45,7 @@ def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strate
 
 @given(SIZES, some.integers(1, 6), some.integers(1, 80))
 def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, ranks, limit):
-    buckets = layout("even", names_of(sizes), sizes, [False] * len(sizes), ranks, limit)
+    buckets = layout("even", tensors_of(sizes), ranks, limit)
     for bucket in buckets:
         assert len(set(bucket.shard_sizes)) == 1
         assert bucket.bounds[-1] - sum(sizes[tensor] for tensor in bucket.tensors) < ranks
@@ -63,7 +64,8 @@ WEIGHTS = [9, 1, 4, 4, 2]
     ],
 )
 def test_owners_of_whole_tensors(strategy, expected):
-    (bucket,) = layout(strategy, NAMES, WEIGHTS, [False] * len(NAMES), 3, limit=10**6)
+    tensors = [Partitioned(name, size, None, size) for name, size in zip(NAMES, WEIGHTS, strict=True)]
+    (bucket,) = layout(strategy, tensors, 3, limit=10**6)
     slices = [bucket.slices(rank, WEIGHTS) for rank in range(3)]
     assert [{each.tensor for each in own if each.tensor is not None} for own in slices] == expected
 
@@ -83,11 +85,11 @@ def test_packing_keeps_order_and_limit(sizes, limit, groups):
 def test_a_tensor_has_one_owner_in_the_layouts_of_all_tensor_parallel_ranks(sizes, ranks, data):
     """The token embedding's slices may differ by a row, and its place in the order of sizes with them."""
     sliced = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
-    names, owners = names_of(sizes), []
+    owners = []
     loads = [size / 2 if is_sliced else size for size, is_sliced in zip(sizes, sliced, strict=True)]
     for slice_of in (lambda size: size // 2 or 1, lambda size: size - size // 2):
         own = [slice_of(size) if is_sliced else size for size, is_sliced in zip(sizes, sliced, strict=True)]
-        buckets = layout("greedy:2", names, own, sliced, ranks, 50, loads)
+        buckets = layout("greedy:2", tensors_of(own, sliced, loads), ranks, 50)
         owned = {
             (rank, item.tensor)
             for bucket in buckets

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.parallel.simulated_ranks import SimulatedRanks
 from tftrain.optim import state_split
+from tftrain.optim.state_layout import Partitioned
 from tftrain.optim.state_split import StateSplit
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
@@ -52,7 +53,8 @@ def test_no_rank_receives_more_than_a_bucket_at_once(monkeypatch, strategy):
     given = {name: draws(6, shape[0]) for name, shape in shapes.items()}
 
     def reduce(group):
-        split = StateSplit(group, list(shapes), list(shapes.values()), strategy)
+        tensors = [Partitioned(name, shape[0], None, shape[0]) for name, shape in shapes.items()]
+        split = StateSplit(group, tensors, list(shapes.values()), strategy)
         tensors = [tf.constant(every[group.rank]) for every in given.values()]
         parts = split.reduce_all(tensors, "x", tf.float32)
         whole = {}

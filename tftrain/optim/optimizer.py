@@ -23,7 +23,7 @@ from tftrain.optim.orthogonal import Orthogonalization
 from tftrain.optim.parameter_spec import ParameterSpec
 from tftrain.optim.schedule import RampedSteps, learning_rate
 from tftrain.optim.state import OptimizerState
-from tftrain.optim.state_layout import bucket_kinds, bucket_loads, slice_of
+from tftrain.optim.state_layout import partitioned, slice_of
 from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
 from tftrain.parallel.mesh import Mesh
@@ -162,9 +162,10 @@ class Optimizer(tf.Module):
 
 def _split(held: Sequence[ParameterSpec], mesh: Mesh, strategy: str, shards_weights: bool) -> StateSplit:
     """Returns how the data parallel ranks partition the state of the parameters that this rank holds."""
-    slices, is_matrix = [slice_of(each.shard) for each in held], [each.is_matrix for each in held]
-    dtypes, is_summed = [each.variable.dtype for each in held], [each.is_summed for each in held]
-    kinds = bucket_kinds(slices, dtypes, is_summed, shards_weights, is_matrix)
-    names, shapes = [each.name for each in held], [each.variable.shape for each in held]
-    loads = bucket_loads(slices, mesh.tensor.size)
-    return StateSplit(mesh.split, names, shapes, strategy, kinds, loads, is_matrix)
+    tensors = [
+        partitioned(
+            slice_of(each.shard), each.variable.dtype, mesh.tensor.size, each.is_summed, each.is_matrix, shards_weights
+        )
+        for each in held
+    ]
+    return StateSplit(mesh.split, tensors, [each.variable.shape for each in held], strategy)

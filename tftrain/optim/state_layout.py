@@ -64,48 +64,45 @@ class Bucket(NamedTuple):
         return [*slices, Slice(None, left)] if left else slices
 
 
-def layout(
-    strategy: str,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    kinds: Sequence[Hashable],
-    ranks: int,
-    limit: int,
-    loads: Sequence[float] | None = None,
-    is_whole: Sequence[bool] | None = None,
-) -> list[Bucket]:
+class Partitioned(NamedTuple):
+    """A tensor that ranks partition."""
+
+    name: str  # such as `layer_00/attention/query/kernel`; tensors with the same first word form a layer
+    size: int  # elements, at least one
+    kind: Hashable  # no bucket holds tensors of two kinds
+    load: float  # what `greedy:K` balances, see `partitioned`
+    is_whole: bool = False  # whether one rank must own all of it, with `even` too; the same for tensors of a kind
+
+
+def layout(strategy: str, tensors: Sequence[Partitioned], ranks: int, limit: int) -> list[Bucket]:
     """Partitions tensors over ranks.
 
     Args:
         strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
-        names: of the tensors, such as `layer_00/attention/query/kernel`; those with the same first word form a layer.
-        sizes, kinds: elements of each tensor, all positive; and its kind: no bucket holds tensors of two kinds.
+        tensors: from the input of the model to its output.
         ranks, limit: number of ranks that share the tensors, and elements of a bucket, see `pack`.
-        loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
-            their shards differ in size, so that a tensor has the same owner in each of their layouts.
-        is_whole: by tensor, whether one rank must own all of it, with `even` too; the same for tensors of a kind.
 
     Returns:
         The buckets, from the last tensor to the first, as backward makes their gradients.
     """
     groups: list[list[int]] = []
-    for kind in dict.fromkeys(kinds):
-        tensors = [tensor for tensor in reversed(range(len(sizes))) if kinds[tensor] == kind]
-        packed = pack([sizes[tensor] for tensor in tensors], limit)
-        groups += [[tensors[index] for index in indices] for indices in packed]
+    sizes = [each.size for each in tensors]
+    for kind in dict.fromkeys(each.kind for each in tensors):
+        of_kind = [index for index in reversed(range(len(tensors))) if tensors[index].kind == kind]
+        packed = pack([sizes[index] for index in of_kind], limit)
+        groups += [[of_kind[index] for index in indices] for indices in packed]
     if strategy == "even":
-        whole = is_whole or [False] * len(sizes)
-        balanced = [load if must else 0.0 for load, must in zip(loads or sizes, whole, strict=True)]
-        owners = _largest_first(balanced, ranks)
+        owners = _largest_first([each.load if each.is_whole else 0.0 for each in tensors], ranks)
         return [
-            _by_owner(group, sizes, owners, ranks) if whole[group[0]] else _even(group, sizes, ranks)
+            _by_owner(group, sizes, owners, ranks) if tensors[group[0]].is_whole else _even(group, sizes, ranks)
             for group in groups
         ]
     if strategy == "naive":
-        layers = list(dict.fromkeys(name.split("/")[0] for name in names))
-        owners = [layers.index(name.split("/")[0]) % ranks for name in names]
+        layers = [each.name.split("/")[0] for each in tensors]
+        in_order = list(dict.fromkeys(layers))
+        owners = [in_order.index(layer) % ranks for layer in layers]
     else:
-        owners = _largest_first(loads or sizes, int(strategy.removeprefix("greedy:")))
+        owners = _largest_first([each.load for each in tensors], int(strategy.removeprefix("greedy:")))
     return [_by_owner(group, sizes, owners, ranks) for group in groups]
 
 
@@ -144,33 +141,27 @@ def unit_of(name: str) -> str:
     return name if name == TOKENS else first if first == EMBEDDINGS or first.startswith("layer_") else HEADS
 
 
-def bucket_kinds(
-    pieces: Sequence[TensorSlice],
-    dtypes: Sequence[Hashable],
-    is_summed: Sequence[bool] | None = None,
+def partitioned(
+    piece: TensorSlice,
+    dtype: Hashable,
+    tensor_ranks: int,
+    is_summed: bool = False,
+    is_whole: bool = False,
     by_unit: bool = False,
-    is_whole: Sequence[bool] | None = None,
-) -> list[Hashable]:
-    """Returns the kind of each weight; a bucket holds weights of one kind, and `by_unit` of one unit.
+) -> Partitioned:
+    """Returns a weight, of which a tensor parallel rank holds a piece, as data parallel ranks partition it.
 
-    Those of a bucket have one dtype, because they are gathered together. They are all partitioned over the tensor
-    parallel ranks or all whole, because their squares are added together; and of those that are whole, the gradients of
-    all or of none are summed over these ranks. Those that a rank must own whole, `is_whole`, have buckets of their own.
+    Weights of a bucket have one dtype, because they are gathered together, and `by_unit` they are of one unit. They are
+    all partitioned over the tensor parallel ranks or all whole, because their squares are added together; and of those
+    that are whole, the gradients of all or of none are summed over these ranks. Those that a rank must own whole,
+    `is_whole`, have buckets of their own.
+
+    The load is the number of elements, of a sharded weight that of an average shard. Shards may differ in size by a
+    row, but the loads are the same on every tensor parallel rank, and so is the owner of a weight.
     """
-    is_summed, is_whole = (each or [False] * len(pieces) for each in (is_summed, is_whole))
-    together = zip(pieces, dtypes, is_summed, is_whole, strict=True)
-    return [
-        (unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, summed, whole)
-        for piece, dtype, summed, whole in together
-    ]
-
-
-def bucket_loads(pieces: Sequence[TensorSlice], tensor_ranks: int) -> list[float]:
-    """Returns what `greedy:K` balances, for each weight: its elements, of sharded ones those of an average shard.
-
-    Shards may differ in size by a row, but the loads are the same on every tensor parallel rank.
-    """
-    return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
+    kind = unit_of(piece.name) if by_unit else "", piece.is_divided, dtype, is_summed, is_whole
+    load = math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1)
+    return Partitioned(piece.name, piece.size, kind, load, is_whole)
 
 
 def slice_of(shard: VariableShard) -> TensorSlice:
@@ -193,7 +184,7 @@ class StateLayout:
     def __init__(
         self,
         pieces: Mapping[str, TensorSlice],
-        slots: Sequence[str] | Mapping[str, Sequence[str]],
+        slots: Mapping[str, Sequence[str]],
         buckets: Sequence[Bucket] | None,
         rank: int,
         ranks: int,
@@ -201,14 +192,12 @@ class StateLayout:
     ):
         """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
-        The slots are those of every tensor, or by name.
         The data parallel ranks, of which this is one, partition the state by buckets; None: each holds all of it. With
         buckets, `replica` is this rank and the number of those that hold the same shards.
         """
         self._pieces, self._buckets = list(pieces.values()), buckets
-        of_names = slots if isinstance(slots, Mapping) else dict.fromkeys(pieces, tuple(slots))
-        self._kinds = tuple(dict.fromkeys([MASTER, *itertools.chain.from_iterable(of_names.values())]))
-        self._has = [{MASTER, *of_names[name]} for name in pieces]
+        self._kinds = tuple(dict.fromkeys([MASTER, *itertools.chain.from_iterable(slots.values())]))
+        self._has = [{MASTER, *slots[name]} for name in pieces]
         self._rank, self._ranks = rank, ranks
         self._copy, self._copies = (rank, ranks) if buckets is None else replica
         self._sizes = [piece.size for piece in self._pieces]

@@ -1,11 +1,11 @@
 """Partitions the optimizer's state (ZeRO): whole tensors to each rank's shards of flat buckets, and back."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
 from tftrain.config.parallel import BUCKET_BYTES
-from tftrain.optim.state_layout import Bucket, Slice, layout
+from tftrain.optim.state_layout import Bucket, Partitioned, Slice, layout
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -21,18 +21,13 @@ class StateSplit:
     def __init__(
         self,
         group: Group,
-        names: Sequence[str],
+        tensors: Sequence[Partitioned],
         shapes: Sequence[tf.TensorShape],
         strategy: str,
-        kinds: Sequence[Hashable] | None = None,
-        loads: Sequence[float] | None = None,
-        is_whole: Sequence[bool] | None = None,
     ):
-        """Partitions tensors of these names and shapes; for the other arguments, see `layout`."""
-        self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
-        self._sizes = [shape.num_elements() for shape in self._shapes]
-        kinds = kinds or [None] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads, is_whole)
+        """Partitions tensors of these shapes; for the other arguments, see `layout`."""
+        self.group, self._shapes, self._sizes = group, shapes, [each.size for each in tensors]
+        self.buckets = layout(strategy, tensors, group.size, BUCKET_BYTES // 4)
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:
