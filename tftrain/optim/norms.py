@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.optim.state_layout import Slice
+from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
 
@@ -18,34 +18,20 @@ from tftrain.parallel.mesh import Group, Mesh
 class Norms:
     """Adds squares over the ranks that hold shards; `communicates` says whether other ranks do."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        split: bool,
-        slices: Sequence[Sequence[Slice]],
-        sliced: Sequence[bool],
-        indices: Sequence[int],
-        total: int,
-    ):
-        """Determines which tensors count on this rank.
-
-        Args:
-            mesh, split: the ranks, and whether the data parallel ones hold shards.
-            slices: of each store of the optimizer's state; the tensors of a store are all sharded or all whole.
-            sliced: by tensor, whether the tensor parallel ranks hold shards.
-            indices, total: by tensor, its index among the tensors of all stages; and their number.
-        """
+    def __init__(self, mesh: Mesh, state: OptimizerState, names: Sequence[str]):
+        """Determines which tensors count on this rank, given the names of the tensors of all stages."""
+        self._split, self._slices = bool(state.split), state.slices
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
-        self._model = mesh.group(_kind(mesh, split, "model", "world"))
-        self._stage = mesh.group(_kind(mesh, split, "tensor", "stage"))
-        self._has_replicas = not split or mesh.replicas.size > 1
+        self._model = mesh.group(_kind(mesh, self._split, "model", "world"))
+        self._stage = mesh.group(_kind(mesh, self._split, "tensor", "stage"))
+        self._has_replicas = not self._split or mesh.replicas.size > 1
         self.communicates, self._adds_shards = self._model.size > 1, self._stage.size > 1
-        self._indices, self._total = list(indices), total
+        self._indices, self._total = [names.index(name) for name in state.names], len(names)
         # A tensor that is whole on every tensor parallel rank counts on the first one.
-        self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
-        firsts = (next((item.tensor for item in store if item.tensor is not None), 0) for store in slices)
+        self._counts = [1.0 if each.shard.is_divided or mesh.tensor.rank == 0 else 0.0 for each in state.parameters]
+        # The tensors of a store are all sharded or all whole.
+        firsts = (next((item.tensor for item in store if item.tensor is not None), 0) for store in state.slices)
         self._store_counts = [self._counts[first] for first in firsts]
-        self._split, self._slices = split, slices
 
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds squares of this rank's stores, fp32 [n], and further values, the marks, fp32 [m], in one vector.

@@ -85,9 +85,7 @@ class Optimizer(tf.Module):
         split = _split(held, mesh, strategy, shards_weights) if strategy else None
         slots = {each.name: self.slots_of(each.name) if updates else () for each in held}
         self.state = OptimizerState(held, slots, split, mesh, shards_weights)
-        indices = [self._names.index(each.name) for each in held]
-        is_sliced = [each.shard.is_divided for each in held]
-        self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, indices, len(self._names))
+        self._norms = Norms(mesh, self.state, self._names)
         # Products of bf16 are what GPUs are fast at; CPUs have none that are faster than those of fp32.
         products = tf.bfloat16 if gpu else tf.float32
         orthogonalization = Orthogonalization([each.shard for each in held], mesh.tensor, products)
