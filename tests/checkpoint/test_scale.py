@@ -149,10 +149,11 @@ class Store:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 64])
-def test_requests_until_horovod_starts_are_four_a_rank_at_most(ranks):
+def test_requests_until_horovod_starts_are_four_a_rank_at_most(ranks, monkeypatch):
     store, environ = Store(ranks), {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "host", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+    monkeypatch.setattr(rendezvous, "LauncherStore", lambda address: store)
     for launch in map(Launch, range(ranks), itertools.repeat(ranks)):
-        rendezvous.value_of_rank_0(launch, "tensor_parallel_size", "1", environ, connect=lambda _: store)
-        assert rendezvous.await_all(launch, environ, connect=lambda _: store) == ["yes"] * ranks
+        rendezvous.value_of_rank_0(launch, "tensor_parallel_size", "1", environ)
+        assert rendezvous.await_all(launch, environ) == ["yes"] * ranks
     assert store.count <= 4 * ranks
     assert ranks / rendezvous.pause_after(0, ranks) <= 400

@@ -17,7 +17,7 @@ import random
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tftrain.host.text import listed
 from tftrain.parallel.launcher import Launch
@@ -92,35 +92,26 @@ def value_of_rank_0(
     value: str,
     environ: Mapping[str, str] = os.environ,
     seconds: float = WAIT_SECONDS,
-    connect: Callable[[str], LauncherStore] = LauncherStore,
 ) -> str:
     """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
 
-    Every rank must call it.
-
-    Args:
-        name: letters, digits and underscores.
-        connect: returns the store at an address.
+    Every rank must call it, with a name of letters, digits and underscores.
     """
     address = address_of_store(environ)
     if not address:
         return value
     try:
         if launch.rank == 0:
-            connect(address).put(name, value, seconds)
+            LauncherStore(address).put(name, value, seconds)
             return value
-        answer = connect(address).wait(name, seconds, launch.size - 1)
+        answer = LauncherStore(address).wait(name, seconds, launch.size - 1)
     except STORE_ERRORS:
         return value  # Horovod needs the store as well, and reports that it is missing.
     return value if answer is None else answer
 
 
 def await_all(
-    launch: Launch,
-    environ: Mapping[str, str] = os.environ,
-    seconds: float = ARRIVAL_SECONDS,
-    connect: Callable[[str], LauncherStore] = LauncherStore,
-    value: str = "yes",
+    launch: Launch, environ: Mapping[str, str] = os.environ, seconds: float = ARRIVAL_SECONDS, value: str = "yes"
 ) -> list[str] | None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
 
@@ -134,7 +125,7 @@ def await_all(
     address = address_of_store(environ)
     if not address:
         return None
-    store, last = connect(address), time.monotonic() + seconds
+    store, last = LauncherStore(address), time.monotonic() + seconds
     try:
         store.put(f"present_{launch.rank}", value, seconds)
         if launch.rank != 0:
