@@ -47,7 +47,6 @@ def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
 
 @tf.RegisterGradient("TftrainLayerNorm")
 def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, _dmean: tf.Tensor, _drstd: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x, gamma and beta."""
     x, gamma, _beta = op.inputs
     _y, mean, rstd = op.outputs
     return list(library().tftrain_layer_norm_grad(dy=dy, x=x, gamma=gamma, mean=mean, rstd=rstd))
@@ -55,29 +54,28 @@ def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, _dmean: tf.Tensor, _dr
 
 @tf.RegisterGradient("TftrainRmsNorm")
 def _rms_norm_gradient(op: tf.Operation, dy: tf.Tensor, _drstd: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x and gamma."""
     x, gamma = op.inputs
     return list(library().tftrain_rms_norm_grad(dy=dy, x=x, gamma=gamma, rstd=op.outputs[1]))
 
 
 def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:
     """Computes `layer_norm` in plain TensorFlow: its specification; float64 too, computed in float64."""
-    wide = wide_dtype(x.dtype)
-    centred = tf.cast(x, wide)
+    centred = tf.cast(x, wide_dtype(x.dtype))
     centred -= tf.reduce_mean(centred, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    # Grappler regroups a product of products if nothing else needs the inner product, but not across a reshape. With
-    # the reshape, the result is bit-equal whether or not a backward pass needs `normal`.
-    normal = tf.reshape(centred * tf.math.rsqrt(variance + epsilon), [-1, x.shape[-1]])
-    scaled = normal * tf.cast(gamma, wide)
-    return tf.reshape(tf.cast(scaled if beta is None else scaled + tf.cast(beta, wide), x.dtype), tf.shape(x))
+    return _normalized(centred, gamma, beta, epsilon, x)
 
 
 def reference_rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Computes `rms_norm` in plain TensorFlow: its specification; float64 too. The last axis of `x` is static."""
-    wide = wide_dtype(x.dtype)
-    values = tf.cast(x, wide)
-    mean_square = tf.reduce_mean(tf.square(values), axis=-1, keepdims=True)
-    # The reshape keeps Grappler from regrouping the products, see `reference_layer_norm`.
-    normal = tf.reshape(values * tf.math.rsqrt(mean_square + epsilon), [-1, x.shape[-1]])
-    return tf.reshape(tf.cast(normal * tf.cast(gamma, wide), x.dtype), tf.shape(x))
+    return _normalized(tf.cast(x, wide_dtype(x.dtype)), gamma, None, epsilon, x)
+
+
+def _normalized(wide: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float, x: tf.Tensor) -> tf.Tensor:
+    """Divides each row by its root mean square, then scales and shifts it; returns a tensor like `x`."""
+    mean_square = tf.reduce_mean(tf.square(wide), axis=-1, keepdims=True)
+    # Grappler regroups a product of products if nothing else needs the inner product, but not across a reshape. With
+    # the reshape, the result is bit-equal whether or not a backward pass needs `normal`.
+    normal = tf.reshape(wide * tf.math.rsqrt(mean_square + epsilon), [-1, x.shape[-1]])
+    scaled = normal * tf.cast(gamma, wide.dtype)
+    shifted = scaled if beta is None else scaled + tf.cast(beta, wide.dtype)
+    return tf.reshape(tf.cast(shifted, x.dtype), tf.shape(x))
