@@ -191,11 +191,11 @@ class _Chunks:
             dlogits: a function of logits, labels and the numbers of a chunk's rows; returns the logits' gradient.
             numbers: of each row, [n].
         """
-        numbers = numbers if self.is_one else [self._padded(each) for each in numbers]
+        if self.is_one:
+            return self.products(dlogits(self.logits, self.labels, *numbers), self.x)
+        numbers = [self._padded(each) for each in numbers]
 
         def part(index: int | tf.Tensor):
-            if self.is_one:
-                return self.products(dlogits(self.logits, self.labels, *numbers), self.x)
             labels, of_chunk = self._chunk(self.labels, index), (self._chunk(each, index) for each in numbers)
             return self.products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
 
@@ -205,8 +205,6 @@ class _Chunks:
             return dx.write(index, dx_chunk), *sums
 
         dx_chunk, *gradients_of_chunk = part(0)
-        if self.is_one:
-            return [dx_chunk, *gradients_of_chunk]
         # The sums begin with the first chunk: zeros would be one more tensor as large as the table, and stay.
         dtype, width = self.x.dtype, self.x.shape[1]
         arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width]).write(0, dx_chunk)
