@@ -56,7 +56,7 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
         compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
     ).resolve(1)
     run = new_run(config, Mesh())
-    stage = CompiledStage(run.task, run.parts, jit, seed=0)
+    stage = CompiledStage(run.task, run.parts, jit)
     (batch,) = batches(1, samples=SAMPLES)
     whole, halves = (gradients(run, stage, table(*kinds), batch) for kinds in ((B,), (BI, BW)))
     np.testing.assert_array_equal(halves.sums, whole.sums)
@@ -66,6 +66,6 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
         assert np.linalg.norm(np.asarray(other) - one) <= allowed, name
         assert np.any(one) or "key/bias" in name
     if jit:
-        reading = CompiledStage(run.task, run.parts, jit, 0, ReadAgain())
+        reading = CompiledStage(run.task, run.parts, jit, ReadAgain())
         for one, other in zip(whole.dense, gradients(run, reading, table(B), batch).dense, strict=True):
             assert np.linalg.norm(np.asarray(other) - one) <= 1e-5 * np.linalg.norm(one) + 1e-8

@@ -9,7 +9,6 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER
 from tftrain.config.train import TrainConfig
 from tftrain.formats.run_folder import NO_AVERAGE
-from tftrain.host import devices
 from tftrain.host.units import shown
 from tftrain.inputs.inputs import Inputs
 from tftrain.model.part import joined
@@ -44,8 +43,7 @@ def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog
             logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         path, step = (Path(initial.path), 0) if initial else load_weights(task, run, inputs, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        jit = config.compiles_whole(devices.has_gpu())
-        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, jit, run and ShardedEvaluation(run))
+        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, run and ShardedEvaluation(run))
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")

@@ -22,6 +22,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.phase_data import PhaseData
 from tftrain.finetune.corpus_search import CorpusScorer
+from tftrain.host import devices
 from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
@@ -45,7 +46,6 @@ class HeldOut:
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
-        jit: bool,
         forward: ShardedEvaluation | None = None,
         weights: Callable[[], AbstractContextManager] = nullcontext,
     ):
@@ -54,7 +54,7 @@ class HeldOut:
         `forward` evaluates a batch where ranks hold shards of the weights. `weights` gives the model, within a `with`
         statement, the weights to evaluate.
         """
-        self._weights = weights
+        self._weights, jit = weights, config.compiles_whole(devices.has_gpu())
         self._config, self._task, self._mesh = config, task, mesh
         self._source = sources.open_source(task, data, "eval", config.run.seed)
         self.scorer = sources.scorer_of(task, self._source)
@@ -62,7 +62,7 @@ class HeldOut:
         if forward is not None:
             self._forward = forward
         elif mesh.pipeline_parallel_size > 1:
-            stage = CompiledStage(task, parts, jit, config.run.seed)
+            stage = CompiledStage(task, parts, jit)
             self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
@@ -178,7 +178,7 @@ def of_run(run: Run, data: PhaseData, phase: int = 0) -> HeldOut | None:
         return None
     forward = ShardedEvaluation(run) if run.shards_weights else None
     weights = run.averaged_weights if config.evaluation.weights == "averaged" else nullcontext
-    return HeldOut(config, data, run.task, run.parts, run.mesh, run.jit, forward, weights)
+    return HeldOut(config, data, run.task, run.parts, run.mesh, forward, weights)
 
 
 def entropy(counts: np.ndarray) -> float:

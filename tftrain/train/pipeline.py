@@ -54,7 +54,7 @@ class PipelineGradients:
         self._run = run
         # What backward keeps of a compiled part is a copy, which a weight need not have.
         products = ReadAgain() if run.jit else None
-        self._stage = CompiledStage(run.task, run.parts, run.jit, run.config.run.seed, products)
+        self._stage = CompiledStage(run.task, run.parts, run.jit, products)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:

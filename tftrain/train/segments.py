@@ -32,7 +32,7 @@ class SegmentedGradients:
         self._accumulation = Accumulation(run, reduction)
         parts = parts_of_stage(split_layers(run.config.model.num_hidden_layers, 1, segments), 0, 1)
         # What backward keeps of a compiled part is a copy, which a weight need not have.
-        self._stage = CompiledStage(run.task, parts, run.jit, run.config.run.seed, ReadAgain())
+        self._stage = CompiledStage(run.task, parts, run.jit, ReadAgain())
         self._table = orders.table("interleaved", 1, 1, segments)
         self._computations: list[tf.Operation] = []  # the calls of the last graph, in their order
 

@@ -41,7 +41,7 @@ class ShardedModel:
         config, layers = run.config, range(run.config.model.num_hidden_layers)
         blocks = [ModelPart((layer,), embedding=False, heads=False) for layer in layers]
         parts = [ModelPart((), heads=False), *blocks, ModelPart((), embedding=False)]
-        self._run, self._stage = run, CompiledStage(run.task, parts, run.jit, config.run.seed, ReadAgain())
+        self._run, self._stage = run, CompiledStage(run.task, parts, run.jit, ReadAgain())
         self._weights, self._ahead = run.optimizer.state.weight_shards, config.parallel.prefetch_blocks
         tied = run.task.model.architecture.tied
         self._buckets = [self._weights.buckets_of(part, tied) for part in parts]

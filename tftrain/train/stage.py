@@ -56,17 +56,16 @@ class CompiledStage:
         variables: of all parts, a copy of the token embedding last.
     """
 
-    def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int, products: ReadAgain | None = None):
+    def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, products: ReadAgain | None = None):
         """Traces nothing yet.
 
         Args:
             jit: whether XLA compiles the parts.
-            seed: the run's, on which dropout depends.
             products: computes with the kernels; None: the layers do.
         """
         self._products = products
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
-        self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
+        self._kernels = [task.model.kernels(part) for part in self.parts]
         indices = {variable.ref(): index for index, variable in enumerate(self.variables)}
         self._indices_of_kernels = [[indices[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
         compiled = functools.partial(tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL)
@@ -137,7 +136,7 @@ class CompiledStage:
         If no backward follows, the part with the heads returns what the task predicts instead of those inputs.
         """
         batch = decoded(batch)
-        key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
+        key = None if position is None else DropoutKey(self.task.config.run.seed, position.step, first_sample)
         part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else self._products
         if part.embedding and inputs is not None:
             batch, inputs = {**batch, "token_rows": inputs}, None
