@@ -60,7 +60,6 @@ def cudnn_attention(
 def _cudnn_attention_gradient(
     op: tf.Operation, dcontext: tf.Tensor, _dlog_sum_exp: tf.Tensor
 ) -> tuple[tf.Tensor | None, ...]:
-    """Returns the gradients of query, key and value."""
     names = ("query", "key", "value", "query_lengths", "key_lengths")
     context, log_sum_exp = op.outputs
     gradients = library().tftrain_cudnn_attention_grad(

@@ -53,7 +53,6 @@ class TensorFlowTransport:
     """TensorFlow's operations, each on one tensor of this rank; for what they return see `collectives`."""
 
     def __init__(self, group: Group, name: str):
-        """Prepares for one collective."""
         self._group, self._name = group, name
 
     def all_reduce(self, tensor: tf.Tensor, operation: str) -> tf.Tensor:
@@ -71,8 +70,7 @@ class TensorFlowTransport:
 
     def sum_in_program(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum over the ranks, inside a function that XLA compiles for GPUs, in the tensor's dtype."""
-        options = {"merge_op": "Add", "final_op": "Id", "ordering_token": []}
-        return self._run(tf.raw_ops.CollectiveReduceV2, tensor, **options)
+        return self._run(tf.raw_ops.CollectiveReduceV2, tensor, merge_op="Add", final_op="Id", ordering_token=[])
 
     def all_to_all(self, tensor: tf.Tensor, splits: Sequence[int]) -> tf.Tensor:
         """Sends `splits[r]` rows to rank r; all ranks receive equal numbers of rows."""
@@ -111,7 +109,6 @@ class TensorFlowTransport:
         return tf.concat(received, 0)
 
     def _run(self, op: Callable[..., tf.Tensor], tensor: tf.Tensor, suffix: str = "", **options: Any) -> tf.Tensor:
-        """Runs an op on a tensor."""
         name = _unique(self._name + suffix)
         result = op(input=tensor, name=name, **options, **self._numbers(name, tensor.dtype, tensor.shape))
         return result if devices.has_gpu() else run_independently(result)

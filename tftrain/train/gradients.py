@@ -124,7 +124,6 @@ class Accumulation:
         return tf.reshape(found, [samples, *found.shape[2:]])
 
     def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
-        """Returns the outputs for a micro-batch, see `outputs`."""
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
         return self._run_model(batch, key)["outputs"]
 
@@ -180,7 +179,6 @@ class Accumulation:
         return gradients._replace(dense=self._reduction.sum_in_program(gradients.dense))
 
     def _buffer_shapes(self) -> list[Sequence[int]]:
-        """Returns the shapes in which gradients are added."""
         return self._reduction.buffer_shapes(self._variables)
 
     def _reduced_micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:

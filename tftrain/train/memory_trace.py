@@ -34,7 +34,6 @@ class Sampler:
     """Samples what this process holds until it is stopped."""
 
     def __init__(self):
-        """Starts now."""
         self._samples: list[tuple[float, int]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)

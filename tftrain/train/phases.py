@@ -26,7 +26,6 @@ class Phases:
     """
 
     def __init__(self, run: Run, data: Sequence[PhaseData]):
-        """Takes the data of each phase."""
         self._number, self._run, seed = -1, run, run.whole.run.seed
         self._sources = [sources.open_source(run.task, each, "train", seed) for each in data]
         for mixture in (source.mixture for source in self._sources if source.mixture):
