@@ -110,7 +110,7 @@ def _library() -> ctypes.CDLL:
             Path(folder, "new.so").replace(built)
     found = ctypes.CDLL(str(built))
     found.compile.restype = ctypes.c_char_p
-    if library.is_available(gpu=False) and not library.is_available(gpu=True):
+    if not library.unavailable_reason(gpu=False) and library.unavailable_reason(gpu=True):
         ops = library.counters()
         ops.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
         for name in itertools.islice(itertools.takewhile(bool, ops.tftrain_ops()), 0, None, 2):

@@ -13,11 +13,11 @@ from tftrain.model.bert import BertPretrainer, LossTerms
 from tftrain.model.decoder import Decoder
 from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.library import is_available
+from tftrain.ops.library import unavailable_reason
 from tftrain.tasks.bert_pretraining import BertPretraining
 
 VOCAB = 59
-NEEDS_OPS = pytest.mark.skipif(not is_available(gpu=False), reason="the library of ops is not built")
+NEEDS_OPS = pytest.mark.skipif(bool(unavailable_reason(gpu=False)), reason="the library of ops is not built")
 LossSums = collections.namedtuple("LossSums", BertPretraining.sums)
 PLAIN = dict.fromkeys(FLAGS, "reference")
 

@@ -284,7 +284,7 @@ def test_a_rule_takes_its_fused_ops_where_they_are_built(name, monkeypatch):
         list(updated(optimizer, gradient_steps(3), "eager"))
         results.append(whole(optimizer))
     assert_bits_equal(*results)
-    monkeypatch.setattr("tftrain.optim.optimizer.is_available", lambda gpu: False)
+    monkeypatch.setattr("tftrain.optim.optimizer.unavailable_reason", lambda gpu: "not built")
     assert not make(dataclasses.replace(CONFIG, optimizer=name))[0].is_fused
 
 

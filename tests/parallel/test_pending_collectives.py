@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.ops.library import MissingLibraryError, is_available
+from tftrain.ops.library import MissingLibraryError, unavailable_reason
 from tftrain.parallel import pending_collectives
 from tftrain.parallel.pending_collectives import (
     Collective,
@@ -23,7 +23,7 @@ FIRST, SECOND = Collective("all-reduce", "world.first", (0, 1)), Collective("all
 @pytest.fixture(params=[OpCounter, VariableCounter], autouse=True)
 def counter(request, monkeypatch):
     """Sets and returns what counts the collectives of a test."""
-    if request.param is OpCounter and not is_available(gpu=False):
+    if request.param is OpCounter and unavailable_reason(gpu=False):
         pytest.skip("the library of ops is not built")
     monkeypatch.setattr("tftrain.parallel.pending_collectives.counter_class", lambda: request.param)
     return request.param
@@ -142,7 +142,7 @@ for counter in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def transfers():
     """The transfers between the devices by the name of the counter."""
-    names = [OpCounter.__name__] * is_available(gpu=False) + [VariableCounter.__name__]
+    names = [OpCounter.__name__] * (unavailable_reason(gpu=False) is None) + [VariableCounter.__name__]
     done = subprocess.run([sys.executable, "-c", TRANSFERS, *names], capture_output=True, text=True, check=True)
     return dict(line.split() for line in done.stdout.splitlines())
 

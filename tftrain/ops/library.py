@@ -74,8 +74,3 @@ def require_gpu_kernels(named: str) -> None:
     if reason := unavailable_reason(gpu=True):
         how = "build them with `make setup GPU=1`, where a CUDA toolkit is, or leave out"
         raise MissingLibraryError(f"{reason}; {how} {named}")
-
-
-def is_available(gpu: bool) -> bool:
-    """Whether fused ops can run on a GPU, or on the CPU; see `unavailable_reason`."""
-    return unavailable_reason(gpu) is None

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.optimizer import OptimizerConfig
 from tftrain.host import devices
-from tftrain.ops.library import is_available, require_gpu_kernels
+from tftrain.ops.library import require_gpu_kernels, unavailable_reason
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
@@ -76,7 +76,7 @@ class Optimizer(tf.Module):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
         self.config, self._length = config, length
         self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
-        self._rule, self.is_fused = rules.choose(config, is_available(gpu))
+        self._rule, self.is_fused = rules.choose(config, unavailable_reason(gpu) is None)
         if not self._rule.slots_of_matrices:
             parameters = [each._replace(is_matrix=False) for each in parameters]
         self._names = [each.name for each in parameters]
