@@ -16,7 +16,7 @@ from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
-from tftrain.tasks.bert_pretraining import BertPretraining, original_tokens
+from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.tasks.task import Contents
 
 
@@ -153,5 +153,5 @@ def test_the_tokens_of_a_text_are_those_before_masking_without_special_ones():
         # The last example only fills the batch.
         "example_weights": np.array([1, 1, 0], np.float32),
     }
-    assert sorted(original_tokens(batch)) == [10, 10, 11, 11, 12, 13, 14]
-    assert original_tokens({"example_weights": np.zeros(2, np.float32)}).size == 0
+    assert sorted(BertPretraining.text_tokens(batch)) == [10, 10, 11, 11, 12, 13, 14]
+    assert BertPretraining.text_tokens({"example_weights": np.zeros(2, np.float32)}).size == 0

@@ -177,10 +177,8 @@ class OptimizerState(tf.Module):
 
     def _held(self) -> Iterator[VariablePiece]:
         """Yields every piece on this rank, in the order of kinds and stores."""
-        return map(self._in_variable, self._layout.held())
-
-    def _in_variable(self, held: Held) -> VariablePiece:
-        return VariablePiece(held.piece, self._store(held.kind, held.store), held.elements)
+        for held in self._layout.held():
+            yield VariablePiece(held.piece, self._store(held.kind, held.store), held.elements)
 
     def _store(self, kind: str, store: int) -> tf.Variable:
         return (self.masters if kind == MASTER else self.slots[kind])[store]

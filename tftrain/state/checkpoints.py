@@ -1,7 +1,6 @@
 """The checkpoints of a run: restores the one that it starts from, and saves new ones with a description of the run."""
 
 import dataclasses
-import functools
 import logging
 import threading
 from pathlib import Path
@@ -63,7 +62,7 @@ class Checkpoints:
         config = run.config
         reader = resume.choose(config.checkpoint, config.run, run.mesh, run.restore_buffers, self.in_memory.among)
         if reader:
-            changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
+            changes = resume_compatibility.changes(run.config, self._inputs.identity, reader.manifest.run, reader.path)
             self._check_tensors(reader)
             self._load(reader)
             changes += resume_compatibility.attention_changes(
@@ -158,7 +157,7 @@ class Checkpoints:
                 "tensor_parallel_size": run.mesh.tensor_parallel_size,
                 "state_split": config.parallel.state_split_strategy if run.optimizer.state.split else None,
             },
-            "data": self.data,
+            "data": self._inputs.identity,
             "attention": self._attention,
             "config": dataclasses.asdict(without_secrets(config)),
             "packages": versions(),
@@ -167,11 +166,6 @@ class Checkpoints:
     @property
     def _attention(self) -> dict[str, Any]:
         return {"core": self._run.task.attention_core, "dropout_bits": PROBABILITY_BITS}
-
-    @functools.cached_property
-    def data(self) -> dict[str, str]:
-        """The identity of the run's data."""
-        return self._inputs.identity
 
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.

@@ -191,7 +191,7 @@ class Run:
     def begin_phase(self, number: int) -> None:
         """Goes on with the data and the batches of a phase, numbered from 0."""
         self.config = self.whole.phases[number]
-        self.task.begin_phase(self.config)
+        self.task.config = self.config
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""

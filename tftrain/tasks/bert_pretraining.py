@@ -34,7 +34,7 @@ class MaskedWords(Task):
     def batch_flops(self, batch: Batch) -> float:
         """Returns the operations of a batch, which may be shorter than the longest one."""
         length, slots = batch["input_ids"].shape[1], batch["masked_lm_positions"].shape[1]
-        return flops.step(describe(self._config.model), length, slots, self.batch_size(batch))
+        return flops.step(describe(self.config.model), length, slots, self.batch_size(batch))
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of the masked words, fp32 [1]."""
@@ -61,9 +61,22 @@ class MaskedWords(Task):
             "examples": tf.reduce_sum(_example_weights(terms, batch)),
         }
 
-    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the tokens of a batch's text, see `original_tokens`."""
-        return original_tokens(batch)
+    @staticmethod
+    def text_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP]: int32 [tokens].
+
+        The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. Works for records of
+        any vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
+        """
+        real = batch["example_weights"] > 0
+        if not real.any():
+            return np.zeros([0], np.int32)
+        ids, mask = batch["input_ids"][real].copy(), batch["input_mask"][real] > 0
+        rows, columns = np.nonzero(batch["masked_lm_weights"][real] > 0)
+        ids[rows, batch["masked_lm_positions"][real][rows, columns]] = batch["masked_lm_ids"][real][rows, columns]
+        last = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
+        begins, ends = ids[:, 0], ids[np.arange(len(ids)), last]
+        return ids[mask & ~np.isin(ids, np.concatenate([begins, ends]))]
 
 
 class BertPretraining(MaskedWords):
@@ -101,20 +114,3 @@ def _example_weights(terms: LossTerms, batch: Batch) -> tf.Tensor:
     weights, wide = batch.get("sequence_weights", batch.get("example_weights")), terms.mlm_entropy.dtype
     rows = tf.shape(terms.mlm_entropy)[:1]
     return tf.ones(rows, wide) if weights is None else tf.reshape(tf.cast(weights, wide), [-1])
-
-
-def original_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP]: int32 [tokens].
-
-    The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. Works for records of any
-    vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
-    """
-    real = batch["example_weights"] > 0
-    if not real.any():
-        return np.zeros([0], np.int32)
-    ids, mask = batch["input_ids"][real].copy(), batch["input_mask"][real] > 0
-    rows, columns = np.nonzero(batch["masked_lm_weights"][real] > 0)
-    ids[rows, batch["masked_lm_positions"][real][rows, columns]] = batch["masked_lm_ids"][real][rows, columns]
-    last = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
-    begins, ends = ids[:, 0], ids[np.arange(len(ids)), last]
-    return ids[mask & ~np.isin(ids, np.concatenate([begins, ends]))]

@@ -24,7 +24,7 @@ class LabelledTask(Task):
 
     def step_flops(self, samples: int) -> float:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
-        model, length = self._config.model, self._config.data.max_seq_length
+        model, length = self.config.model, self.config.data.max_seq_length
         return 3 * samples * self.sequences * flops.forward(describe(model), length, 0).blocks
 
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class LabelledTask(Task):
         count = self._sequences(batch)
         if count == 1:
             return super().run_part(part, x, batch, dropout, deferred)
-        length = self._config.data.max_seq_length
+        length = self.config.data.max_seq_length
         tokens, width = self._activations(length)
         sequences = {
             name: tf.reshape(feature, [-1, length, *feature.shape[2:]])
@@ -59,7 +59,7 @@ class LabelledTask(Task):
         return self.loss_sums(x, batch, dropout, deferred) if part.heads else tf.reshape(x, [-1, count * tokens, width])
 
     def _sequences(self, batch: Batch) -> int:
-        return batch["input_ids"].shape[1] // self._config.data.max_seq_length
+        return batch["input_ids"].shape[1] // self.config.data.max_seq_length
 
 
 class FineTuning(LabelledTask):

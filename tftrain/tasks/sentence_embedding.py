@@ -31,16 +31,16 @@ class SentenceEmbedding(FineTuning):
     @property
     def sequences(self) -> int:
         """The texts of a training sample; held-out samples may have others."""
-        return 2 + (self._config.fine_tuning.negatives or 0)
+        return 2 + (self.config.fine_tuning.negatives or 0)
 
     @property
     def compares_samples(self) -> bool:
         """Whether the loss compares all samples of the global batch."""
-        return self._config.fine_tuning.compares_samples("embedding")
+        return self.config.fine_tuning.compares_samples("embedding")
 
     @functools.cached_property
     def _loss(self) -> embedding_losses.Compared:
-        config = self._config
+        config = self.config
         jit, model = config.compiles(devices.has_gpu()), config.model
         return embedding_losses.comparing(config.fine_tuning, model.vector_size, model.normalize_embeddings, jit)
 
@@ -63,15 +63,15 @@ class SentenceEmbedding(FineTuning):
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns loss and whether the partner is the nearest, [b]; zeros for a corpus, or if `compare` has them."""
         if not self.compares_samples and outputs.shape[1] > 1:
-            normalized = self._config.model.normalize_embeddings
-            return embedding_losses.own_terms(self._config.fine_tuning, _samples(outputs, batch), normalized)
+            normalized = self.config.model.normalize_embeddings
+            return embedding_losses.own_terms(self.config.fine_tuning, _samples(outputs, batch), normalized)
         zeros = tf.zeros_like(example_weights(batch), outputs.dtype)
         return zeros, zeros
 
     def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
         """Returns the embeddings of the texts of each sample, [b, K, D], given hidden states [K b, S, H]."""
         count = self._sequences(batch)
-        texts = {"input_mask": tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])}
+        texts = {"input_mask": tf.reshape(batch["input_mask"], [-1, self.config.data.max_seq_length])}
         if "unpooled" in batch:
             texts["unpooled"] = tf.reshape(batch["unpooled"], [-1])
         vectors = self.model.head_outputs(x, texts, dropout, deferred)

@@ -70,6 +70,7 @@ class Task(abc.ABC):
     # samples.
     sums: tuple[str, ...]
     means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
+    config: TrainConfig  # the flags of the run, or of the phase that runs, for which the model is the same
     model: Transformer  # this rank's part of it
     sequences: int = 1  # in a sample; the model reads each by itself
     # Whether the loss compares all samples of the global batch, by the vectors that are the outputs; see `compare`.
@@ -85,7 +86,7 @@ class Task(abc.ABC):
             config: resolved, with the sizes that the data gives.
             part: the layers of this rank; by default all.
         """
-        self._config, gpu = config, devices.has_gpu()
+        self.config, gpu = config, devices.has_gpu()
         self.source_names = phases.source_names(phases.read(config.data, config.batch))
         for name in self.source_names:
             of_all = self.means[0]._asdict() | {"is_loss": False, "in_evaluation": False}
@@ -105,15 +106,6 @@ class Task(abc.ABC):
             initial,
             config.shards_weights(mesh.split.size),
         )
-
-    @property
-    def config(self) -> TrainConfig:
-        """The flags of the run, or of the phase that runs."""
-        return self._config
-
-    def begin_phase(self, config: TrainConfig) -> None:
-        """Takes the sizes of the data of a phase; the model is the same."""
-        self._config = config
 
     @property
     def losses(self) -> tuple[Mean, ...]:
@@ -199,7 +191,7 @@ class Task(abc.ABC):
 
     def _activations(self, length: int) -> tuple[int, int]:
         first, end = self.model.ranks.own_tokens(length)
-        return end - first, self._config.model.hidden_size
+        return end - first, self.config.model.hidden_size
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy.
@@ -211,16 +203,16 @@ class Task(abc.ABC):
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of the scores of its scorer; higher is better, the first chooses the best checkpoint."""
-        return scores_of(self._config.fine_tuning, self._config.model.task)
+        return scores_of(self.config.fine_tuning, self.config.model.task)
 
     @property
     def vocab_size(self) -> int:
         """The number of different tokens."""
-        return self._config.model.vocab_size
+        return self.config.model.vocab_size
 
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
-        model = self._config.model
+        model = self.config.model
         return (
             f"{model.num_hidden_layers} layers x {model.hidden_size}",
             f"{model.num_attention_heads} heads",
@@ -230,12 +222,12 @@ class Task(abc.ABC):
 
     def implementations(self) -> str:
         """Returns one line for the log: which ops of the model are fused."""
-        config, gpu = self._config, devices.has_gpu()
+        config, gpu = self.config, devices.has_gpu()
         return implementations.describe(config.model, self.model.dtype, gpu, self._attention)
 
     def step_flops(self, samples: int) -> float:
         """Returns the floating point operations of forward and backward over so many samples."""
-        data, model = self._config.data, pretrained(self._config.model)
+        data, model = self.config.data, pretrained(self.config.model)
         return flops.step(model, data.max_seq_length, data.max_predictions_per_seq or 0, samples * self.sequences)
 
     def batch_flops(self, batch: Batch) -> float:
