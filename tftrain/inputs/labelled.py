@@ -157,11 +157,7 @@ class Labelled(PhaseData):
         return rows, notes
 
     def problems(self, mode: str, eval_every: int) -> list[Problem]:
-        """Returns all conflicts of the flags, valid or not, with the files.
-
-        Args:
-            mode, eval_every: what the run does with the files, as the flags of the same names.
-        """
+        """Returns all conflicts of the flags, valid or not, with the files that a run reads in a mode."""
         settings, task, problems = self.settings, self.model.task, []
         metrics = scores_of(settings, task)
         if metrics and settings.best_metric not in (None, *metrics):

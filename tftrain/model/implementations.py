@@ -22,13 +22,10 @@ PLAIN = AttentionChoice("softmax")
 def resolve_implementations(
     config: ModelConfig, dtype: str, gpu: bool, attention: AttentionChoice = PLAIN
 ) -> ModelConfig:
-    """Replaces `auto` by the implementation that it stands for.
+    """Replaces `auto` by the implementation that it stands for on a GPU, or on the CPU.
 
-    Args:
-        config: of the model.
-        dtype: of the model's variables and activations.
-        gpu: whether the model runs on a GPU; else on the CPU.
-        attention: the core that the flags choose, and the rows that it takes.
+    `dtype` is that of variables and activations. `attention` has the core that the flags choose, and the rows that it
+    takes.
 
     Returns:
         The same configuration, with `fused` or `reference` for each of FLAGS, and softmax, flash or cudnn.

@@ -102,15 +102,9 @@ class CachedDecoder:
 
     @tf.function(input_signature=[_NUMBERS, _NUMBERS, _NUMBER], autograph=False)
     def read_more(self, ids: tf.Tensor, positions: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-        """Reads the next token of each text.
+        """Reads the next token of each text, int32 [texts], at its position, int32 [texts]; returns what `read` does.
 
-        Args:
-            ids: int32 [texts].
-            positions: int32 [texts], of these tokens, below `capacity`.
-            capacity: as in `read`.
-
-        Returns:
-            The logits of the token after it, [texts, vocabulary], fp32.
+        The capacity is that of `read`.
         """
         return _read_more(self._network, self._layers, ids, positions, capacity)
 

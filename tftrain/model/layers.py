@@ -27,7 +27,6 @@ class Dense(tf_keras.layers.Layer):
         """Makes the variables `kernel` and, if there is one, `bias`.
 
         Args:
-            parameters: makes the variables.
             spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
                 went through `enter_dense`; if inputs are, its part of a sum, to which `leave_dense` adds the bias.
             bias_later: whether the op that follows adds the bias.
@@ -75,13 +74,10 @@ class Entered(NamedTuple):
 
 
 def enter_dense(x: tf.Tensor, layers: Sequence[Dense], name: str, deferred: Deferred | None) -> Entered:
-    """Brings the residual stream into dense layers; under sequence parallelism backward gathers it again.
+    """Brings the residual stream into dense layers that are divided by their outputs; the collectives get a name.
 
-    Args:
-        x: [b, S, H], or this rank's tokens of it.
-        layers: divided by their outputs.
-        name: of the layers, for the collectives.
-        deferred: see `Dense.call`.
+    `x` is [b, S, H], or this rank's tokens of it; under sequence parallelism backward gathers it again. For `deferred`,
+    see `Dense.call`.
     """
     ranks = layers[0].ranks
     kernels = [layer.kernel for layer in layers]

@@ -13,10 +13,7 @@ from tftrain.ops.tensors import dimension, wide_dtype
 def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
     """Returns the angles by which the pairs of a head of `size` elements turn from a position to the next, float64.
 
-    Args:
-        size: even.
-        theta: base of the wavelengths.
-        scaling: see `RopeScaling`; None: none.
+    The size is even, and theta is the base of the wavelengths.
     """
     frequencies = theta ** (-np.arange(size // 2) / (size / 2))
     if scaling is None:
@@ -36,7 +33,7 @@ def rotate(
 
     Args:
         x: queries or keys, [b, S, heads, head_size], head_size even and static.
-        theta, scaling: see `frequencies`.
+        theta, scaling: see `frequencies` and `RopeScaling`.
         positions: int32 [b, S]; None: 0, 1, ... in every row.
 
     Returns:
@@ -76,8 +73,6 @@ def distance_bias(
 
     Args:
         slopes: of this rank's heads.
-        length: S.
-        dtype: of the result.
         positions: int32 [b, 1, queries], of the queries; None: those of the keys, in every row.
 
     Returns:

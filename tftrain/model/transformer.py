@@ -36,7 +36,6 @@ class Transformer(tf_keras.Model):
 
     Attributes:
         architecture: of the whole model.
-        ranks: the tensor parallel ranks.
         part: the layers that this rank holds.
         token_embedding: the table of tokens, which may be the output layer too.
         embedding: None on a rank without it.
@@ -61,8 +60,6 @@ class Transformer(tf_keras.Model):
             config: sizes, with those of the vocabulary, and parts of the blocks; each implementation is "fused" or
                 "reference".
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
-            seed: seed of the initial weights.
-            checkpointing: what backward recomputes.
             ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
                 collectives must be unique.
             part: the layers of this rank; by default all.

@@ -175,12 +175,7 @@ def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int, b
 
     A sample takes ceil(elements * bits / 128) consecutive counts; the rest of its last count is unused.
 
-    Args:
-        samples: int32 scalar tensor, the number b of samples.
-        elements: elements of one sample.
-        key: what the draw depends on, beside the site.
-        site: a number below 65536; every place in the model that drops has its own.
-        bits: of an element.
+    `samples`, an int32 scalar tensor, is the number b of samples. For the other arguments, see `Dropout`.
 
     Returns:
         uint16 [b, elements], or uint8.

@@ -14,7 +14,6 @@ def grouped_product(x: tf.Tensor, y: tf.Tensor, transpose_b: bool = False) -> tf
     Args:
         x: [b, heads, m, k].
         y: [b, shared, k, n], or [b, shared, n, k]; the number of heads is a multiple of `shared`.
-        transpose_b: see above.
 
     Returns:
         [b, heads, m, n].

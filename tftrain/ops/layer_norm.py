@@ -33,13 +33,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: 
 def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Divides each row by its root mean square, then scales it.
 
-    Args:
-        x: [..., hidden], fp32, fp16 or bf16.
-        gamma: [hidden], the scale; fp32, fp16 or bf16, independent of x's dtype.
-        epsilon: added to the mean square; positive.
-
-    Returns:
-        A tensor like `x`. For the errors, see `layer_norm`.
+    For the arguments, the result and the errors, see `layer_norm`; epsilon is added to the mean square.
     """
     x, gamma = checked("x", x), checked("gamma", gamma)
     return library().tftrain_rms_norm(x=x, gamma=gamma, epsilon=epsilon).y

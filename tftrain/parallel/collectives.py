@@ -210,11 +210,7 @@ def _all_to_all(group: Group, tensor: tf.Tensor, splits: Sequence[int] | np.ndar
 
 
 def _together(group: Group, kind: str, name: str, tensors: Sequence[tf.Tensor], operation: Callable[..., Any]) -> Any:
-    """Runs one operation of the group's transport, and records when this rank begins and ends it.
-
-    Args:
-        operation: called with the transport and the tensors; returns the result.
-    """
+    """Calls an operation with the group's transport and tensors, and records when this rank begins and ends it."""
     # Without a slash: in a graph, only what is after the last one is independent of the scope.
     name = f"{group.name}.{name}".replace("/", ".")
     transport = (TensorFlowTransport if group.by_tensorflow else HorovodTransport)(group, name)

@@ -18,10 +18,7 @@ class SparseRows(NamedTuple):
 
 
 def add_up(rows: SparseRows) -> SparseRows:
-    """Adds up the gradients of each row, outside XLA.
-
-    Args:
-        rows: any number; the order of the rows of one id decides how they are paired.
+    """Adds up the gradients of each row, outside XLA; the order of the rows of one id decides how they are paired.
 
     Returns:
         Each id once, ascending, and its sum, in the dtype of `rows.values`. Each pass halves the occurrences of every

@@ -39,7 +39,6 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Args:
         config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `Inputs.identity`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
-        path: the checkpoint, for the message.
 
     Returns:
         A line for the log for each permitted change of a logged or named flag.

@@ -40,14 +40,7 @@ class DeviceBatches:
     """
 
     def __init__(self, batches: Iterator[Batch], task: Task, data: Group, device: str):
-        """Starts the thread, which reads the batches too.
-
-        Args:
-            batches: of this rank, on the host.
-            task: has the loss weights.
-            data: the ranks that share a global batch.
-            device: such as GPU:0.
-        """
+        """Starts the thread, which reads this rank's batches too; the ranks of `data` share a global batch."""
         self._batches, self._task, self._device = batches, task, device
         # As a graph: Horovod gives all eager sums one name, and would add this one to another one of the main thread.
         self._sum = tf.function(lambda own: collectives.all_reduce(data, own, "loss_weights"), autograph=False)

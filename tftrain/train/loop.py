@@ -67,11 +67,8 @@ def take_steps(
 ) -> Decision:
     """Takes steps until one is the last, and returns what was decided after that one.
 
-    Args:
-        phases: makes the steps and their batches.
-        observers: are called around each step, in this order.
-        clock, watchdog: counts the seconds of the steps, and limits them.
-        done, max_steps: the updates before the first step, and after the last one.
+    The observers are called in their order. `done` and `max_steps` are the updates before the first step, and after the
+    last one.
     """
     number, decision = done, Decision(is_last=done >= max_steps)
     decision = decide([observer.begin for observer in observers], TakenStep(done), decision)

@@ -57,7 +57,6 @@ def before_first_step(
     """Traces the step, which was not called yet, and compares the collectives that each group is about to do.
 
     Args:
-        batch: this rank's share of the first global batch.
         requests: with the shape and dtype of all later calls; another shape would cause a second trace, unchecked.
         ops: those of the model, which `auto` chooses on each rank.
 

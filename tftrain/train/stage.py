@@ -57,12 +57,7 @@ class CompiledStage:
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, products: ReadAgain | None = None):
-        """Traces nothing yet.
-
-        Args:
-            jit: whether XLA compiles the parts.
-            products: computes with the kernels; None: the layers do.
-        """
+        """Traces nothing yet; `jit`: whether XLA compiles the parts. Without `products`, layers use the kernels."""
         self._products = products
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
         self._kernels = [task.model.kernels(part) for part in self.parts]
