@@ -205,18 +205,13 @@ class Task(abc.ABC):
         """Names of the scores of its scorer; higher is better, the first chooses the best checkpoint."""
         return scores_of(self.config.fine_tuning, self.config.model.task)
 
-    @property
-    def vocab_size(self) -> int:
-        """The number of different tokens."""
-        return self.config.model.vocab_size
-
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
         model = self.config.model
         return (
             f"{model.num_hidden_layers} layers x {model.hidden_size}",
             f"{model.num_attention_heads} heads",
-            f"vocabulary of {self.vocab_size}",
+            f"vocabulary of {model.vocab_size}",
             f"{describe(model).parameters / 1e6:.1f}M parameters",
         )
 

@@ -77,7 +77,7 @@ class HeldOut:
         samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
         share = self._mesh.data.share(samples)
         parts = self._parts()
-        sums, counts = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._task.vocab_size)
+        sums, counts = np.zeros([len(parts), len(self._task.sums)]), np.zeros(self._config.model.vocab_size)
         ranks, outputs, vectors = isinstance(self.scorer, CorpusScorer), [], None
         indices = [index for index, part in enumerate(parts.values()) for _ in part[::samples]]
         batches = pipeline.eval_batches(self._source, self._config.data, samples, *share, list(parts.values()))
@@ -95,7 +95,7 @@ class HeldOut:
                     vectors[(number - 1) // _PART * _PART * samples :][: len(part)] = part
             tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
             if tokens is not None:
-                counts += np.bincount(tokens, minlength=self._task.vocab_size)
+                counts += np.bincount(tokens, minlength=len(counts))
         vector = tf.constant(np.concatenate([sums.reshape(-1), counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         sums, counts = vector[: sums.size], vector[sums.size :]
