@@ -99,11 +99,7 @@ def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
 
 
 def complete(
-    attempt: Attempt,
-    run: Mapping[str, Any],
-    superseded: Superseded,
-    seconds: float,
-    given_up: Callable[[], bool],
+    attempt: Attempt, run: Mapping[str, Any], superseded: Superseded, seconds: float, given_up: Callable[[], bool]
 ) -> Path:
     """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 

@@ -165,11 +165,7 @@ def _read_more(
 
 
 def _logits(
-    network: Decoder,
-    layers: Sequence[LayerCache | LoopCache],
-    batch: Batch,
-    mask: AttentionMask,
-    indices: tf.Tensor,
+    network: Decoder, layers: Sequence[LayerCache | LoopCache], batch: Batch, mask: AttentionMask, indices: tf.Tensor
 ) -> tf.Tensor:
     x = network.embedding(batch, None)
     for block, layer in zip(network.blocks, layers, strict=True):

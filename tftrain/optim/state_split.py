@@ -18,13 +18,7 @@ class StateSplit:
         slices: the slices of this rank's shard of each bucket.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        tensors: Sequence[Partitioned],
-        shapes: Sequence[tf.TensorShape],
-        strategy: str,
-    ):
+    def __init__(self, group: Group, tensors: Sequence[Partitioned], shapes: Sequence[tf.TensorShape], strategy: str):
         """Partitions tensors of these shapes; for the other arguments, see `layout`."""
         self.group, self._shapes, self._sizes = group, shapes, [each.size for each in tensors]
         self.buckets = layout(strategy, tensors, group.size, BUCKET_BYTES // 4)

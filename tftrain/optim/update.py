@@ -25,12 +25,7 @@ class Update:
     """The update of one optimizer's state by one rule."""
 
     def __init__(
-        self,
-        rule: UpdateRule,
-        fused: bool,
-        state: OptimizerState,
-        norms: Norms,
-        orthogonalization: Orthogonalization,
+        self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, orthogonalization: Orthogonalization
     ):
         """Prepares the update, in place by fused ops or in plain TensorFlow.
 

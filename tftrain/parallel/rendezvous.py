@@ -87,11 +87,7 @@ def address_of_store(environ: Mapping[str, str]) -> str | None:
 
 
 def value_of_rank_0(
-    launch: Launch,
-    name: str,
-    value: str,
-    environ: Mapping[str, str] = os.environ,
-    seconds: float = WAIT_SECONDS,
+    launch: Launch, name: str, value: str, environ: Mapping[str, str] = os.environ, seconds: float = WAIT_SECONDS
 ) -> str:
     """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
 

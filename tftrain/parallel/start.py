@@ -45,7 +45,8 @@ def start(
     if mesh.size > 1:
         os.environ.update(stall_limits(os.environ))
         os.environ.update(speed_settings(os.environ, launch, hardware.cores(), gpu, parallel.splits_state))
-        mesh, addresses = _connect(launch, mesh, tensorflow_cluster.address(reserved) if reserved else "")
+        address = f"{tensorflow_cluster.own_address()}:{reserved.getsockname()[1]}" if reserved else ""
+        mesh, addresses = _connect(launch, mesh, address)
     _choose_device(mesh, cpu_threads)
     if reserved:
         if addresses is None:

@@ -42,11 +42,6 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
-def address(reserved: socket.socket, environ: Mapping[str, str] = os.environ) -> str:
-    """Returns `host:port` at which the other ranks reach this one; raises what `own_address` does."""
-    return f"{own_address(environ)}:{reserved.getsockname()[1]}"
-
-
 def own_address(environ: Mapping[str, str] = os.environ) -> str:
     """Returns this host's address for other ranks: on Horovod's interface; without a store, that of the host's name.
 

@@ -4,6 +4,7 @@ Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUM
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,23 +93,20 @@ def attention_changes(model: ModelConfig, now: Mapping[str, Any], saved: Any) ->
     return lines
 
 
+@dataclass
 class _Differences:
-    """What differs between a run and its checkpoint, in words.
+    """What differs between a run and its checkpoint, in words."""
 
-    Attributes:
-        refused: differences that can't be, and what to give instead.
-        named: differences that must be meant, by the flag that --change_on_resume must name.
-        logged: lines for the log.
-    """
-
-    def __init__(self, permitted: Collection[str]):
-        self._permitted, self.refused, self.named, self.logged = permitted, {}, {}, []
+    permitted: Collection[str]  # the value of --change_on_resume
+    refused: dict[str, str] = field(default_factory=dict)  # differences that can't be, and what to give instead
+    named: dict[str, str] = field(default_factory=dict)  # those that must be meant, by the flag that permits them
+    logged: list[str] = field(default_factory=list)  # lines for the log
 
     def add(self, name: str, words: str, kind: str, instead: str = "") -> None:
         """Adds a difference of a flag, or of data, of a kind."""
         if kind == "fixed":
             self.refused[words] = instead
-        elif kind == "named" and name not in self._permitted:
+        elif kind == "named" and name not in self.permitted:
             self.named[name] = words
         else:
             self.logged.append(f"resuming with {words}")
