@@ -24,7 +24,7 @@ from tftrain.state import resume, resume_compatibility
 from tftrain.state.run_state import Evaluation, Run, parts_of_rank
 from tftrain.tasks import Task, make_task
 from tftrain.train.held_out import HeldOut
-from tftrain.train.sharded import ShardedEvaluation
+from tftrain.train.sharded import ShardedModel
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def evaluate(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog
             logger.info(f"weights  each rank holds one of {mesh.split.size} shards")
         path, step = (Path(initial.path), 0) if initial else load_weights(task, run, inputs, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, run and ShardedEvaluation(run))
+        held_out = HeldOut(config, inputs.data[-1], task, parts, mesh, run and ShardedModel(run))
         result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")

@@ -30,7 +30,7 @@ from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.pipeline import PipelineEvaluation
-from tftrain.train.sharded import ShardedEvaluation
+from tftrain.train.sharded import ShardedModel
 from tftrain.train.stage import CompiledStage
 
 _PART = 64  # batches of a corpus whose vectors are gathered at once
@@ -46,22 +46,21 @@ class HeldOut:
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
-        forward: ShardedEvaluation | None = None,
+        sharded: ShardedModel | None = None,
         weights: Callable[[], AbstractContextManager] = nullcontext,
     ):
         """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is.
 
-        `forward` evaluates a batch where ranks hold shards of the weights. `weights` gives the model, within a `with`
+        `sharded` is the model where ranks hold shards of the weights. `weights` gives the model, within a `with`
         statement, the weights to evaluate.
         """
         self._weights, jit = weights, config.compiles_whole(devices.has_gpu())
         self._config, self._task, self._mesh = config, task, mesh
         self._source = sources.open_source(task, data, "eval", config.run.seed)
         self.scorer = sources.scorer_of(task, self._source)
-        self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
-        if forward is not None:
-            self._forward = forward
-        elif mesh.pipeline_parallel_size > 1:
+        self._sharded = sharded
+        self._forward = tf.function(self._of_batch, jit_compile=jit and not sharded, autograph=False)
+        if mesh.pipeline_parallel_size > 1:
             stage = CompiledStage(task, parts, jit)
             self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
 
@@ -152,6 +151,10 @@ class HeldOut:
         return {each.name: own[: math.ceil(rows * each.share) or None] for each, own in every.items() if own}
 
     def _of_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the task's sums, fp32 [len(task.sums)], and what it predicts for each sample, if it has a scorer."""
+        if self._sharded:
+            forward = self._sharded.forward(batch, tf.constant(0, tf.int64), None)
+            return forward.sums, forward.outputs
         results = self._task.run_part(self._task.model.part, None, batch)
         return self._task.vector(results), results.get("outputs")
 
@@ -176,9 +179,9 @@ def of_run(run: Run, data: PhaseData, phase: int = 0) -> HeldOut | None:
     config = run.whole.phases[phase]
     if config.evaluation.eval_every < 0 or not data.has_held_out:
         return None
-    forward = ShardedEvaluation(run) if run.shards_weights else None
+    sharded = ShardedModel(run) if run.shards_weights else None
     weights = run.averaged_weights if config.evaluation.weights == "averaged" else nullcontext
-    return HeldOut(config, data, run.task, run.parts, run.mesh, forward, weights)
+    return HeldOut(config, data, run.task, run.parts, run.mesh, sharded, weights)
 
 
 def entropy(counts: np.ndarray) -> float:

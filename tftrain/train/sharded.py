@@ -120,33 +120,13 @@ class ShardedModel:
             gathered &= soon
 
 
-class ShardedEvaluation:
-    """The task's sums of a batch, and what it predicts, without dropout and gradients."""
-
-    def __init__(self, run: Run):
-        self._model = ShardedModel(run)
-
-    @tf.function(autograph=False)
-    def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Evaluates a batch; returns the sums, fp32 [len(task.sums)], and the predictions if the task has a scorer."""
-        forward = self._model.forward(batch, tf.constant(0, tf.int64), None)
-        return forward.sums, forward.outputs
-
-
 class ShardedGradients(Accumulation):
     """The gradients of this rank's share of a global batch; those of each micro-batch are summed over the ranks."""
 
     def __init__(self, run: Run, reduction: GradientReduction):
         super().__init__(run, reduction)
         self._model = ShardedModel(run)
-
-    def __call__(self, batch: Batch, position: Position, but_last: bool = False) -> Gradients:
-        """See `Accumulation`; the parts alone are compiled functions."""
-        return self._accumulate(batch, position, but_last)
-
-    def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
-        """See `Accumulation`; the parts alone are compiled functions."""
-        return self._outputs(batch, position)
+        self._compiled, self._compiled_outputs = self._accumulate, self._outputs  # The parts alone are compiled.
 
     def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
         return self._model.forward(batch, first_sample, position).outputs
