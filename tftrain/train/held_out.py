@@ -10,6 +10,7 @@ The unigram entropy is the lowest loss of a model that knows only how frequent e
 the model has learned from context.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from tftrain.parallel.mesh import Group, Mesh
 from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
-from tftrain.train.pipeline import PipelineEvaluation
+from tftrain.train.pipeline import forward_only
 from tftrain.train.sharded import ShardedModel
 from tftrain.train.stage import CompiledStage
 
@@ -62,7 +63,7 @@ class HeldOut:
         self._forward = tf.function(self._of_batch, jit_compile=jit and not sharded, autograph=False)
         if mesh.pipeline_parallel_size > 1:
             stage = CompiledStage(task, parts, jit)
-            self._forward = PipelineEvaluation(config.parallel, config.batch.micro_batch_size, stage, mesh)
+            self._forward = tf.function(functools.partial(forward_only, stage, mesh), autograph=False)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it. `before_batch` is called before each batch."""

@@ -25,26 +25,20 @@ from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
 
-class PipelineEvaluation:
-    """The task's sums of a batch, and what it predicts, without dropout and gradients."""
+def forward_only(
+    stage: CompiledStage, mesh: Mesh, batch: Batch, position: Position | None = None
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Runs a batch of whole micro-batches forward; without a position, as in an evaluation.
 
-    def __init__(self, parallel: ParallelConfig, micro_batch_size: int, stage: CompiledStage, mesh: Mesh):
-        self._parallel, self._micro_batch_size = parallel, micro_batch_size
-        self._stage, self._mesh = stage, mesh
-
-    @tf.function(autograph=False)
-    def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Evaluates a batch of whole micro-batches.
-
-        Returns:
-            The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
-            sample, if it has a scorer.
-        """
-        count = self._stage.task.batch_size(batch) // self._micro_batch_size
-        table = schedule_of(self._parallel, count, orders.forward_only)
-        graph = StageGraph(self._stage, self._mesh, table, batch, None)
-        sums = graph.run().sums
-        return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
+    Returns:
+        The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each sample,
+        if it has a scorer. The sums are there when this stage has done its work.
+    """
+    task, config = stage.task, stage.task.config
+    count = task.batch_size(batch) // config.batch.micro_batch_size
+    graph = StageGraph(stage, mesh, schedule_of(config.parallel, count, orders.forward_only), batch, position)
+    sums = graph.run().sums
+    return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
 
 
 class PipelineGradients:
@@ -75,13 +69,9 @@ class PipelineGradients:
 
         On all stages but the last, it is a tensor that is there when this stage has done its work.
         """
-        run, config = self._run, self._run.config
-        count = run.task.batch_size(batch) // config.batch.micro_batch_size
-        graph = StageGraph(
-            self._stage, run.mesh, schedule_of(config.parallel, count, orders.forward_only), batch, position
-        )
-        with tf.control_dependencies([done := graph.run().sums]):
-            return tf.concat(graph.outputs, axis=0) if graph.outputs else done
+        done, outputs = forward_only(self._stage, self._run.mesh, batch, position)
+        with tf.control_dependencies([done]):
+            return done if outputs is None else tf.identity(outputs)
 
 
 def schedule_of(parallel: ParallelConfig, micro_batches: int, make: Callable[..., Schedule] = orders.table) -> Schedule:
