@@ -90,12 +90,12 @@ class CompiledStage:
         taps = [tap(kernel.dtype) for kernel in self._kernels[chunk]] if in_halves else []
         call = functools.partial(self._functions[chunk], inputs, batch, first_sample, position, taps)
         if position is None or not position.trains:
-            output, sums, outputs = self._output(chunk, call())
+            output, sums, outputs = call()
             return Forward(output, sums, outputs if self.parts[chunk].heads else None, None, inputs, taps, [])
         tape = tf.GradientTape(watch_accessed_variables=False)
         with tape:
             tape.watch([*([] if inputs is None else [inputs]), *self.variables, *taps])
-            output, sums, kernel_inputs = self._output(chunk, call())
+            output, sums, kernel_inputs = call()
         return Forward(output, sums, None, tape, inputs, taps, kernel_inputs)
 
     def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
@@ -114,9 +114,6 @@ class CompiledStage:
         gradients = self._kernel_gradients(backward.kernel_inputs, backward.upstream)
         return dict(zip(self._indices_of_kernels[chunk], gradients, strict=True))
 
-    def _output(self, chunk: int, results: tuple) -> tuple:
-        return results if self.parts[chunk].heads else (results[0], None, results[1])
-
     def _run(
         self,
         chunk: int,
@@ -126,7 +123,7 @@ class CompiledStage:
         position: Position | None,
         taps: list[tf.Tensor],
     ) -> tuple:
-        """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps.
+        """Returns the output of a part, the sums if it has the heads, else None, and the inputs of kernels with taps.
 
         If no backward follows, the part with the heads returns what the task predicts instead of those inputs.
         """
@@ -138,7 +135,7 @@ class CompiledStage:
         result = self.task.run_part(part, inputs, batch, key, deferred)
         kernel_inputs = deferred.inputs if taps else []
         if not part.heads:
-            return result, kernel_inputs
+            return result, None, kernel_inputs
         sums = self.task.vector(result)
         if position is None or not position.trains:
             return tf.zeros([]), sums, result.get("outputs")
