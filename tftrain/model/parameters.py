@@ -51,7 +51,7 @@ def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) 
 class Parameters:
     """Makes the variables of one scope, and lists the variables of the whole model in the order they were made."""
 
-    dtype: str  # of the variables, in which the layers also compute: "float32", "bfloat16", "float16" or "float64"
+    dtype: str  # in which the layers also compute: "float32", "bfloat16", "float16" or "float64"
     seed: int  # the run's
     initializer_range: float  # standard deviation of the truncated normal for kernels and tables
     ranks: TensorRanks = ONE_RANK
