@@ -82,15 +82,13 @@ class Recorder(Observer):
 
     def begin(self, step, decision):
         self.calls.append(("begin", step.number, decision))
-        return Decision()
 
     def after_step(self, step, decision):
         self.calls.append(("after", step.number, decision))
-        return Decision()
 
     def between_steps(self, step, decision):
         self.calls.append(("between", step.number, decision))
-        return self.between.pop(step.number, Decision())
+        return self.between.pop(step.number, None)
 
     def go_back(self, step):
         self.calls.append(("back", step))
@@ -181,7 +179,7 @@ def evaluate(watchdog, found, best=None, **settings):
 def test_an_evaluation_is_not_made_after_a_signal_or_a_spike(watchdog, number, decision, spike, evaluates):
     observer = evaluate(watchdog, health(spike))
     added = observer.between_steps(TakenStep(number), decision)
-    assert added == (Decision(is_last=decision.is_last, evaluation=RESULT) if evaluates else NOTHING_DECIDED)
+    assert added == (Decision(is_last=decision.is_last, evaluation=RESULT) if evaluates else None)
     assert observer.health.observe_evaluation.called == (evaluates and decision.is_last)
 
 
@@ -199,7 +197,7 @@ def test_the_score_that_is_the_best_is_reported_and_one_that_stays_worse_ends_th
 
 
 def test_an_evaluation_that_is_owed_comes_before_the_first_step(watchdog):
-    assert evaluate(watchdog, health()).begin(TakenStep(2), NOTHING_DECIDED) == NOTHING_DECIDED
+    assert evaluate(watchdog, health()).begin(TakenStep(2), NOTHING_DECIDED) is None
     assert evaluate(watchdog, health(), is_owed=True).begin(TakenStep(2), NOTHING_DECIDED).evaluation == RESULT
 
 
@@ -221,8 +219,8 @@ def save(watchdog, found, best=None, is_copied=False, **settings):
 )  # fmt: skip
 def test_a_checkpoint_is_saved_if_it_is_due_and_the_step_is_finite(watchdog, number, decision, problem, saved):
     observer = save(watchdog, health(problem=problem))
-    assert observer.after_step(TakenStep(number), decision) == NOTHING_DECIDED
-    assert observer.between_steps(TakenStep(number), decision) == NOTHING_DECIDED
+    observer.after_step(TakenStep(number), decision)
+    assert observer.between_steps(TakenStep(number), decision) is None
     assert observer.checkpoints.save.call_args == saved
     assert observer.health.settle.called == (number == 2 or decision.is_best)
 

@@ -97,9 +97,9 @@ def take_steps(
 
 
 def decide(
-    methods: Iterable[Callable[[TakenStep, Decision], Decision]], step: TakenStep, decision: Decision
+    methods: Iterable[Callable[[TakenStep, Decision], Decision | None]], step: TakenStep, decision: Decision
 ) -> Decision:
     """Returns the decision after methods of observers, each of which knows the decision of those before it."""
     for method in methods:
-        decision |= method(step, decision)
+        decision |= method(step, decision) or Decision()
     return decision

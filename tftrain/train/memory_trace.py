@@ -61,14 +61,13 @@ class MemoryTrace(Observer):
     sampler: Sampler | None = None
     measured: tuple[float, np.ndarray] | None = None
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Ends the samples of the step."""
         if self.sampler:
             int(self.run.progress.step)  # This read waits until the device has done the step.
             self.measured, self.sampler = self.sampler.stop(), None
-        return Decision()
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> None:
         """Starts the samples of the next step, or draws those of the last one."""
         if self.measured:
             length, held = self.measured
@@ -76,7 +75,6 @@ class MemoryTrace(Observer):
             self._write(length, self.outside + held)
         elif step.number == self.step - 1 and not decision.is_last:
             self.sampler = Sampler()
-        return Decision()
 
     def _write(self, length: float, held: np.ndarray) -> None:
         mesh, config = self.run.mesh, self.run.config

@@ -68,24 +68,21 @@ class TakenStep(NamedTuple):
 class Observer:
     """What happens around steps. Every rank calls every method, so that a method may have collectives.
 
-    A method that gets a decision gets that of the observers before it, and returns what it adds.
+    A method that gets a decision gets that of the observers before it, and returns what it adds, if anything.
     """
 
-    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+    def begin(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Does what comes before the first step of a start, given the step before, which an earlier start took."""
-        return Decision()
 
     def request(self) -> dict[str, float]:
         """Returns numbers that travel with the next step, by their names in `Requests`."""
         return {}
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Does what belongs to the time of a step; reading `step.info` waits for the device."""
-        return Decision()
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Does what may take longer than a step, with a time limit of its own; the step's time is without it."""
-        return Decision()
 
     def go_back(self, step: int) -> None:
         """Forgets what came after a step, whose checkpoint the run goes on from."""
@@ -138,10 +135,9 @@ class CheckHealth(Observer):
         """Returns the loss and the gradient norm from which on the next step is a spike."""
         return dict(zip(("loss_limit", "norm_limit"), self.health.limits(), strict=True)) if self.skips else {}
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Checks the step before this one; after the last step, this one too."""
         self.health.observe(step.number, step.info, decision.is_last)
-        return Decision()
 
 
 @dataclass
@@ -151,10 +147,9 @@ class Report(Observer):
     reporter: Reporter
     every: int
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Records the step."""
         self.reporter.step(step.number, step.info, step.is_due(self.every, decision))
-        return Decision()
 
 
 @dataclass
@@ -169,15 +164,15 @@ class Evaluate(Observer):
     every: int
     is_owed: bool = False  # whether a signal stopped the run before the evaluation after its last step
 
-    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+    def begin(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Makes up for an evaluation that is owed."""
-        return self.between_steps(step, decision) if self.is_owed else Decision()
+        return self.between_steps(step, decision) if self.is_owed else None
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Evaluates if it is time, but not after a signal or a spike; ends a run that does not get better."""
         held_out, number = self.phases.held_out, step.number
         if held_out is None or decision.is_stopped or self.health.spike or not step.is_due(self.every, decision):
-            return Decision()
+            return None
         with self.watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds", kind="evaluation") as limit:
             result = held_out(limit.restart)
             self.reporter.evaluation(number, result)
@@ -212,25 +207,23 @@ class Save(Observer):
     needs_first: bool = False  # whether there must be a checkpoint to go back to from the first step on
     is_due: bool = False
 
-    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+    def begin(self, step: TakenStep, decision: Decision) -> None:
         """Saves the first checkpoint."""
         if self.needs_first:
             with self._limit("the first checkpoint"):
                 self.checkpoints.save()
-        return Decision()
 
     def request(self) -> dict[str, float]:
         """Returns 1 on the chief if its clock says that a checkpoint is due."""
         return {"save": self.schedule.request()}
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Finds out whether a checkpoint is due, and then whether this step is finite."""
         self.is_due = self.schedule.is_due(step.number, step.requests.save)
         if self.is_due or self.checkpoints.in_memory.is_due(step.number):
             self.health.settle()
-        return Decision()
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> Decision | None:
         """Starts to save, if a checkpoint is due."""
         if decision.is_best:
             self.health.settle()
@@ -246,7 +239,6 @@ class Save(Observer):
         if is_good and not decision.is_last and self.checkpoints.in_memory.is_due(step.number):
             with self._limit(f"the copy of step {step.number} in memory"):
                 self.checkpoints.save_in_memory()
-        return Decision()
 
     def go_back(self, step: int) -> None:
         """Forgets what is due: its step comes again."""
@@ -271,13 +263,12 @@ class ChangePhase(Observer):
     reporter: Reporter
     watchdog: Watchdog
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> None:
         """Changes the phase, unless the run goes back."""
         if not decision.has_spike and (decision.is_last or step.ends_phase):
             self.phases.log_end()
             if not decision.is_last:
                 self.go_back(step.number)
-        return Decision()
 
     def finish(self) -> ExitCode:
         """Drops the batches of steps that are not taken."""

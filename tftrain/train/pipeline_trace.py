@@ -30,11 +30,10 @@ class PipelineTrace(Observer):
     phases: Phases
     number: int
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Draws the step, if it is the one."""
         if step.number == self.number:
             write(self.run, self.phases.clock)
-        return Decision()
 
 
 def write(run: Run, clock: StageClock) -> None:

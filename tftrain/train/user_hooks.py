@@ -30,27 +30,26 @@ class UserHooks(Observer):
         for name, hook_class in zip(names, classes, strict=True):
             self._hooks += [(name, hook) for hook in self._try(name, hook_class, "__init__", hook_class, context)]
 
-    def begin(self, step: TakenStep, decision: Decision) -> Decision:
+    def begin(self, step: TakenStep, decision: Decision) -> None:
         """Calls `on_evaluation`, if an evaluation was made up for."""
-        return self.between_steps(step, decision) if decision.evaluation else Decision()
+        if decision.evaluation:
+            self.between_steps(step, decision)
 
     def request(self) -> dict[str, float]:
         """Calls `before_step`."""
         self._call("before_step", self._step + 1)
         return {}
 
-    def after_step(self, step: TakenStep, decision: Decision) -> Decision:
+    def after_step(self, step: TakenStep, decision: Decision) -> None:
         """Calls `after_step`."""
         self._step = step.number
         self._call("after_step", step.number, StepResult(lambda: self._metrics(step.info)))
-        return Decision()
 
-    def between_steps(self, step: TakenStep, decision: Decision) -> Decision:
+    def between_steps(self, step: TakenStep, decision: Decision) -> None:
         """Calls `on_evaluation` and `on_checkpoint`, if there is something new."""
         if decision.evaluation:
             self._call("on_evaluation", step.number, {**decision.evaluation.means, **decision.evaluation.scores})
         self._checkpoint()
-        return Decision()
 
     def go_back(self, step: int) -> None:
         """Goes on with the step after this one; a newer checkpoint that hooks do not know yet is set aside."""
