@@ -81,12 +81,8 @@ class SelfAttention(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """Lets every token attend to the tokens of its sample.
 
-        Args:
-            x: [b, S, H], or this rank's tokens of it.
-            context: see there.
-
-        Returns:
-            Like `x`; for a sample without tokens, the output projection of zeros.
+        Maps [b, S, H], or this rank's tokens of it, to the same shape; for a sample without tokens, the result is the
+        output projection of zeros.
         """
         entered = enter_dense(x, [self.query, self.key, self.value], self.scope, context.deferred)
         return leave_dense(self._attend(entered, *context), self.output_projection)

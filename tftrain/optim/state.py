@@ -59,7 +59,6 @@ class OptimizerState(tf.Module):
             parameters: those of this rank; its variables are the targets.
             slots: names of the update rule's slots by variable, the same for variables that share a bucket; a
                 checkpoint has a tensor `SLOT/NAME` for each.
-            split: see above.
             mesh: the ranks; those of `mesh.data` hold the same variables.
             shards_weights: see `Optimizer`.
         """

@@ -44,16 +44,10 @@ class StateSplit:
         return [self.reduce(number, indexed, f"{name}.{number}", wire_dtype) for number in range(len(self.buckets))]
 
     def reduce(self, number: int, tensors: Mapping[int, tf.Tensor], name: str, wire_dtype: tf.DType) -> tf.Tensor:
-        """Sums the tensors of a bucket over the ranks; each rank receives the sum of its own shard.
+        """Sums the tensors of a bucket over the ranks; returns the sum of this rank's shard, flat, in fp32.
 
-        Args:
-            number: of the bucket.
-            tensors: by index, of any floating dtypes, different on each rank.
-            name: of the collective; unique in the graph and equal on every rank.
-            wire_dtype: float32 or float16.
-
-        Returns:
-            This rank's shard of the bucket, flat, in fp32.
+        The tensors, by index, are of any floating dtypes and different on each rank; float32 or float16 travels. The
+        name of the collective is unique in the graph and equal on every rank.
         """
         bucket = self.buckets[number]
         flat = self._flat(bucket, tensors, wire_dtype)
@@ -62,10 +56,7 @@ class StateSplit:
     def gather(self, number: int, shard: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
         """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each.
 
-        Args:
-            number: of the bucket.
-            shard: this rank's shard of it.
-            name: of the collective; unique in the graph and equal on every rank.
+        For the name, see `reduce`.
         """
         bucket = self.buckets[number]
         flat = collectives.all_gather_rows(self.group, collectives.as_sendable(shard), name)
@@ -73,9 +64,7 @@ class StateSplit:
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def _flat(
-        self, bucket: Bucket, tensors: Sequence[tf.Tensor] | Mapping[int, tf.Tensor], dtype: tf.DType
-    ) -> tf.Tensor:
+    def _flat(self, bucket: Bucket, tensors: Mapping[int, tf.Tensor], dtype: tf.DType) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
         pieces, position = [], 0
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):

@@ -61,12 +61,9 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
 
 
 def graphs_note(wanted: bool, may_have: bool, cuda: tuple[int, int] | None) -> str:
-    """Returns a line on a run without the CUDA graphs that its flags name, else "".
+    """Returns a line on a run without the CUDA graphs that its flags name, `wanted`, else "".
 
-    Args:
-        wanted: the value of --cuda_graphs.
-        may_have: whether XLA compiles the step, for a GPU.
-        cuda: the newest version of CUDA that the driver supports, or None.
+    XLA compiles the step for a GPU if it `may_have` some. The driver supports CUDA up to a version, or None.
     """
     if not wanted and not may_have:
         return "--cuda_graphs=false has no effect: XLA does not compile the step for a GPU"
