@@ -64,9 +64,8 @@ class Division:
     def layout_of(self, rank):
         """Returns the pieces of one rank, as the optimizer's state has them."""
         data_rank, tensor_rank = divmod(rank, self.tensor_ranks)
-        pieces = self.pieces[tensor_rank]
-        slots = dict.fromkeys(pieces, ("adam_m", "adam_v"))
-        return StateLayout(pieces, slots, self.buckets[tensor_rank], data_rank, self.data_ranks)
+        slots = dict.fromkeys(self.pieces[tensor_rank], ("adam_m", "adam_v"))
+        return StateLayout(self.pieces[tensor_rank], slots, self.buckets[tensor_rank], data_rank, self.data_ranks)
 
     def files_of(self, rank):
         """Returns the files that one rank writes."""

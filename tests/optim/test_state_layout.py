@@ -16,13 +16,7 @@ def tensors_of(sizes, kinds=None, loads=None):
     return list(map(Partitioned, names, sizes, kinds or [None] * len(sizes), loads or sizes))
 
 
-@given(
-    SIZES,
-    some.integers(1, 6),
-    some.integers(1, 80),
-    STRATEGIES,
-    some.data(),
-)
+@given(SIZES, some.integers(1, 6), some.integers(1, 80), STRATEGIES, some.data())
 def test_slices_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strategy, data):
     if strategy == "greedy:2" and ranks < 2:
         strategy = "greedy:1"
@@ -64,8 +58,7 @@ WEIGHTS = [9, 1, 4, 4, 2]
     ],
 )
 def test_owners_of_whole_tensors(strategy, expected):
-    tensors = [Partitioned(name, size, None, size) for name, size in zip(NAMES, WEIGHTS, strict=True)]
-    (bucket,) = layout(strategy, tensors, 3, limit=10**6)
+    (bucket,) = layout(strategy, list(map(Partitioned, NAMES, WEIGHTS, [None] * 5, WEIGHTS)), 3, limit=10**6)
     slices = [bucket.slices(rank, WEIGHTS) for rank in range(3)]
     assert [{each.tensor for each in own if each.tensor is not None} for own in slices] == expected
 
