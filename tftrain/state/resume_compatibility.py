@@ -97,7 +97,7 @@ def attention_changes(model: ModelConfig, now: Mapping[str, Any], saved: Any) ->
 class _Differences:
     """What differs between a run and its checkpoint, in words."""
 
-    permitted: Collection[str]  # the value of --change_on_resume
+    permitted: Collection[str]  # the names in --change_on_resume
     refused: dict[str, str] = field(default_factory=dict)  # differences that can't be, and what to give instead
     named: dict[str, str] = field(default_factory=dict)  # those that must be meant, by the flag that permits them
     logged: list[str] = field(default_factory=list)  # lines for the log

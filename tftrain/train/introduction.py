@@ -63,7 +63,7 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
 def graphs_note(wanted: bool, may_have: bool, cuda: tuple[int, int] | None) -> str:
     """Returns a line on a run without the CUDA graphs that its flags name, `wanted`, else "".
 
-    XLA compiles the step for a GPU if it `may_have` some. The driver supports CUDA up to a version, or None.
+    `may_have`: whether XLA compiles the step for a GPU. `cuda`: the newest version that the driver supports, or None.
     """
     if not wanted and not may_have:
         return "--cuda_graphs=false has no effect: XLA does not compile the step for a GPU"
