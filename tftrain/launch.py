@@ -10,7 +10,6 @@ which save and end; a second SIGINT or SIGTERM ends everything at once.
 """
 
 import dataclasses
-import logging
 import os
 import signal
 import sys
@@ -35,8 +34,6 @@ from tftrain.plan.config import PlanConfig, PlanFlags
 from tftrain.plan.forecast import of_run
 from tftrain.plan.system import systems
 from tftrain.state import checkpoint_flags
-
-logger = logging.getLogger("tftrain.launch")
 
 PROGRAM = "tftrain.launch"
 # A rank that does not save in time ends itself; the launcher waits a little longer.
