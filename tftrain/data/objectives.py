@@ -14,7 +14,7 @@ from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import Manifest
-from tftrain.data.sizes import packed_predictions, predictions
+from tftrain.data.sizes import predictions
 from tftrain.files.errors import DataError
 
 # The token types of an example: of its first and its second text.
@@ -32,10 +32,10 @@ class _Masked:
     records_have = "max_seq_length {} and max_predictions_per_seq {}"
 
     def predictions(self, manifest: Manifest, data: DataConfig) -> int:
-        length, prob, most = manifest.max_seq_length, data.masked_lm_prob, manifest.max_sequences_per_pack
         if limit := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
             return limit
-        return packed_predictions(length, prob, most) if most else predictions(length, prob)
+        # Each example of a packed row may have one more, rounded up.
+        return predictions(manifest.max_seq_length, data.masked_lm_prob) + (manifest.max_sequences_per_pack or 0)
 
     def record_sizes(self, features: Mapping[str, Sequence], where: str) -> tuple[int, int]:
         if missing := [name for name in STANDARD_FEATURES if not features.get(name)]:

@@ -25,11 +25,6 @@ def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
     return max(1, math.ceil(max_seq_length * masked_lm_prob))
 
 
-def packed_predictions(max_seq_length: int, masked_lm_prob: float, most: int) -> int:
-    """Returns the masked tokens of a row of at most `most` examples: each of them may have one more, rounded up."""
-    return predictions(max_seq_length, masked_lm_prob) + most
-
-
 def example_length(data: DataConfig, model: ModelConfig) -> int:
     """Returns the tokens of a labelled example: those that the flags state, else the default of the task."""
     return data.max_seq_length or min(model.max_position_embeddings, DEFAULT_LENGTHS.get(model.task, 128))
