@@ -152,7 +152,7 @@ def test_links_within_the_folder_are_followed_and_nothing_is_written_through_one
     outside = tmp_path_factory.mktemp("outside") / "precious"
     outside.write_text("as it was")
     found = read_manifest(str(folder))
-    (folder / (manifest.NAME + ".partial")).symlink_to(outside)
+    (folder / f".{manifest.NAME}.new").symlink_to(outside)
     write_manifest(found)
     assert outside.read_text() == "as it was"
     assert read_manifest(str(folder)) == found

@@ -4,7 +4,6 @@ A preparation writes the manifest last. `read_manifest` makes all checks that do
 and have the recorded sizes, and the vocabulary is the one that tokenized the text.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -82,7 +81,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # The fields of `Roles`, if they are not those that the usual names of tokens have.
     roles: dict[str, int | None] | None = None
     seed: Count
-    splits: dict[str, Any]
+    splits: _Splits
 
 
 class Manifest(_Fields, frozen=True, kw_only=True):
@@ -129,20 +128,12 @@ def file_sha256(path: str) -> str:
 
 def write_manifest(manifest: Manifest) -> None:
     """Writes the manifest into its folder atomically. Equal manifests give equal bytes."""
-    path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
     for name in ("max_sequences_per_pack", "unreadable_inputs", "bad_rows", "next_sentence", "roles"):
         if content[name] is None:
             del content[name]
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path + ".partial")
-    # The mode "x" does not follow a symbolic link.
-    with open(path + ".partial", "x", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        durable.flush_file(file.fileno(), Path(path))
-    os.replace(path + ".partial", path)
+    durable.write(Path(manifest.path(NAME)), (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
@@ -225,11 +216,7 @@ def _load(path: str, folder: str) -> Any:
 
 
 def _inside(path: str, folder: str, name: str) -> str:
-    """Returns the path of a file in the folder.
-
-    Raises:
-        DataError: see `names.inside`.
-    """
+    """Returns the path of a file in the folder; raises a DataError as `names.inside`."""
     try:
         return str(names.inside(folder, name))
     except ValueError as error:
@@ -248,10 +235,9 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
     try:
         fields = strict_json.convert(content, _Fields)
-        splits = strict_json.convert(fields.splits, _Splits, "splits")
     except ValueError as error:
         raise DataError(f"{path}: {error}; prepare the data again") from error
-    values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(splits)}
+    values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(fields.splits)}
     manifest = Manifest(folder=folder, **values)
     if fault := _contradiction(manifest):
         raise DataError(f"{path}: {fault}; prepare the data again")
