@@ -257,5 +257,5 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
 def test_the_tokenizer_needs_no_shard(server, small, tmp_path, monkeypatch):
     handler, _ = server
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert run_folder.tokenizer_of(ADDRESS) == run_folder.of_data(small)
+    assert run_folder.tokenizer_of(ADDRESS) == run_folder.tokenizer_of(small)
     assert not shard_requests(handler, small)

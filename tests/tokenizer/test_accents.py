@@ -37,7 +37,7 @@ def test_letters_of_a_language_survive(prepare_config, tmp_path, language):
     # English words, as in the text of manual pages.
     manifest = prepared(prepare_config, tmp_path, f"{text}\nOptions of a program.\n\n{text}")
     assert (manifest.lower_case, manifest.strip_accents) == (True, False)
-    tokenizer = run_folder.of_data(manifest.folder)
+    tokenizer = run_folder.tokenizer_of(manifest.folder)
     assert set(letters) <= set("".join(tokenizer.vocabulary.tokens))
     assert bert_words(tokenizer.lower_case, tokenizer.strip_accents)(letters[0]) == [letters[0]]
 
@@ -103,4 +103,4 @@ def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path)
     content = json.loads(path.read_text())
     assert content.pop("strip_accents") is True
     path.write_text(json.dumps(content))
-    assert run_folder.of_data(manifest.folder).strip_accents is None
+    assert run_folder.tokenizer_of(manifest.folder).strip_accents is None

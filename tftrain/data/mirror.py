@@ -30,13 +30,12 @@ from tftrain.files.errors import DataError
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 256 << 10
-DEFAULT = Cache()
 _BLOCKS = ".blocks"
 _FREE_SHARE = 0.8  # the most of the free disk space that new blocks may take
 
 
 @functools.cache
-def local_folder(folder: str, cache: Cache = DEFAULT) -> str:
+def local_folder(folder: str, cache: Cache) -> str:
     """Returns the mirror of prepared data at an address; a local folder is returned as it is.
 
     For a process, the data at an address is what it was when it first asked.

@@ -20,7 +20,7 @@ from tftrain.config.fields import field_problems, without_secrets
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import read_manifest
-from tftrain.data.mirror import DEFAULT, local_folder
+from tftrain.data.mirror import local_folder
 from tftrain.files import durable, names
 from tftrain.files.addresses import Cache, is_address
 from tftrain.files.errors import DataError, FormatError, MissingModelError
@@ -176,13 +176,17 @@ def tokenizer_folders(path: Path) -> list[Path]:
 def tokenizer_of(path: str) -> Tokenizer | None:
     """Returns the tokenizer of a folder with a tokenizer's files or prepared data; None if it has neither.
 
-    An address is one of prepared data.
+    An address is one of prepared data, of which a copy may be in the cache.
 
     Raises:
         FormatError: a file is damaged.
     """
-    is_data = is_address(path) or Path(path, manifest.NAME).is_file()
-    return of_data(path) if is_data else tokenizer_files.read(Path(path))
+    if not is_address(path) and not Path(path, manifest.NAME).is_file():
+        return tokenizer_files.read(Path(path))
+    try:
+        return read_manifest(local_folder(path, Cache())).read_tokenizer()
+    except DataError as error:
+        raise FormatError(f"{path}: {error}") from error
 
 
 def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
@@ -203,18 +207,6 @@ def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
         tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
         fault = f"the tokenizer has {tokens} tokens, the model {rows}, so it may be that of another model"
         weights.notes = (*weights.notes, f"{shown}: {fault}; name its own with --tokenizer_dir")
-
-
-def of_data(data_dir: str, cache: Cache = DEFAULT) -> Tokenizer:
-    """Returns the tokenizer of prepared data in a folder or at an address, of which a copy may be in the cache.
-
-    Raises:
-        FormatError: the data is damaged.
-    """
-    try:
-        return read_manifest(local_folder(data_dir, cache)).read_tokenizer()
-    except DataError as error:
-        raise FormatError(f"{data_dir}: {error}") from error
 
 
 def write(path: Path, weights: Weights) -> Iterable[str]:
