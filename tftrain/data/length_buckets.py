@@ -30,10 +30,6 @@ class _Window(NamedTuple):
     examples: np.ndarray
     buckets: np.ndarray
 
-    def part(self, begin: int, end: int) -> slice:
-        """Returns the places of the samples from `begin` to `end`, as far as the window has them."""
-        return slice(max(begin - self.begin, 0), min(end - self.begin, len(self.examples)))
-
 
 class LengthBuckets:
     """Arranges the examples of a source in global batches of `batch_size`, and cuts them to one of `lengths`.
@@ -75,18 +71,13 @@ class LengthBuckets:
 
     def _at(self, samples: np.ndarray, name: str) -> np.ndarray:
         """Returns what windows have by this name for consecutive samples, int64 [n]."""
-        positions = self._left_out.positions(samples)
+        positions, values = self._left_out.positions(samples), []
         begin, end = int(positions[0]), int(positions[-1]) + 1
-        values = np.concatenate([getattr(each, name)[each.part(begin, end)] for each in self._of(begin, end)])
-        return values[positions - begin]
-
-    def _of(self, begin: int, end: int) -> list[_Window]:
-        """Returns the windows that have samples from `begin` to `end`, in order."""
-        positions = []
         while begin < end:
-            positions.append(self._window(begin))
-            begin = positions[-1].begin + len(positions[-1].examples)
-        return positions
+            window = self._window(begin)
+            values.append(getattr(window, name)[begin - window.begin : end - window.begin])
+            begin = window.begin + len(window.examples)
+        return np.concatenate(values)[positions - positions[0]]
 
     def _window(self, sample: int) -> _Window:
         """Returns the window of a sample, arranged once for all threads."""

@@ -79,15 +79,11 @@ class Prepared(OpenedData):
         """The tokenizer that has made the data; raises a DataError."""
         return self.manifest.read_tokenizer()
 
-    def check_objective(self) -> None:
-        """Raises a DataError if the data was not prepared for the objective of the model."""
-        if fault := self._other_objective():
-            raise DataError(f"{self.manifest.folder}: {fault}")
-
     @property
     def sizes(self) -> Sizes:
         """The sizes that flags set, else those of the manifest."""
-        self.check_objective()
+        if fault := self._other_objective():
+            raise DataError(f"{self.manifest.folder}: {fault}")
         slots = self.objective.predictions(self.manifest, self.settings)
         return Sizes(self.model.vocab_size or self.manifest.vocab_size, self.manifest.max_seq_length, slots)
 

@@ -113,8 +113,8 @@ def _fetchers() -> ThreadPoolExecutor:
 class RecordSet:
     """The records of several files, numbered consecutively in file order. Reads are thread-safe.
 
-    The index of each file is loaded at once, which raises DataError as `load_offsets`. If `is_remote`, some files are
-    shards of a `mirror`; `fetch` then reads many records at once.
+    `counts` are the numbers of records of the files. Their indexes are loaded at once, which raises DataError as
+    `load_offsets`. If `is_remote`, some files are shards of a `mirror`; `fetch` then reads many records at once.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -123,17 +123,13 @@ class RecordSet:
         self._offsets = [load_offsets(path) for path in self.paths]
         self._pool = _fetchers() if self.is_remote else None
         self._fetched: dict[int, bytes] = {}  # Records that no file on this host has, until they are read.
-        self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
+        self.counts = [len(offsets) - 1 for offsets in self._offsets]
+        self._ends = list(itertools.accumulate(self.counts))
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of records of each file."""
-        return [len(offsets) - 1 for offsets in self._offsets]
 
     def place(self, number: int) -> str:
         """Returns "path: byte offset" of a record, for error messages."""
@@ -176,8 +172,7 @@ class RecordSet:
         if not 0 <= number < len(self):
             raise IndexError(f"record {number} of {len(self)}")
         shard = bisect_right(self._ends, number)
-        offsets = self._offsets[shard]
-        local = number - (self._ends[shard] - (len(offsets) - 1))
+        offsets, local = self._offsets[shard], number - (self._ends[shard] - self.counts[shard])
         return shard, int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
 
     def _file(self, shard: int) -> "_OpenFile":

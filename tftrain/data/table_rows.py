@@ -91,13 +91,12 @@ def _records(stream: BinaryIO, name: str, delimiter: str) -> Iterator[tuple[int,
     newline = _end_of_line(stream) if is_tsv else ""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
     lines = _lines(text.readline, name)
-    if not is_tsv:
-        delimiter, lines = _delimited(lines, delimiter)
     if is_tsv:
         for number, line in enumerate(lines, 1):
             if line := line.rstrip("\r\n"):
                 yield number, line.split(delimiter), None
         return
+    delimiter, lines = _delimited(lines, delimiter)
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))  # Python's own limit is 128 KiB.
     size = 0  # bytes of the record that is read, which may have many lines
 
