@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tftrain.data.sizes import predictions
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.packing import pack
-from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
+from tftrain.prepare.pairs import Pair, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
 from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
@@ -122,21 +122,22 @@ class _Pairs(Examples):
         }
 
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
-        rows = ([self._example(self._pairs[number]) for number in self._rows[row]] for row in order)
+        rows = ([self._pairs[number] for number in self._rows[row]] for row in order)
         if self._slots is not None:
-            yield from self._masked(example for (example,) in rows)
+            yield from self._masked(pair for (pair,) in rows)
             return
-        for examples in rows:
+        for pairs in rows:
+            ids = list(map(self._ids, pairs))
             features = {
-                "input_ids": [token for example in examples for token in example.input_ids],
-                "second_segment_start": [example.second_segment_start for example in examples],
-                "next_sentence_labels": [example.next_sentence_label for example in examples],
+                "input_ids": list(chain.from_iterable(ids)),
+                "second_segment_start": [pair.second_segment_start for pair in pairs],
+                "next_sentence_labels": [pair.next_sentence_label for pair in pairs],
             }
             if self._config.examples_per_row > 1:
-                features["sequence_lengths"] = [len(example.input_ids) for example in examples]
+                features["sequence_lengths"] = list(map(len, ids))
             yield encode(features)
 
-    def _masked(self, examples: Iterator[PairedExample]) -> Iterator[bytes]:
+    def _masked(self, pairs: Iterator[Pair]) -> Iterator[bytes]:
         """Yields examples in the standard BERT format. The mask of an example depends on its position."""
         import tensorflow as tf  # It is loaded only for static masks.
 
@@ -146,17 +147,17 @@ class _Pairs(Examples):
         key = stream_key(config.seed, f"static {self._chunk.split} {self._chunk.number}")
         share, whole_words = config.masked_lm_prob, config.whole_word_masking
         masking, begin = Masking(self._vocabulary, length, self._slots, share, whole_words, key), 0
-        while block := list(islice(examples, _MASKED_AT_ONCE)):
-            ids = np.concatenate([example.input_ids for example in block]).astype(np.int32)
-            tokens = tf.RaggedTensor.from_row_lengths(ids, [len(example.input_ids) for example in block])
+        while block := list(islice(pairs, _MASKED_AT_ONCE)):
+            ids = list(map(self._ids, block))
+            tokens = tf.RaggedTensor.from_row_lengths(np.concatenate(ids).astype(np.int32), list(map(len, ids)))
             masked = masking(tokens, tf.constant(begin, tf.int64))
             batch = {name: value.numpy().tolist() for name, value in masked.items()}
-            for number, example in enumerate(block):
-                size, start = len(example.input_ids), example.second_segment_start
+            for number, pair in enumerate(block):
+                size, start = len(ids[number]), pair.second_segment_start
                 features = {
                     "input_mask": [1] * size + [0] * (length - size),
                     "segment_ids": [0] * start + [1] * (size - start) + [0] * (length - size),
-                    "next_sentence_labels": [example.next_sentence_label],
+                    "next_sentence_labels": [pair.next_sentence_label],
                 }
                 yield encode({name: value[number] for name, value in batch.items()} | features)
             begin += len(block)
@@ -175,9 +176,8 @@ class _Pairs(Examples):
     def _words(self, begin: int, end: int) -> str:
         return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])
 
-    def _example(self, pair: Pair) -> PairedExample:
+    def _ids(self, pair: Pair) -> list[int]:
         cls, sep = self._vocabulary.roles.beginning, self._vocabulary.roles.separator
         first = self._text.tokens[pair.first : pair.first_end].tolist()
         second = self._text.tokens[pair.second : pair.second_end].tolist()
-        ids = [cls, *first, sep, *second, sep] if second else [cls, *first, sep]
-        return PairedExample(ids, len(first) + 2, pair.next_sentence_label)
+        return [cls, *first, sep, *second, sep] if second else [cls, *first, sep]

@@ -39,16 +39,10 @@ class Pair(NamedTuple):
     second_end: int
     next_sentence_label: int  # 1 if B is random, 0 if it follows A
 
-
-class PairedExample(NamedTuple):
-    """One example before masking: the ids of [CLS] A [SEP] B [SEP], the position of the first token of B, the label.
-
-    Without B, the ids are those of [CLS] A [SEP], and the position is after the last one.
-    """
-
-    input_ids: list[int]
-    second_segment_start: int
-    next_sentence_label: int
+    @property
+    def second_segment_start(self) -> int:
+        """The position of the first token of B in [CLS] A [SEP] B [SEP]; after the last one of [CLS] A [SEP]."""
+        return self.first_end - self.first + 2
 
 
 def make_pairs(
