@@ -6,6 +6,7 @@ into the work folder (`read_parts`), and then distribute them (`spool_documents`
 (`tftrain.prepare.duplicates`) lie beside the chunks.
 """
 
+import itertools
 import logging
 import operator
 import os
@@ -40,22 +41,13 @@ _SPLIT_ATTEMPTS = 40
 
 
 class Copied(NamedTuple):
-    """What is in a file that `copy` has written."""
+    """A file that `copy` has written, and what is in it."""
 
+    path: str
     documents: int  # empty ones too
     bytes: int
     bad_rows: int
     fault: str | None  # the first bad row's
-
-
-class CopiedTexts(NamedTuple):
-    """The files that `copy` has written, and what is in all of them."""
-
-    paths: list[str]
-    firsts: list[int]  # the number of documents before each file
-    documents: int
-    bytes: int
-    bad_rows: int
 
 
 def copy(documents: Iterable[Document], path: str) -> Copied:
@@ -70,7 +62,7 @@ def copy(documents: Iterable[Document], path: str) -> Copied:
             bad_rows += document.fault is not None
             fault = fault or document.fault
     os.replace(unfinished, path)
-    return Copied(count, size, bad_rows, fault)
+    return Copied(path, count, size, bad_rows, fault)
 
 
 def read_parts(parts: list[FilePart], config: PrepareConfig, path: str) -> tuple[Copied, SourceNotes]:
@@ -113,12 +105,14 @@ def read_corpus(
     """
     os.makedirs(folder := os.path.join(work, "text"))
     texts = _read_builtin(config, folder, workers) if config.builtin_corpus else _read(config, folder, inputs, workers)
+    firsts = [0, *itertools.accumulate(text.documents for text in texts)]  # the number of documents before each file
+    bad_rows = sum(text.bad_rows for text in texts)
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = replace(_make_spool(config, work, texts, attempt, smallest_chunk), split=split)
-        tasks = [(spool, path, first) for path, first in zip(texts.paths, texts.firsts, strict=True)]
+        tasks = [(spool, text.path, first) for text, first in zip(texts, firsts[:-1], strict=True)]
         counts = sum(map(Counter, workers.run("distribute documents", spool_documents, tasks)), Counter())
         if not counts:
-            left_out = f"; {texts.bad_rows:,} bad rows are left out" if texts.bad_rows else ""
+            left_out = f"; {bad_rows:,} bad rows are left out" if bad_rows else ""
             raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text{left_out}")
         if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
             break
@@ -132,35 +126,33 @@ def read_corpus(
                 f"(--document_separator={config.document_separator})"
             )
     _find_duplicates(spool, workers)
-    return spool, counts.total(), texts.bad_rows
+    return spool, counts.total(), bad_rows
 
 
-def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> CopiedTexts:
+def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> list[Copied]:
     """Copies the documents of all files into a folder."""
-    paths, firsts, notes, count, size, bad_rows = [], [], SourceNotes([], []), 0, 0, 0
+    texts, notes, bad_rows = [], SourceNotes([], []), 0
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(_groups(inputs))]
-    results = workers.run("read documents", read_parts, tasks)
-    for (_, _, path), (copied, noted) in zip(tasks, results, strict=True):
+    for copied, noted in workers.run("read documents", read_parts, tasks):
         if copied.bad_rows and not bad_rows:
             logger.warning(f"--skip_bad_rows: rows are left out, the first: {copied.fault}")
-        paths.append(path)
-        firsts.append(count)
-        count, size, bad_rows = count + copied.documents, size + copied.bytes, bad_rows + copied.bad_rows
+        texts.append(copied)
+        bad_rows += copied.bad_rows
         notes = SourceNotes(*map(operator.add, notes, noted))
     for line in notes.words():
         logger.info(line)
-    return CopiedTexts(paths, firsts, count, size, bad_rows)
+    return texts
 
 
-def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> CopiedTexts:
+def _read_builtin(config: PrepareConfig, folder: str, workers: Workers) -> list[Copied]:
     files, step = builtin_corpus.list_files(), _BUILTIN_FILES_AT_ONCE
     tasks = [(files[begin : begin + step],) for begin in range(0, len(files), step)]
     extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
     limit = config.builtin_corpus_mb * _MB or float("inf")
     different = builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit)
-    copied = copy(map(Document, different), path := os.path.join(folder, "0"))
+    copied = copy(map(Document, different), os.path.join(folder, "0"))
     logger.info(f"built-in corpus: {copied.documents} documents, {copied.bytes / _MB:.1f} MB of text")
-    return CopiedTexts([path], [0], copied.documents, copied.bytes, 0)
+    return [copied]
 
 
 def source(config: PrepareConfig) -> str:
@@ -168,18 +160,19 @@ def source(config: PrepareConfig) -> str:
     return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
 
 
-def _make_spool(config: PrepareConfig, work: str, texts: CopiedTexts, attempt: int, smallest_chunk: int) -> Spool:
+def _make_spool(config: PrepareConfig, work: str, texts: list[Copied], attempt: int, smallest_chunk: int) -> Spool:
     """Returns a spool with empty folders."""
+    size, documents = sum(text.bytes for text in texts), sum(text.documents for text in texts)
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):
         os.makedirs(path)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
-    large = -(-texts.bytes // int(config.shard_mb * _MB))
-    small = min(_SMALL_CHUNKS, -(-texts.bytes // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
+    large = -(-size // int(config.shard_mb * _MB))
+    small = min(_SMALL_CHUNKS, -(-size // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
     # The built-in corpus has no duplicate paragraphs, and those of verbatim documents are lines, which stay.
     drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
-    index = ParagraphIndex.for_text(paragraphs, texts.bytes) if drops else None
-    band_bytes = near_duplicates.DOCUMENT_BYTES * texts.documents
+    index = ParagraphIndex.for_text(paragraphs, size) if drops else None
+    band_bytes = near_duplicates.DOCUMENT_BYTES * documents
     near = ParagraphIndex.for_text(bands, band_bytes) if config.deduplicate == "near" else None
     return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), index, near)
 
