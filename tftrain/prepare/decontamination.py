@@ -8,23 +8,12 @@ Windows are compared by 64-bit hashes. Those of the held-out split are in a file
 token; training is read a chunk at a time. The result does not depend on the number of workers.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tftrain.prepare.duplicates import among
 from tftrain.prepare.objective import TokenizedText
 
 _SEED = 13
-
-
-class Cut(NamedTuple):
-    """A held-out text without what training has; the numbers of windows that it had, that training has, and left."""
-
-    text: TokenizedText
-    windows: int
-    shared: int
-    left: int
 
 
 def window_hashes(text: TokenizedText, size: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,13 +32,19 @@ def window_hashes(text: TokenizedText, size: int, vocab_size: int) -> tuple[np.n
     return places, hashes[places]
 
 
-def cut(text: TokenizedText, size: int, vocab_size: int, of_training: np.ndarray) -> Cut:
-    """Removes the windows of `size` tokens that training has; `of_training` are their hashes, ascending."""
+def cut(
+    text: TokenizedText, size: int, vocab_size: int, of_training: np.ndarray
+) -> tuple[TokenizedText, dict[str, int]]:
+    """Removes the windows of `size` tokens that training has; `of_training` are their hashes, ascending.
+
+    Returns the text, and the counts of windows by their names in `Accounting`.
+    """
     places, hashes = window_hashes(text, size, vocab_size)
     shared = places[among(hashes, of_training)]
     rest = _without(text, _covered(shared, shared + size, len(text.tokens)), size) if len(shared) else text
     _, hashes = window_hashes(rest, size, vocab_size)
-    return Cut(rest, len(places), len(shared), int(among(hashes, of_training).sum()))
+    left = int(among(hashes, of_training).sum())
+    return rest, {"windows": len(places), "shared_windows": len(shared), "shared_windows_left": left}
 
 
 def _covered(begins: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:

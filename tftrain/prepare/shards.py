@@ -68,15 +68,10 @@ def write_shard(
             _, hashes = decontamination.window_hashes(text, size, len(vocabulary))
             seen_hashes = np.unique(hashes[among(hashes, wanted)])
         else:
-            cut = decontamination.cut(text, size, len(vocabulary), wanted)
-            dropped = {IN_TRAINING: len(text.tokens) - len(cut.text.tokens)}
-            accounting = accounting._replace(
-                tokens_dropped=accounting.tokens_dropped | dropped,
-                windows=cut.windows,
-                shared_windows=cut.shared,
-                shared_windows_left=cut.left,
-            )
-            text = cut.text
+            tokens = len(text.tokens)
+            text, windows_of = decontamination.cut(text, size, len(vocabulary), wanted)
+            dropped = accounting.tokens_dropped | {IN_TRAINING: tokens - len(text.tokens)}
+            accounting = accounting._replace(tokens_dropped=dropped, **windows_of)
     examples = objective.examples(text, chunk, vocabulary)
     accounting = accounting._replace(
         examples=examples.count,
