@@ -69,7 +69,11 @@ class BeamWorkers(Workers):
             folder = os.path.join(self._work, f"stage-{uuid.uuid4().hex}")
             os.mkdir(folder)
             _write(os.path.join(folder, _TASKS), (function, tasks))
-            if failure := self._run_pipeline(stage, folder, len(tasks)):
+            try:
+                failure = self._pool.submit(_run_pipeline, self._options, stage, folder, len(tasks)).result()
+            except BrokenProcessPool:
+                failure = _DIED
+            if failure:
                 raise _failed(stage, failure)
             for number in range(len(tasks)):
                 try:
@@ -81,13 +85,6 @@ class BeamWorkers(Workers):
                 advance()
                 yield result
             shutil.rmtree(folder)
-
-    def _run_pipeline(self, stage: str, folder: str, count: int) -> str | None:
-        """Returns why the pipeline failed, if it did."""
-        try:
-            return self._pool.submit(_run_pipeline, self._options, stage, folder, count).result()
-        except BrokenProcessPool:
-            return _DIED
 
 
 def _failed(stage: str, reason: str) -> DataError:

@@ -27,7 +27,7 @@ LONGEST_PARAGRAPH = 1 << 16
 # Bytes of memory for the paragraphs of one document: of a row of a table, and of a file, which is cut there.
 LARGEST_ROW = 1 << 28
 LARGEST_DOCUMENT = 1 << 26
-_RETURN, _RARE_ENDS = "\r", "\f\v\x85\u2028\u2029"
+_RARE_ENDS = "\f\v\x85\u2028\u2029"
 _END = re.compile("[\f\v]?(?:\r\n|[\n\r\x85\u2028\u2029])[\f\v]?|[\f\v]")
 _ENDS_HELD = 1 << 10  # until the next block of a file is read
 _OTHER_SPACES = "\t\u00a0\u2003\u3000"
@@ -52,11 +52,9 @@ def paragraphs(text: str, separator: str, name: str) -> list[str]:
 
 def _with_line_feeds(text: str, separator: str) -> str:
     """Returns a text whose lines all end with a line feed, without byte order marks at their beginnings."""
-    if separator == "verbatim":
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    elif any(mark in text for mark in _RARE_ENDS):
+    if separator != "verbatim" and any(mark in text for mark in _RARE_ENDS):
         text = _END.sub("\n", text)
-    elif _RETURN in text:
+    else:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("\n\ufeff", "\n")
 
